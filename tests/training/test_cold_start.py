@@ -44,18 +44,7 @@ class Pupils:
         """Every parameter of the base and of all seats."""
         return {name: p.detach().clone() for name, p in self.backend.adapters.model.named_parameters()}
 
-    def learn(
-        self,
-        game="agon",
-        pool=None,
-        *,
-        options=None,
-        tokens=1024,
-        steps_that_fit=None,
-        progress=None,
-        poll=None,
-        **keys,
-    ):
+    def learn(self, game="agon", pool=None, *, options=None, tokens=1024, fits=None, progress=None, poll=None, **keys):
         """A cold start by the trainer of a run that is about to begin, in microbatches of so many tokens."""
         played, section = make_game(game, options or {}), ColdStartSection(enabled=True, source="worked", **keys)
         roles, seats = ({name: {} for name in names} for names in (played.roles, self.backend.adapters.seats))
@@ -65,7 +54,7 @@ class Pupils:
         parts = {"progress": progress or self.told, "poll": Poll(self.told, poll or (lambda: None))}
         trainer = SelfPlayTrainer(backend=self.backend, loss=loss, config=config, **parts)
         pool = pool or gather(played, section, load_task("stories"), ScriptedTable({}), seed=0)
-        return cold_start(trainer, self.chat, played, pool, section, seed=0, steps_that_fit=steps_that_fit)
+        return cold_start(trainer, self.chat, played, pool, section, seed=0, steps_that_fit=fits)
 
     def moved(self) -> set[str]:
         """The parameters that are not what they were."""
@@ -133,7 +122,7 @@ def test_a_cold_start_is_cut_short_for_all_seats_after_the_first_batch(pupils: C
         return 2
 
     made = pupils()
-    made.learn(steps=9, examples_per_step=2, lr=1e-2, steps_that_fit=two)
+    made.learn(steps=9, examples_per_step=2, lr=1e-2, fits=two)
     told = made.told
     assert asked == [2]  # once, for both seats
     assert told.phases == [("cold start of A", 9), ("cold start of A", 2), ("cold start of B", 2)]

@@ -21,20 +21,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixture
 @pytest.mark.long
 def test_a_step_of_agon_on_the_real_model(tmp_path: Path):
     said: list[str] = []
+    sizes = {"steps": 1, "group_size": 4, "problems_per_step": 2, "max_completion_tokens": 32}
     run = train(
         RunConfig(
             game="agon",
             model="smollm2-135m",
             tasks="stories:max=10",
-            steps=1,
-            group_size=4,
-            problems_per_step=2,
-            max_completion_tokens=32,
             cold_start={"enabled": True, "steps": 6, "examples_per_step": 2, "lr": 1e-3},
             seats={"*": {"lr": 1e-4}},
+            run={**sizes, "seed": 1, "dir": tmp_path / "run"},  # a seed with which rewards differ in a group
             preflight=False,
-            seed=1,  # with which rewards differ in a group
-            run_dir=tmp_path / "run",
         ),
         progress=said.append,
     )
@@ -58,21 +54,14 @@ def test_a_step_of_agon_on_the_real_model(tmp_path: Path):
 
 def test_greedy_text_and_log_probabilities_of_the_real_model_are_those_of_transformers():
     model = resolve("smollm2-135m")
-    chat = Chat.load(model.path, "off")
+    chat, section = Chat.load(model.path, "off"), ModelSection(name="smollm2-135m", precision="fp32")
     seats = {"A": SeatConfig(init="gaussian", init_std=0.02), "B": SeatConfig()}
-    backend = TransformersBackend(
-        model.path,
-        ModelSection(name="smollm2-135m", precision="fp32"),
-        seats,
-        seed=0,
-        eos_ids=chat.eos_ids,
-    )
+    backend = TransformersBackend(model.path, section, seats, seed=0, eos_ids=chat.eos_ids)
     asked = ("What is 3 + 4?", "What is 3 + 40 - 8? Think step by step.")
     prompts = [list(chat.encode(text).ids) for text in asked]
     for seat in ("A", "base"):
-        said = backend.generate(
-            GenerationRequest(seat, prompts, 2, Sampling(temperature=0.0, max_tokens=12), [[0, 1]] * 2)
-        )
+        greedy = Sampling(temperature=0.0, max_tokens=12)
+        said = backend.generate(GenerationRequest(seat, prompts, 2, greedy, [[0, 1]] * 2))
         for prompt, group in zip(prompts, said, strict=True):
             with torch.no_grad(), backend.adapters.speaking(seat):
                 theirs = backend.adapters.model.generate(

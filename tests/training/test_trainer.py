@@ -28,6 +28,7 @@ from .harness import (
     expected,
     plain_logprobs,
     respoken,
+    samples_of,
     states,
     stream,
 )
@@ -310,9 +311,11 @@ def test_in_the_second_update_of_a_step_the_clip_acts(harness: Any, lr: float, l
         run.gradients = found
         assert run.error(model, expected(model, part, role, base)[0]) < tolerance
         set_peft_model_state_dict(model, dict(between))
-    counts = [sum(1 if loss == "sequence" else len(s.completion.token_ids) for g in x.groups for s in g.samples)
-              for x in (second, played)]  # fmt: skip
-    share = clipped_share(model, later_on, role) * counts[0] / counts[1]
+
+    def ratios(part: Stream) -> int:
+        return sum(1 if loss == "sequence" else len(sample.completion.token_ids) for sample in samples_of(part))
+
+    share = clipped_share(model, later_on, role) * ratios(second) / ratios(played)
     assert update.clipped == pytest.approx(share, abs=1e-6)
     assert (update.clipped > 0) == (lr > 1e-3)
     assert update.sampler_gap < 1e-5  # all rows, and before anything moved
