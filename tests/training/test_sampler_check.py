@@ -223,14 +223,14 @@ VARIED = Path(__file__).parents[1] / "varied_reward.py"
 """A reward by which hardly two completions of a group are alike, so that every step moves both seats."""
 
 
-def config(folder: Path, precision: str, steps: int) -> RunConfig:
-    sizes = {"steps": steps, "group_size": 4, "problems_per_step": 2, "max_completion_tokens": 12}
+def config(folder: Path, precision: str, steps: int, save_every: int = 100) -> RunConfig:
+    sizes = {"steps": steps, "save_every": save_every, "group_size": 4, "problems_per_step": 2}
     return RunConfig(
         game="agon",
         model={"name": "tiny", "precision": precision},
         tasks="letters",
         seats={"*": {"schedule": "constant", "warmup": 0.0}},
-        run={**sizes, "dir": str(folder), "save_every": 1, "seed": 1},
+        run={**sizes, "dir": str(folder), "max_completion_tokens": 12, "seed": 1},
         reward=f"{VARIED}:varied",
         preflight=False,
     )
@@ -272,7 +272,7 @@ def test_a_run_whose_rollouts_come_from_other_weights_moves_nothing_and_stops(
 ):
     mislead(monkeypatch, how, first=3)
     with pytest.raises(TrainingError, match="3 steps in a row could not be trained on") as stopped:
-        train(config(tmp_path / "run", precision, 8))
+        train(config(tmp_path / "run", precision, 8, save_every=1))
     assert called in str(stopped.value)
     assert "model.fast_inference" in str(stopped.value)
     rows = read_lines(tmp_path / "run" / "metrics.jsonl")
