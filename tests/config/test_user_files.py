@@ -1,8 +1,8 @@
 """Files of a user's: what is no regular file is refused before it is opened, since a pipe would be waited for."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,9 +38,7 @@ def a_device(path: Path) -> None:
         (lambda path: read_passages(str(path)), TaskError),
     ],
 )
-def test_what_is_no_file_is_refused(
-    tmp_path: Path, make: Callable[[Path], None], read: Callable[[Path], object], error: type[Exception]
-) -> None:
+def test_what_is_no_file_is_refused(tmp_path: Path, make: Any, read: Any, error: type[Exception]) -> None:
     path = tmp_path / "data.jsonl"
     make(path)
     if make is a_folder and error is TaskError and read is not read_jsonl:

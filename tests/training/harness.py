@@ -19,7 +19,7 @@ from lite_selfplay.training.losses import make_loss
 from lite_selfplay.training.progress import Poll
 from lite_selfplay.training.trainer import SelfPlayTrainer
 from lite_selfplay.training.updates import StepReport
-from tests.made import as_sampled
+from tests.made import as_sampled, same_weights
 from tests.made_runs import Ear
 
 FREE = {"rank": 4, "alpha": 8, "init": "gaussian", "init_std": 0.1, "clip": 1e9, "lr": 1e-2}
@@ -72,7 +72,7 @@ class Harness:
     """A trainer of one step that hands over the gradients it was about to apply."""
 
     def __init__(self, backend: Any, base: Path, folder: Path, role: Mapping[str, Any], **run: Any):
-        self.backend, self.gradients = backend, {}
+        self.backend, self.gradients, self.start = backend, {}, states(backend)
         self._base, self._folder = base, folder
         self.progress = Ear()
         self.reports: list[StepReport] = []
@@ -104,6 +104,10 @@ class Harness:
         loss.backward()
         wanted = {n.replace(".default.", f".{seat}."): p.grad for n, p in model.named_parameters() if "lora_" in n}
         return relative_error(self.gradients[seat], wanted)
+
+    def moved(self) -> set[str]:
+        """The seats whose weights are not what they were when this was made."""
+        return {seat for seat, state in states(self.backend).items() if not same_weights(state, self.start[seat])}
 
     def set_seats(self, seats: Mapping[str, Any]) -> None:
         self.config = RunConfig.of(self.config.model_dump(mode="json"), {"seats": seats})

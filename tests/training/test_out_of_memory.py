@@ -16,7 +16,7 @@ from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.generation.sampling import Decoding, GenerationRequest
 from lite_selfplay.models.logprobs.batch import Batch
 
-from .harness import Harness, episode, relative_error
+from .harness import episode, relative_error
 
 SAMPLING = Sampling(max_tokens=6)
 PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
@@ -42,9 +42,7 @@ def starving(work: Callable[..., Any], limit: int) -> Callable[..., Any]:
     return short_of_memory
 
 
-def test_sampling_is_tried_again_with_half_until_it_fits_and_says_the_same(
-    make_backend: Callable[..., TransformersBackend], monkeypatch: pytest.MonkeyPatch
-):
+def test_sampling_is_tried_again_with_half_until_it_fits_and_says_the_same(make_backend: Any, monkeypatch: Any):
     whole = make_backend().generate(GenerationRequest("A", PROMPTS, 3, SAMPLING, SEEDS))
     said: list[str] = []
     backend = make_backend(cache_tokens=160, warn=said.append)
@@ -59,9 +57,7 @@ def test_sampling_is_tried_again_with_half_until_it_fits_and_says_the_same(
     assert len(said) == 2  # remembered
 
 
-def test_a_row_that_does_not_fit_by_itself_says_what_to_set_and_another_error_is_not_taken_for_it(
-    make_backend: Callable[..., TransformersBackend], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_row_that_does_not_fit_says_what_to_set_and_no_other_error_does(make_backend: Any, monkeypatch: Any):
     def broken(*arguments: Any, **options: Any) -> Any:
         raise RuntimeError("shapes do not fit")
 
@@ -87,9 +83,7 @@ def limited_to(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TransformersBackend, "token_logprobs", short_of_memory)
 
 
-def test_an_update_is_done_again_in_smaller_microbatches_and_moves_the_seats_alike(
-    harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch
-):
+def test_an_update_is_done_again_in_smaller_microbatches_and_moves_alike(harness: Any, monkeypatch: Any):
     whole = harness().step(episode())
     limited_to(2, monkeypatch)
     again = harness().step(episode())

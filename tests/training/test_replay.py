@@ -31,9 +31,7 @@ def stored(played: Stream, backend: Any, shift: float = 0.0) -> Stream:
 
 
 @pytest.mark.parametrize(("shift", "minibatches"), [(0.5, 1), (-0.1, 1), (-0.5, 2)])
-def test_the_ratio_is_to_what_another_program_noted(
-    harness: Any, monkeypatch: pytest.MonkeyPatch, shift: float, minibatches: int
-):
+def test_the_ratio_is_to_what_another_program_noted(harness: Any, monkeypatch: Any, shift: float, minibatches: int):
     """The seat's own fresh completions, sampled elsewhere with log-probabilities that are `shift` above the trainer's,
     are learned from as a replay with those is: in each update of a step."""
     monkeypatch.setattr(SamplerCheck, "judge", lambda *_: None)  # such a shift is no rounding
@@ -71,9 +69,7 @@ def example(index: int, weight: float) -> Sample:
         ({"beta": 0.2, "reference": "base"}, 8192, 0.5, []),  # examples alone
     ],
 )
-def test_examples_among_the_rows_add_a_mean_of_their_own(
-    harness: Any, role: Any, budget: int, weight: float, rewards: list[float]
-):
+def test_examples_add_a_mean_of_their_own(harness: Any, role: Any, budget: int, weight: float, rewards: list[float]):
     """loss = mean over the paid rows + weight * mean over the examples of -log p, however many of each there are."""
     run = harness(role, microbatch_tokens=budget)
     model, taught = run.alone(), [example(i, weight) for i in range(7, 12)]

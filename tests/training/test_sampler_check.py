@@ -267,9 +267,8 @@ def mislead(monkeypatch: pytest.MonkeyPatch, how: str, first: int) -> None:
         ("yesterday's", "seat A before its last update", "4bit"),
     ],
 )
-def test_a_run_whose_rollouts_come_from_other_weights_moves_nothing_and_stops(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str, called: str, precision: str
-):
+def test_rollouts_of_other_weights_stop_a_run(monkeypatch: Any, tmp_path: Path, how: str, called: str, precision: str):
+    """It moves nothing, whole steps are skipped, and it is saved as it was before them."""
     mislead(monkeypatch, how, first=3)
     with pytest.raises(TrainingError, match="3 steps in a row could not be trained on") as stopped:
         train(config(tmp_path / "run", precision, 8, save_every=1))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from lite_selfplay.training.losses import Loss
 from lite_selfplay.training.optimizer import optimizer_state
 from lite_selfplay.training.progress import Poll, Progress
 from lite_selfplay.training.trainer import StreamUpdate, reference_name
+from tests.made import same_weights
 
 from .harness import (
     CHALLENGES,
@@ -29,7 +30,6 @@ from .harness import (
     plain_logprobs,
     respoken,
     samples_of,
-    states,
     stream,
 )
 
@@ -74,9 +74,7 @@ INSIDE = {"beta": 0.4, "reference": "base", "kl": "advantage"}
         *((INSIDE, *each) for each in (("grpo", 40), ("dr_grpo", 8192), ("dapo", 40), ("sequence", 40))),
     ],
 )
-def test_entropy_term_temperature_and_a_kl_to_the_base_beside_the_objective_or_inside_the_advantages(
-    harness: Any, role: dict[str, Any], loss: str, budget: int
-):
+def test_entropy_temperature_and_a_kl_to_the_base(harness: Any, role: dict[str, Any], loss: str, budget: int):
     run, role = harness({**role, "loss": loss}, microbatch_tokens=budget), {**role, "loss": loss}
     model, played = run.alone(), stream("drafter", "A", DRAFTS, temperature=0.7)
     (update,) = run.step(Episode([played])).reports[0].streams
@@ -112,9 +110,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("role", "budget"), KINDS, ids=str)
-def test_replayed_samples_use_the_clipped_ratio_to_their_stored_log_probabilities(
-    harness: Any, role: dict[str, Any], budget: int
-):
+def test_replays_use_the_clipped_ratio_to_what_they_stored(harness: Any, role: dict[str, Any], budget: int):
     role = {**role, "beta": 0.2, "reference": "base"}
     run = harness(role, microbatch_tokens=budget)
     model = run.alone()
@@ -155,7 +151,7 @@ def test_roles_that_share_a_seat_add_their_gradients(harness: Any):
 
 
 def moved(before: Mapping[str, Any], after: Mapping[str, Any], seat: str) -> bool:
-    return any(not torch.equal(before[seat][name], after[seat][name]) for name in before[seat])
+    return not same_weights(before[seat], after[seat])
 
 
 def later(played: Stream, version: int) -> Stream:
@@ -164,15 +160,11 @@ def later(played: Stream, version: int) -> Stream:
 
 
 def test_only_a_seat_with_data_moves_and_momentum_moves_no_other(harness: Any):
-    run = harness()
-    start, both = states(run.backend), episode()
+    run, both = harness(), episode()
     run.step(both, Episode([later(both.streams[1], 1)]), Episode())
-    steps = itertools.pairwise([start, *run.ends])
-    assert [[moved(before, after, seat) for seat in "AB"] for before, after in steps] == [
-        [True, True],
-        [False, True],
-        [False, False],
-    ]
+    steps = itertools.pairwise([run.start, *run.ends])
+    found = [{seat for seat in "AB" if moved(before, after, seat)} for before, after in steps]
+    assert found == [{"A", "B"}, {"B"}, set()]
     assert run.backend.adapters.versions == {"A": 1, "B": 2}
     assert run.reports[1].seats["A"]["grad_norm"] is None
 
@@ -181,10 +173,9 @@ def test_without_any_advantage_a_kl_term_still_moves_and_no_term_does_not(harnes
     flat, to_base = Episode([stream("drafter", "A", [[1, 1], [0, 0]])]), {"beta": 0.1, "reference": "base"}
     for role in ({}, to_base, {**to_base, "kl": "advantage"}):
         run = harness(role)
-        start = states(run.backend)
         (update,) = run.step(flat).reports[0].streams
         assert (update.rows, (update.kl or 0) > 0) == ((4, True) if role else (0, False))
-        assert moved(start, run.ends[0], "A") == bool(role)
+        assert run.moved() == ({"A"} if role else set())
 
 
 def test_each_seat_is_clipped_by_its_own_bound(harness: Any):
@@ -213,9 +204,8 @@ def test_a_weight_that_is_not_finite_moves_nothing_and_is_named(harness: Any):
     run = harness()
     with torch.no_grad():
         next(iter(run.backend.adapters.parameters("B").values())).view(-1)[3] = float("nan")
-    before = states(run.backend)
     assert run.step(episode()).reports[0].nonfinite == "a weight of seat B is not finite"
-    assert not moved(before, states(run.backend), "A")
+    assert "A" not in run.moved()
     assert run.backend.adapters.versions == {"A": 0, "B": 0}
     assert run.reports[0].seats["A"]["grad_norm"] is None
 
@@ -238,17 +228,15 @@ def with_first(played: Stream, **changes: Any) -> Stream:
         ({"logprobs": (float("nan"),)}, "a log-probability of challenger (seat B) is nan"),
     ],
 )
-def test_a_step_with_such_a_number_is_skipped_whole_and_the_next_one_counts(
-    harness: Any, changes: dict[str, Any], sentence: str
-):
+def test_a_step_with_such_a_number_is_skipped_whole_and_the_next_one_counts(harness: Any, changes: Any, sentence: str):
     run, good = harness(), episode()
-    model, start = run.alone(), states(run.backend)
+    model = run.alone()
     # The drafter's gradients, which are finite, are there already when the challenger's turn comes.
     run.step(Episode([good.streams[0], with_first(good.streams[1], **changes)]), good)
     bad, whole = run.reports
     assert (bad.nonfinite or "").startswith(sentence)
     assert [(x.role, x.rows, x.tokens) for x in bad.streams] == [("drafter", 0, 0), ("challenger", 0, 0)]
-    assert not any(moved(start, run.ends[0], seat) for seat in "AB")
+    assert not any(moved(run.start, run.ends[0], seat) for seat in "AB")
     assert bad.seats["A"] == {"lr": whole.seats["A"]["lr"], "grad_norm": None, "updates": 0}
     assert whole.nonfinite is None
     assert all(moved(*run.ends, seat) for seat in "AB")
@@ -266,14 +254,13 @@ def test_a_masked_sample_may_hold_anything(harness: Any):
 @pytest.mark.parametrize("norm", [float("nan"), float("inf")])
 def test_a_gradient_that_is_not_finite_moves_no_seat(harness: Any, monkeypatch: pytest.MonkeyPatch, norm: float):
     run = harness()
-    before = states(run.backend)
     norms = iter(torch.tensor([1.0, norm], device=run.backend.device))
     monkeypatch.setattr("lite_selfplay.training.trainer.get_total_norm", lambda gradients: next(norms))
     (report,) = run.step(episode()).reports
     assert report.nonfinite == f"the gradient of challenger (seat B) has the norm {norm}"
     assert run.applied == {}
     assert run.backend.adapters.versions == {"A": 0, "B": 0}
-    assert not any(moved(before, states(run.backend), seat) for seat in "AB")
+    assert not run.moved()
 
 
 def test_an_update_that_leaves_weights_not_finite_ends_the_run(harness: Any, monkeypatch: pytest.MonkeyPatch):
@@ -320,7 +307,7 @@ def test_in_the_second_update_of_a_step_the_clip_acts(harness: Any, lr: float, l
     assert (update.clipped > 0) == (lr > 1e-3)
     assert update.sampler_gap < 1e-5  # all rows, and before anything moved
     assert run.reports[0].seats["A"]["updates"] == run.backend.adapters.version("A") == 2
-    assert any(not torch.equal(before[name], between[name]) for name in before)
+    assert not same_weights(before, between)
     assert update.rows == 12
 
 
@@ -353,7 +340,7 @@ def test_a_silent_part_is_no_update(harness: Any):
 def test_a_step_that_breaks_off_after_its_first_update_moves_nothing(harness: Any, why: str):
     run = harness(minibatches=2)
     run.step(episode())  # so that there is momentum to put back
-    start, version = states(run.backend), dict(run.backend.adapters.versions)
+    version = dict(run.backend.adapters.versions)
     good = [later(s, 2) for s in episode().streams]
     broken = harness(backend=run.backend, minibatches=2)
 
@@ -376,15 +363,13 @@ def test_a_step_that_breaks_off_after_its_first_update_moves_nothing(harness: An
         assert (broken.reports[0].nonfinite or "").startswith("the loss of drafter (seat A) is nan")
         assert broken.reports[0].seats["A"]["grad_norm"] is None
     assert len(broken.starts) >= 1
-    assert not any(moved(start, states(run.backend), seat) for seat in "AB")
+    assert not broken.moved()
     assert run.backend.adapters.versions == version
     assert optimizer_state(broken.trainer.optimizer, run.backend.adapters).keys() == broken.moments.keys()
 
 
 @pytest.mark.parametrize("minibatches", [1, 2])
-def test_a_stop_finds_a_step_that_is_whole_or_has_moved_nothing(
-    harness: Any, make_backend: Callable[..., Any], minibatches: int
-):
+def test_a_stop_finds_a_step_that_is_whole_or_has_moved_nothing(harness: Any, make_backend: Any, minibatches: int):
     """Asked for while the seats are being moved: after the only update of a step nothing may stop any more."""
     asked = []
 
@@ -395,15 +380,15 @@ def test_a_stop_finds_a_step_that_is_whole_or_has_moved_nothing(
     poll = Poll(Progress(), stop)
     backend = make_backend(seats=SEATS, poll=poll)
     run = harness(backend=backend, minibatches=minibatches)
-    run.poll, run.on_update, start = poll, lambda: asked.append(True), states(backend)
+    run.poll, run.on_update = poll, lambda: asked.append(True)
     if minibatches == 1:
         (report,) = run.step(episode()).reports
-        assert all(moved(start, states(backend), seat) for seat in "AB")
+        assert run.moved() == {"A", "B"}
         assert [update.step_gap is None for update in report.streams].count(False) == 1
     else:
         with pytest.raises(Interrupted):
             run.step(episode())
-        assert not any(moved(start, states(backend), seat) for seat in "AB")
+        assert not run.moved()
     with pytest.raises(Interrupted):
         poll()  # who asked is still heard
 
