@@ -45,11 +45,6 @@ def changes(tmp_path: Path) -> dict[str, Callable[[], object]]:
     }
 
 
-def change_and_fail(tmp_path: Path) -> None:
-    os.chdir(tmp_path)
-    raise ValueError("no")
-
-
 def state() -> tuple[Any, ...]:
     """What a run relies on, as far as it can be compared."""
     numbers = (random.getstate(), numpy.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
@@ -62,26 +57,24 @@ def test_what_it_changes_is_put_back_with_one_warning(what, tmp_path, monkeypatc
     monkeypatch.setattr(user_files, "_warned", set())
     change, before, warned = changes(tmp_path)[what], state(), []
 
+    def guarding():
+        return guarded("the reward function f", RewardError, warned.append, judges=True)
+
+    with guarding():
+        random.Random(1).random()
+    assert warned == []  # nothing was changed
     for _ in range(2):
-        with guarded("the reward function f", RewardError, warned.append, judges=True):
+        with guarding():
             change()
     assert state() == before
-    assert len(warned) == 1
-    assert what in warned[0]
-    assert "the reward function f" in warned[0]
+    (warning,) = warned
+    assert what in warning
+    assert "the reward function f" in warning
 
+    def change_and_fail() -> None:
+        change()
+        raise ValueError("no")
 
-def test_what_it_changes_before_it_fails_is_put_back_too(tmp_path):
-    before = state()
-
-    with pytest.raises(RewardError, match="f raised ValueError: no"), guarded("f", RewardError):
-        change_and_fail(tmp_path)
+    with pytest.raises(RewardError, match="f raised ValueError: no"), guarding():
+        change_and_fail()
     assert state() == before
-
-
-def test_one_that_changes_nothing_warns_of_nothing(monkeypatch):
-    monkeypatch.setattr(user_files, "_warned", set())
-    warned: list[str] = []
-    with guarded("f", RewardError, warned.append, judges=True):
-        random.Random(1).random()
-    assert warned == []
