@@ -28,9 +28,8 @@ class Scripted(scripted.Scripted):
 
 
 def measured(script: Script, mode: str, *seats: str, samples: int = 1, ks: tuple[int, ...] = ()) -> Evaluation:
-    measured.table = Scripted(script)
-    problems = [SIX, TEN]
-    return evaluated(measured.table, EvalSpec(mode, seats), problems, sampling=SAMPLING, samples=samples, ks=ks)
+    measured.table, how = Scripted(script), {"sampling": SAMPLING, "samples": samples, "ks": ks}
+    return evaluated(measured.table, EvalSpec(mode, seats), [SIX, TEN], **how)
 
 
 def is_second(prompt: str) -> bool:
@@ -45,10 +44,7 @@ def says(value: object, how: str = "Adding gives it") -> str:
     return f"{how}. <answer>{value}</answer>"
 
 
-@pytest.mark.parametrize(
-    ("mode", "label"),
-    [("self-refine", "Here is your own attempt"), ("self-cascade", "Here is your former attempt")],
-)
+@pytest.mark.parametrize(("mode", "label"), [("self-refine", "own"), ("self-cascade", "former")])
 def test_a_second_pass_reads_its_own_recap(mode: str, label: str):
     # Six: wrong, then right. Ten: right, then wrong.
     def script(seat: str, prompt: str, k: int) -> str:
@@ -65,7 +61,7 @@ def test_a_second_pass_reads_its_own_recap(mode: str, label: str):
     assert len(second_prompts()) == 2
     for prompt, problem in zip(second_prompts(), (SIX, TEN), strict=True):
         assert prompt.startswith(problem.text)
-        assert label in prompt
+        assert f"Here is your {label} attempt" in prompt
         assert "A first try of mine" in prompt
         assert "another" not in prompt.lower()
         assert "10" not in prompt.replace(problem.text, "")  # the final value is withheld

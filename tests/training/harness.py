@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from peft import PeftModel
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 from lite_selfplay.config import RunConfig, SeatConfig
 from lite_selfplay.credit import stream_advantages
@@ -77,17 +78,13 @@ class Harness:
         self.progress = Ear()
         self.reports: list[StepReport] = []
         self.applied: dict[str, float] = {}
-        self.on_update: Callable[[], None] | None = None
+        self.on_update: Callable[[], None] = lambda: None
         self.poll: Poll | None = None
         self.starts: list[dict[str, dict[str, Tensor]]] = []  # the weights before each update
         self.ends: list[dict[str, dict[str, Tensor]]] = []  # and after each step
-        self.config = RunConfig(
-            game="agon",
-            model="tiny",
-            roles={"drafter": role, "challenger": role},
-            seats=dict.fromkeys(backend.adapters.seats, FREE),
-            run={"steps": 1, "max_completion_tokens": CAP, **run},
-        )
+        roles, seats = {"drafter": role, "challenger": role}, dict.fromkeys(backend.adapters.seats, FREE)
+        sizes = {"steps": 1, "max_completion_tokens": CAP, **run}
+        self.config = RunConfig(game="agon", model="tiny", roles=roles, seats=seats, run=sizes)
 
     def base(self, precision: Any = "fp32") -> Any:
         """The model without any adapter."""
@@ -116,27 +113,21 @@ class Harness:
         seats = seats or {"drafter": "A", "challenger": "B"}
         config = RunConfig.of(self.config.model_dump(mode="json"), {"run": {"steps": len(episodes)}})
         loss = make_loss(self.backend, config, Chat.load(self._base).tokenizer, str(self._folder / "trainer"))
-        trainer = SelfPlayTrainer(
-            backend=self.backend, loss=loss, config=config, progress=self.progress, poll=self.poll
-        )
+        told = {"progress": self.progress, "poll": self.poll}
+        self.trainer = trainer = SelfPlayTrainer(backend=self.backend, loss=loss, config=config, **told)
         move = trainer._move
 
         def capture(report: StepReport, *norms: Any) -> None:
             self.starts.append(states(self.backend))
             self.gradients = self._gradients()
-            if self.on_update is not None:
-                self.on_update()
+            self.on_update()
             move(report, *norms)
 
         def applied(*_: Any) -> None:
-            found = {seat: list(gradients.values()) for seat, gradients in self._gradients().items()}
-            self.applied = {
-                seat: torch.cat([g.flatten() for g in gs]).norm().item() for seat, gs in found.items() if gs
-            }
+            self.applied = {s: get_total_norm(g.values()).item() for s, g in self._gradients().items() if g}
 
         trainer._move = capture  # type: ignore[method-assign]
         trainer.optimizer.register_step_pre_hook(applied)
-        self.trainer = trainer
         for step, played in enumerate(episodes):
             self.reports.append(trainer.update(step, as_sampled(played, self.backend), seats))
             self.ends.append(states(self.backend))

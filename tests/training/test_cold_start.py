@@ -214,10 +214,9 @@ def test_a_loss_that_is_not_finite_names_seat_and_step(pupils: Callable[..., Pup
 def test_limits_count_the_end_of_sequence_token(tiny_path: Path):
     config = RunConfig(**LETTERS, roles={"drafter": {"max_completion_tokens": 4}, "challenger": {}})
     fits = within_limits(Chat.load(tiny_path), config, 10)
-    assert fits("drafter", Example("p", "abc"))  # three bytes and the end
-    assert not fits("drafter", Example("p", "abcd"))
-    assert fits("challenger", Example("p", "abcdefghi"))
-    assert not fits("challenger", Example("p", "abcdefghij"))
+    longest = {"drafter": "abc", "challenger": "abcdefghi"}  # so many bytes, and the end
+    assert all(fits(role, Example("p", text)) for role, text in longest.items())
+    assert not any(fits(role, Example("p", f"{text}j")) for role, text in longest.items())
     assert not fits("drafter", Example("p" * 3000, "a"))
 
 

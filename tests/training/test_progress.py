@@ -87,6 +87,8 @@ def test_a_heartbeat_says_how_far_the_tokens_are(now, said):
 
 
 class Counted(Progress):
+    """Keeps what it is told in order."""
+
     def __init__(self) -> None:
         self.told: list[Any] = []
 
