@@ -217,17 +217,26 @@ def test_a_role_samples_as_configured_from_its_seats_own_probabilities():
 # Files
 
 
-def test_a_configuration_is_repeated_by_its_file(tmp_path):
-    config = tiny(
-        game={"name": "agon", "reward": "coop", "tiebreak": 0.5},
-        run={"steps": 3, "seed": 2, "reward": "é.py:f", "max_completion_tokens": None},
-        model={"name": "tiny", "thinking": "off", "gradient_checkpointing": True},
-        roles={"drafter": {"temperature": 0.7, "beta": 1e-4}},
-        seats={"A": {"lr": 5e-5}, "off": {"init": "gaussian"}, "1": {}},
-    )
-    file = tmp_path / "config.yaml"
-    file.write_text(config.to_yaml(), encoding="utf-8")
+def test_a_configuration_is_repeated_by_its_file_which_holds_every_key_but_its_own_place(tmp_path):
+    sections = {
+        "game": {"name": "agon", "reward": "coop", "tiebreak": 0.5},
+        "run": {"steps": 3, "seed": 2, "reward": "é.py:f", "max_completion_tokens": None},
+        "model": {"name": "tiny", "thinking": "off", "gradient_checkpointing": True},
+        "roles": {"drafter": {"temperature": 0.7, "beta": 1e-4}},
+        "seats": {"A": {"lr": 5e-5}, "off": {"init": "gaussian"}, "1": {}},
+    }
+    config, file = tiny(**sections), tmp_path / "config.yaml"
+    file.write_text(tiny(**sections, run_dir="runs/here").to_yaml(), encoding="utf-8")
     assert RunConfig.of(load_layer(file)) == config
+    assert "runs/here" not in file.read_text(encoding="utf-8")
+    values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    for found, section in (
+        (values, config),
+        ({**values["run"], "dir": None}, config.run),
+        (values["seats"]["A"], config.seats["A"]),
+        (values["roles"]["drafter"], config.roles["drafter"]),
+    ):
+        assert set(found) == set(type(section).model_fields)
 
 
 @settings(deadline=None, max_examples=25)
@@ -235,17 +244,6 @@ def test_a_configuration_is_repeated_by_its_file(tmp_path):
 def test_values_survive_the_file(rate, steps, name):
     config = tiny(seats={"A": {"lr": rate}}, steps=steps, tasks=name)
     assert RunConfig.of(yaml.safe_load(config.to_yaml())) == config
-
-
-def test_the_file_holds_every_key_but_the_runs_own_place():
-    config = tiny(run_dir="runs/here", seats={"A": {}}, roles={"r": {}})
-    values = yaml.safe_load(config.to_yaml())
-    assert set(values) == set(RunConfig.model_fields)
-    assert set(values["run"]) == set(type(config.run).model_fields) - {"dir"}
-    assert set(values["seats"]["A"]) == set(type(config.seats["A"]).model_fields)
-    assert set(values["roles"]["r"]) == set(type(config.roles["r"]).model_fields)
-    assert "runs/here" not in config.to_yaml()
-    assert RunConfig.of(values) == tiny(seats={"A": {}}, roles={"r": {}})
 
 
 def test_the_tokens_of_a_microbatch_follow_the_machine_unless_they_are_given():

@@ -4,7 +4,7 @@ computed independently: unpadded rows, one adapter alone, plain torch."""
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from peft import PeftModel
@@ -152,8 +152,16 @@ def samples_of(played: Stream) -> list[Sample]:
     return [sample for group in played.groups for sample in group.samples]
 
 
-def expected(model: Any, played: Stream, role: Mapping[str, Any], reference: Any = None) -> tuple[Tensor, float]:
-    """The objective as the papers write it, row by row, and the KL divergence from the reference of a token."""
+class Expected(NamedTuple):
+    """A loss, the mean KL divergence of a token from the reference, and the share of ratios that the clip cuts off."""
+
+    loss: Tensor
+    kl: float
+    clipped: float
+
+
+def expected(model: Any, played: Stream, role: Mapping[str, Any], reference: Any = None) -> Expected:
+    """The objective as the papers write it, row by row."""
     values = stream_advantages(played)
     left_out = [s.masked or (role.get("mask_truncated") and s.completion.stop == "length") for s in samples_of(played)]
     pairs = zip(samples_of(played), [a for row in values for a in row], left_out, strict=True)
@@ -162,7 +170,7 @@ def expected(model: Any, played: Stream, role: Mapping[str, Any], reference: Any
     total = sum(len(spoke.token_ids) for spoke, _ in rows)
     kept = sum(a is not None for _, a in rows), sum(len(spoke.token_ids) for spoke, a in rows if a is not None)
     kind, beta = role.get("loss", "grpo"), role.get("beta", 0.0)
-    loss, divergence, entropy_sum = torch.zeros(()), 0.0, torch.zeros(())
+    loss, divergence, entropy_sum, cut_off = torch.zeros(()), 0.0, torch.zeros(()), list[bool]()
     for spoke, given in rows:
         advantage = (given or 0.0) * (total / kept[1] if kind == "dapo" else len(rows) / kept[0])
         lp, entropy = plain_logprobs(model, spoke)
@@ -174,18 +182,19 @@ def expected(model: Any, played: Stream, role: Mapping[str, Any], reference: Any
                 kl, advantage = -gap, advantage + beta * gap.mean().item()
             else:
                 kl = penalty = gap.exp() - gap - 1
-        if kind == "sequence":
-            ratio = (lp - old).sum().exp()
-        elif role.get("ratio") == "sequence":
-            ratio = (lp - old).mean().exp().expand(len(lp))
-        else:
-            ratio = (lp - old).exp()
-        term = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).sum()
+        log_ratio = lp - old
+        if "sequence" in (kind, role.get("ratio")):  # one a completion
+            log_ratio = log_ratio.sum()[None] if kind == "sequence" else log_ratio.mean()[None]
+        ratio = log_ratio.exp()
+        cut_off += ((ratio > 1.2) & (advantage > 0) | (ratio < 0.8) & (advantage < 0)).tolist()
+        terms = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+        term = (terms if kind == "sequence" else terms.expand(len(lp))).sum()
         by_rows = {"grpo": len(rows) * len(lp), "dr_grpo": len(rows) * CAP, "sequence": len(rows)}
         loss = loss + (term + beta * penalty.sum()) / by_rows.get(kind, total)
         divergence += kl.sum().item() / total
         entropy_sum = entropy_sum + entropy.sum()
-    return loss - role.get("entropy", 0.0) * entropy_sum / total, divergence
+    loss = loss - role.get("entropy", 0.0) * entropy_sum / total
+    return Expected(loss, divergence, sum(cut_off) / len(cut_off))
 
 
 def relative_error(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float:

@@ -77,7 +77,7 @@ def test_examples_add_a_mean_of_their_own(harness: Any, role: Any, budget: int, 
     likelihoods = [plain_logprobs(model, sample.completion)[0].mean() for sample in taught]
     loss = -weight * torch.stack(likelihoods).mean()
     if rewards:
-        loss = loss + expected(model, paid, role, run.base())[0]
+        loss = loss + expected(model, paid, role, run.base()).loss
     mixed = [*taught[:1], *samples_of(paid)[:2], *taught[1:], *samples_of(paid)[2:]]
     got = run.step(Episode([dataclasses.replace(paid, groups=[Group(mixed)])]))
     assert run.error(model, loss) < 1e-4

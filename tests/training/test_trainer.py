@@ -10,7 +10,6 @@ import torch
 from peft import set_peft_model_state_dict
 from torch.nn.utils import get_total_norm
 
-from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Episode, Group, Restore, Sample, Sampling, Stream
 from lite_selfplay.errors import GameError, Interrupted, TrainingError
 from lite_selfplay.models.generation.sampling import GenerationRequest
@@ -59,9 +58,9 @@ def test_each_seats_gradient_is_that_of_the_plain_objective(
     played = episode(drop_zero_variance=True)
     run.step(played)
     for spoken, update, (seat, model) in zip(played.streams, run.reports[0].streams, models.items(), strict=True):
-        wanted, _ = expected(model, spoken, role, reference)
-        assert run.error(model, wanted, seat) < 1e-4
-        assert (update.role, update.loss) == (spoken.role, pytest.approx(wanted.item(), abs=1e-5))
+        wanted = expected(model, spoken, role, reference)
+        assert run.error(model, wanted.loss, seat) < 1e-4
+        assert (update.role, update.loss) == (spoken.role, pytest.approx(wanted.loss.item(), abs=1e-5))
 
 
 BESIDE = {"beta": 0.2, "reference": "base", "entropy": 0.05}
@@ -79,25 +78,9 @@ def test_entropy_temperature_and_a_kl_to_the_base(harness: Any, role: dict[str, 
     run, role = harness({**role, "loss": loss}, microbatch_tokens=budget), {**role, "loss": loss}
     model, played = run.alone(), stream("drafter", "A", DRAFTS, temperature=0.7)
     (update,) = run.step(Episode([played])).reports[0].streams
-    wanted, kl = expected(model, played, role, run.base())
-    assert run.error(model, wanted) < 1e-4
-    assert update.kl == pytest.approx(kl, rel=1e-3)
-
-
-def clipped_share(model: Any, played: Stream, role: Mapping[str, Any]) -> float:
-    """The share of ratios beyond the clip, on the side that the clip cuts off: of tokens, or one a completion."""
-    cut = tokens = 0
-    for group, advantages in zip(played.groups, stream_advantages(played), strict=True):
-        for sample, advantage in zip(group.samples, advantages, strict=True):
-            log_ratio = plain_logprobs(model, sample.completion)[0].detach() - torch.tensor(sample.completion.logprobs)
-            if role.get("loss") == "sequence":
-                log_ratio = log_ratio.sum()[None]
-            elif role.get("ratio") == "sequence":
-                log_ratio = log_ratio.mean()[None]
-            ratio = log_ratio.exp()
-            cut += int(((ratio > 1.2) & (advantage > 0) | (ratio < 0.8) & (advantage < 0)).sum())
-            tokens += len(ratio)
-    return cut / tokens
+    wanted = expected(model, played, role, run.base())
+    assert run.error(model, wanted.loss) < 1e-4
+    assert update.kl == pytest.approx(wanted.kl, rel=1e-3)
 
 
 KINDS = [
@@ -125,8 +108,9 @@ def test_replays_use_the_clipped_ratio_to_what_they_stored(harness: Any, role: d
 
     played = changed(stream("drafter", "A", DRAFTS, replay=True), near)
     (update,) = run.step(Episode([played])).reports[0].streams
-    assert run.error(model, expected(model, played, role, run.base())[0]) < 1e-4
-    assert update.clipped == pytest.approx(clipped_share(model, played, role), abs=1e-6)
+    wanted = expected(model, played, role, run.base())
+    assert run.error(model, wanted.loss) < 1e-4
+    assert update.clipped == pytest.approx(wanted.clipped, abs=1e-6)
     assert 0 < update.clipped < 1
     assert update.sampler_gap is None  # it was noted by other weights
 
@@ -135,11 +119,11 @@ def test_in_four_bits_before_and_after_a_generate(harness: Any, make_backend: An
     backend, played = make_backend("4bit", seats=SEATS, compute_dtype="fp32"), stream("drafter", "A", DRAFTS)
     run = harness(backend=backend)
     model, state = run.alone(precision="4bit"), backend.adapters.state("A")
-    assert run.step(Episode([played])).error(model, expected(model, played, {})[0]) < 1e-4
+    assert run.step(Episode([played])).error(model, expected(model, played, {}).loss) < 1e-4
     backend.adapters.load_state("A", state)
     backend.generate(GenerationRequest("B", [[5, 6, 7]], 4, Sampling(max_tokens=8), [[1, 2, 3, 4]]))
     backend.adapters.versions["A"] = 0
-    assert run.step(Episode([played])).error(model, expected(model, played, {})[0]) < 1e-4
+    assert run.step(Episode([played])).error(model, expected(model, played, {}).loss) < 1e-4
 
 
 def test_roles_that_share_a_seat_add_their_gradients(harness: Any):
@@ -147,7 +131,7 @@ def test_roles_that_share_a_seat_add_their_gradients(harness: Any):
     model = run.alone()
     both = stream("drafter", "A", DRAFTS), stream("challenger", "A", CHALLENGES)
     run.step(Episode(both), seats={"drafter": "A", "challenger": "A"})
-    assert run.error(model, expected(model, both[0], {})[0] + expected(model, both[1], {})[0]) < 1e-4
+    assert run.error(model, expected(model, both[0], {}).loss + expected(model, both[1], {}).loss) < 1e-4
     assert not run.gradients["B"]
 
 
@@ -243,7 +227,7 @@ def test_a_step_with_such_a_number_is_skipped_whole_and_the_next_one_counts(harn
     assert all(moved(*run.ends, seat) for seat in "AB")
     assert run.backend.adapters.versions == {"A": 1, "B": 1}
     # And the skipped step left nothing behind.
-    assert run.error(model, expected(model, good.streams[0], {})[0]) < 1e-4
+    assert run.error(model, expected(model, good.streams[0], {}).loss) < 1e-4
 
 
 @pytest.mark.parametrize("norm", [float("nan"), float("inf")])
@@ -291,14 +275,14 @@ def test_in_the_second_update_of_a_step_the_clip_acts(harness: Any, lr: float, l
     before, between = (start["A"] for start in run.starts)
     for found, part, tolerance in zip(gradients, (first, later_on), (1e-4, 1e-3), strict=True):
         run.gradients = found
-        assert run.error(model, expected(model, part, role, base)[0]) < tolerance
+        wanted = expected(model, part, role, base)
+        assert run.error(model, wanted.loss) < tolerance
         set_peft_model_state_dict(model, dict(between))
 
     def ratios(part: Stream) -> int:
         return sum(1 if loss == "sequence" else len(sample.completion.token_ids) for sample in samples_of(part))
 
-    share = clipped_share(model, later_on, role) * ratios(second) / ratios(played)
-    assert update.clipped == pytest.approx(share, abs=1e-6)
+    assert update.clipped == pytest.approx(wanted.clipped * ratios(second) / ratios(played), abs=1e-6)
     assert (update.clipped > 0) == (lr > 1e-3)
     assert update.sampler_gap < 1e-5  # all rows, and before anything moved
     assert run.reports[0].seats["A"]["updates"] == run.backend.adapters.version("A") == 2
