@@ -12,8 +12,8 @@ from lite_selfplay.errors import RequestError
 from lite_selfplay.evaluation import Evaluation
 from lite_selfplay.evaluation.examiner import problem_keys
 from lite_selfplay.stats import clopper_pearson
-from lite_selfplay.training.progress import Progress
 from tests.made import evaluated
+from tests.made_runs import Ear
 
 from . import scripted
 
@@ -187,23 +187,14 @@ def test_cut_answers_and_drafts_with_nothing_to_read_are_counted():
 
 
 def test_blocks_change_nothing_and_are_told_one_by_one(cascade: Evaluation):
-    told: list[Any] = []
-
-    class Ear(Progress):
-        def phase(self, name: str, total: int | None = None) -> None:
-            told.append((name, total))
-
-        def activity(self, text: str) -> None:
-            told.append(text)
-
-        def advance(self, done: int, note: str = "") -> None:
-            told.append(done)
-
-    found, calls = measured(seed=5, tasks="sums", rows_at_once=2, name="now", progress=Ear())
+    ear, said = Ear(), list[str]()
+    ear.activity = said.append  # type: ignore[method-assign]
+    found, calls = measured(seed=5, tasks="sums", rows_at_once=2, name="now", progress=ear)
     assert found == cascade
     assert [len(call[1]) for call in calls] == [2, 1] * 4
-    assert told[:5] == [("now", 12), "A answers problems 1 to 2", 2, "A answers problem 3", 3]
-    assert told[-2:] == ["A challenges B on problem 3", 12]
+    assert (ear.phases, [done for done, _ in ear.notes]) == ([("now", 12)], [2, 3, 5, 6, 8, 9, 11, 12])
+    assert said[:2] == ["A answers problems 1 to 2", "A answers problem 3"]
+    assert said[-1] == "A challenges B on problem 3"
 
 
 @pytest.mark.parametrize(
@@ -217,10 +208,8 @@ def test_so_many_rows_are_asked_for_at_a_time(rows: int | None, samples: int, bl
 def test_the_json_is_complete_and_finite(cascade: Evaluation):
     result = cascade.to_json()
     assert json.loads(json.dumps(result, allow_nan=False)) == result
-    keys = (
-        "mode tasks n samples temperature top_p seed max_completion_tokens shots best pass_at_1 ci95 tokens_final_mean"
-    )
-    keys += " tokens_total_mean seats directions mean_of_directions per_problem answers"
+    keys = "mode tasks n samples temperature top_p seed max_completion_tokens shots best pass_at_1 ci95"
+    keys += " tokens_final_mean tokens_total_mean seats directions mean_of_directions per_problem answers"
     assert list(result) == keys.split()
     assert (result["mode"], result["tasks"], result["n"], result["seed"]) == ("cascade", "sums", 3, 5)
     assert (result["temperature"], result["top_p"], result["max_completion_tokens"]) == (0.6, 0.95, 50)

@@ -36,14 +36,14 @@ def test_parts_are_neighbours_cover_everything_once_and_cost_about_the_same(cost
 
 
 class Told(Ranks):
-    """One of several, to whom the others say what a test has them say."""
+    """One of several, to whom the others say what a test has them say; None says the same."""
 
-    def __init__(self, *others: bytes):
+    def __init__(self, *others: bytes | None):
         super().__init__(0, 1 + len(others))
         self.others = others
 
     def _exchange(self, message: bytes) -> list[bytes]:
-        return [message, *self.others]
+        return [message, *(message if other is None else other for other in self.others)]
 
 
 def message(value: Any) -> bytes:
@@ -89,15 +89,8 @@ def test_a_peer_that_sends_anything_else_is_not_believed(sent: bytes):
 GENERATIONS = [Generation([5, 70000], [-0.1, math.nan], "eos"), Generation([], [], "prompt_too_long")]
 
 
-class Two(Told):
-    """The first of two, of which the other says the same."""
-
-    def _exchange(self, message: bytes) -> list[bytes]:
-        return [message, message]
-
-
 def test_completions_and_scores_and_verdicts_travel_to_the_bit():
-    ranks, request = Two(b""), GenerationRequest("A", [[1]], 4, Sampling(), [range(4)])
+    ranks, request = Told(None), GenerationRequest("A", [[1]], 4, Sampling(), [range(4)])
     (found,) = sharing.generate(ranks, 0, request, lambda part: [GENERATIONS])
     assert repr(found) == repr([*GENERATIONS, *GENERATIONS])
     scores = [TokenScores([0.1 + 0.2, -math.inf], [0.25, 1e-300])]

@@ -299,6 +299,5 @@ def test_a_sound_run_is_let_alone(tmp_path: Path, precision: str, steps: int):
     section = ModelSection(name="tiny", precision=precision)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     bounds = BOUNDS[str(compute_dtype(section, device)).removeprefix("torch.")]
-    print(f"{precision}: {steps} steps, the largest gap {max(gaps):.2g} nats a token, bound {bounds.rounding:g}")
     assert max(gaps) < bounds.most / 5
     assert min(stream["base_gap"] for stream in seen[-2:]) > 20 * max(gaps)  # so it would have been seen
