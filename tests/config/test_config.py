@@ -197,9 +197,6 @@ def test_a_section_that_must_be_there(missing):
         RunConfig(**values, **{missing: None})
 
 
-# Roles
-
-
 def test_a_role_samples_as_configured_from_its_seats_own_probabilities():
     for role, sampling in (
         ("{temperature: 0.7, stop: [x]}", Sampling(temperature=0.7, stop=("x",), max_tokens=64)),
@@ -212,9 +209,6 @@ def test_a_role_samples_as_configured_from_its_seats_own_probabilities():
     for filter in ("top_p: 0.9", "top_k: 5", "min_p: 0.1", "repetition_penalty: 1.2", "top_p: often"):
         with pytest.raises(ConfigError, match=refused):
             set_by(f"roles.r={{{filter}}}")
-
-
-# Files
 
 
 def test_a_configuration_is_repeated_by_its_file_which_holds_every_key_but_its_own_place(tmp_path):

@@ -115,14 +115,8 @@ def test_one_seat_after_the_other_learns_the_examples_and_the_base_stays(pupils:
 
 
 def test_a_cold_start_is_cut_short_for_all_seats_after_the_first_batch(pupils: Callable[..., Pupils]):
-    asked: list[int] = []
-
-    def two(seats: int) -> int:
-        asked.append(seats)
-        return 2
-
-    made = pupils()
-    made.learn(steps=9, examples_per_step=2, lr=1e-2, fits=two)
+    made, asked = pupils(), list[int]()
+    made.learn(steps=9, examples_per_step=2, lr=1e-2, fits=lambda seats: asked.append(seats) or 2)
     told = made.told
     assert asked == [2]  # once, for both seats
     assert told.phases == [("cold start of A", 9), ("cold start of A", 2), ("cold start of B", 2)]
@@ -174,9 +168,6 @@ def test_a_seat_without_examples_is_left_as_it_is(pupils: Callable[..., Pupils],
     assert all(".B." in name for name in made.moved())
 
 
-# Stopping
-
-
 def stopping(after: int) -> Callable[[], None]:
     """A poll that stops who asks it more often than that."""
     polls = iter(range(after))
@@ -206,9 +197,6 @@ def test_a_loss_that_is_not_finite_names_seat_and_step(pupils: Callable[..., Pup
 
     with pytest.raises(TrainingError, match=r"a weight of seat A is not finite at step 3 of the cold start of A"):
         made.learn(steps=4, examples_per_step=2, progress=Break())
-
-
-# What a run hands in
 
 
 def test_limits_count_the_end_of_sequence_token(tiny_path: Path):

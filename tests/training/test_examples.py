@@ -215,9 +215,6 @@ def test_what_is_too_long_is_left_out_and_counted():
         worked(WORKED[:10], given={"fits": lambda *_: False})
 
 
-# Named roles
-
-
 def test_only_the_roles_that_are_named_are_taught():
     pool = worked(WORKED, "cpmobius", roles=["coach"], steps=2, examples_per_step=8)
     assert (pool.roles, len(pool.of("coach")), set(pool.counts)) == (("coach",), 16, {"coach"})

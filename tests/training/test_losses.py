@@ -75,21 +75,18 @@ def test_advantages_by_hand(loss: str, wanted: list[float]):
     assert [found[3], found[2]] == wanted
 
 
+OF_COMPLETIONS = "def mine(logprobs, advantages, mask): return -advantages * (logprobs * mask).sum(-1) / mask.sum(-1)"
+OF_TOKENS = "def mine(logprobs, advantages): return -advantages[:, None] * logprobs + torch.exp(9 * logprobs.detach())"
+
+
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
         # d/d log p of -A log p, over completions: -3 and 1.5 and 0, by 3 rows and their 2, 1 and 1 tokens.
-        (
-            "def mine(logprobs, advantages, mask): return -advantages * (logprobs * mask).sum(-1) / mask.sum(-1)",
-            [-3 / 3 / 2, -3 / 3 / 2, 1.5 / 3, 0.0],
-        ),
+        (OF_COMPLETIONS, [-3 / 3 / 2, -3 / 3 / 2, 1.5 / 3, 0.0]),
         # Over tokens: by 4 of them. What stands behind a completion counts for nothing.
-        (
-            "def mine(logprobs, advantages): return -advantages[:, None] * logprobs + torch.exp(9 * logprobs.detach())",
-            [-3 / 4, -3 / 4, 1.5 / 4, 0.0],
-        ),
+        (OF_TOKENS, [-3 / 4, -3 / 4, 1.5 / 4, 0.0]),
     ],
-    ids=["a term a completion", "a term a token"],
 )
 @pytest.mark.parametrize("budget", [1000, 3])
 def test_its_gradient_by_hand(write: Callable[[str], str], text: str, wanted: list[float], budget: int):

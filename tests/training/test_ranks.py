@@ -32,9 +32,6 @@ def test_parts_are_neighbours_cover_everything_once_and_cost_about_the_same(cost
         assert sum(cost for _, cost in part) <= sum(costs) / world + max(costs, default=0)
 
 
-# What is told
-
-
 class Told(Ranks):
     """One of several, to whom the others say what a test has them say; None says the same."""
 

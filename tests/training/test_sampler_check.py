@@ -34,9 +34,6 @@ from tests.made_runs import read_lines, saved_steps
 PRECISIONS = ("fp32", "bf16", "4bit")
 
 
-# Arithmetic
-
-
 def test_gaps_by_hand():
     # |-1 + 1.5| + |-2 + 1| + |-3 + 3| over three tokens.
     assert mean_gap([((-1.0, -2.0), (-1.5, -1.0)), ((-3.0,), (-3.0,))]) == pytest.approx(0.5)

@@ -372,9 +372,6 @@ def test_a_stop_finds_a_step_that_is_whole_or_has_moved_nothing(harness: Any, ma
         poll()  # who asked is still heard
 
 
-# What may train
-
-
 @pytest.mark.parametrize("sampling", [{"top_p": 0.9, "top_k": 5, "min_p": 0.1}, {"temperature": 0.0}])
 def test_samples_that_do_not_follow_the_policy_are_refused(harness: Any, sampling: dict[str, Any]):
     run, said = harness(), ", ".join(f"{name}={value:g}" for name, value in sampling.items())
