@@ -3,7 +3,6 @@
 import os
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy
@@ -32,17 +31,16 @@ def test_an_interrupt_and_the_librarys_own_errors_pass(error):
         raise error
 
 
-def changes(tmp_path: Path) -> dict[str, Callable[[], object]]:
-    return {
-        "the working folder": lambda: os.chdir(tmp_path),
-        "the environment": lambda: os.environ.update(OF_A_REWARD="1"),
-        "the state of random": lambda: random.seed(3),
-        "the state of numpy.random": lambda: numpy.random.seed(3),
-        "the state of torch's random generator": lambda: torch.manual_seed(3),
-        "torch's default type": lambda: torch.set_default_dtype(torch.float64),
-        "torch's grad mode": lambda: torch.set_grad_enabled(False),
-        "the number of torch's threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
-    }
+CHANGES: dict[str, Callable[[], object]] = {
+    "the working folder": lambda: os.chdir("/"),
+    "the environment": lambda: os.environ.update(OF_A_REWARD="1"),
+    "the state of random": lambda: random.seed(3),
+    "the state of numpy.random": lambda: numpy.random.seed(3),
+    "the state of torch's random generator": lambda: torch.manual_seed(3),
+    "torch's default type": lambda: torch.set_default_dtype(torch.float64),
+    "torch's grad mode": lambda: torch.set_grad_enabled(False),
+    "the number of torch's threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+}
 
 
 def state() -> tuple[Any, ...]:
@@ -52,10 +50,10 @@ def state() -> tuple[Any, ...]:
     return os.getcwd(), dict(os.environ), *numbers, *modes
 
 
-@pytest.mark.parametrize("what", changes(Path()))
-def test_what_it_changes_is_put_back_with_one_warning(what, tmp_path, monkeypatch):
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_it_changes_is_put_back_with_one_warning(what, monkeypatch):
     monkeypatch.setattr(user_files, "_warned", set())
-    change, before, warned = changes(tmp_path)[what], state(), []
+    change, before, warned = CHANGES[what], state(), []
 
     def guarding():
         return guarded("the reward function f", RewardError, warned.append, judges=True)

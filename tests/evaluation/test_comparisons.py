@@ -124,16 +124,14 @@ def test_base_models_are_asked_with_worked_examples():
         assert (find_suite("pasodoble").settings(name)["shots"], is_base_model(name)) == (0, False)
 
 
-def evaluation(mode: str, together: tuple[str, ...] = (), **outcomes: str) -> Evaluation:
-    """An evaluation of ten problems whose outcomes are given as `+` and `-`: `together` names the directions."""
+def evaluation(mode: str, **outcomes: str) -> Evaluation:
+    """An evaluation of ten problems whose outcomes are given as `+` and `-`; `A_B` is the direction A->B."""
     rows = {name.replace("_", "->"): [sign == "+" for sign in signs] for name, signs in outcomes.items()}
-    scores = {
-        name: Score(sum(row) / 10, (0.0, 1.0), 10, 1, sum(row), 1.0, 0.0, 0, 20.0, 20.0) for name, row in rows.items()
-    }
-    seats, directions = (
-        {name: score for name, score in scores.items() if (name in together) == is_direction}
-        for is_direction in (False, True)
-    )
+    seats: dict[str, Score] = {}
+    directions: dict[str, Score] = {}
+    for name, row in rows.items():
+        found = Score(sum(row) / 10, (0.0, 1.0), 10, 1, sum(row), 1.0, 0.0, 0, 20.0, 20.0)
+        (directions if "->" in name else seats)[name] = found
     problems = {f"p{i}": {name: row[i] for name, row in rows.items()} for i in range(10)}
     return Evaluation(mode, "sums", Sampling(), 0, seats, directions, problems)
 
@@ -163,9 +161,7 @@ def test_every_two_seats_meet_alone():
 
 def test_in_duels_a_seat_meets_the_draft_that_it_read_in_both_orders():
     # Of A's drafts B converts p5 to p7 and loses p0: 3 of 4, p = 2 (4 + 1) / 16. Of B's A converts none and loses two.
-    found = evaluation(
-        "cascade", ("A->B", "B->A"), A="+++++-----", B="++++++++--", A_B="-+++++++--", B_A="--++++++--"
-    )  # fmt: skip
+    found = evaluation("cascade", A="+++++-----", B="++++++++--", A_B="-+++++++--", B_A="--++++++--")
     assert sentences(found) == [
         "sums: A->B against A +20.0 points (3 gained, 1 lost: 75% [19, 99], p = 0.62); 10 problems",
         "sums: B->A against B -20.0 points (0 gained, 2 lost: 0% [0, 84], p = 0.5); 10 problems",
