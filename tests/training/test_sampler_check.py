@@ -31,8 +31,6 @@ from lite_selfplay.training.sampler_check import (
 from tests.made import same_weights
 from tests.made_runs import read_lines, saved_steps
 
-PRECISIONS = ("fp32", "bf16", "4bit")
-
 
 def test_gaps_by_hand():
     # |-1 + 1.5| + |-2 + 1| + |-3 + 3| over three tokens.
@@ -281,9 +279,10 @@ def test_rollouts_of_other_weights_stop_a_run(monkeypatch: Any, tmp_path: Path, 
     assert saved_steps(tmp_path / "run")[-1] == 3
 
 
-@pytest.mark.parametrize(
-    ("precision", "steps"), [("4bit", 8), *(pytest.param(name, 300, marks=pytest.mark.long) for name in PRECISIONS)]
-)
+LONG = [pytest.param(name, 300, marks=pytest.mark.long) for name in ("fp32", "bf16", "4bit")]
+
+
+@pytest.mark.parametrize(("precision", "steps"), [("4bit", 8), *LONG])
 def test_a_sound_run_is_let_alone(tmp_path: Path, precision: str, steps: int):
     train(config(tmp_path / "run", precision, steps))
     rows = read_lines(tmp_path / "run" / "metrics.jsonl")

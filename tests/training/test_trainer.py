@@ -253,16 +253,14 @@ def test_an_update_that_leaves_weights_not_finite_ends_the_run(harness: Any, mon
 # Several updates a step
 
 
-FOUR = [[1, 0, 0], [0, 2, 0, 1], [3, 0], [1, 0, 1]]
-
-
 @pytest.mark.parametrize("lr", [1e-4, 3e-2], ids=["hardly moves", "moves far"])
 @pytest.mark.parametrize("loss", ["grpo", "sequence"])
 def test_in_the_second_update_of_a_step_the_clip_acts(harness: Any, lr: float, loss: str):
     role = {"loss": loss, "beta": 0.1, "reference": "base"}
     run = harness(role, minibatches=2, microbatch_tokens=40)
     run.set_seats({"A": {"lr": lr, "warmup": 0.0}})
-    model, base, played, gradients = run.alone(), run.base(), stream("drafter", "A", FOUR), []
+    model, base, gradients = run.alone(), run.base(), []
+    played = stream("drafter", "A", [[1, 0, 0], [0, 2, 0, 1], [3, 0], [1, 0, 1]])
     first, second = (dataclasses.replace(played, groups=groups) for groups in (played.groups[:2], played.groups[2:]))
 
     def store(sample: Sample) -> Sample:

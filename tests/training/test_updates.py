@@ -104,7 +104,6 @@ def test_rows_without_a_gradient_count_in_the_shares_and_never_reach_the_model()
     assert micro.scale * 1.0 == pytest.approx(sum(r.advantage for r in rows) / 3)
 
 
-KL = RoleConfig(beta=0.1)
 EARNED = [[1.0, 2.0], [None, -1.0], [None]]
 
 
@@ -113,12 +112,11 @@ EARNED = [[1.0, 2.0], [None, -1.0], [None]]
     [
         # By tokens: 0 has none to learn from, 2 is masked, 1 was cut off, 5 is of a group that was dropped.
         (PLAIN, {}, EARNED, [[(3, 1.0, None)], [(1, -1.0, None)]]),
-        (KL, {}, EARNED, [[(3, 1.0, None)], [(1, -1.0, None)], [(5, 0.0, None)]]),
+        (RoleConfig(beta=0.1), {}, EARNED, [[(3, 1.0, None)], [(1, -1.0, None)], [(5, 0.0, None)]]),
         (RoleConfig(mask_truncated=True), {}, [[1.0, 2.0], [None, None], [None]], [[(3, 1.0, None)]]),
         # Another program sampled: the ratio is to what it noted.
         (PLAIN, {"elsewhere": True}, EARNED, [[(3, 1.0, 3)], [(1, -1.0, 1)]]),
     ],
-    ids=["plain", "with a KL term", "without truncated ones", "sampled elsewhere"],
 )
 def test_rows_are_the_samples_in_a_term_that_have_a_token(role, options, earned, rows):
     def sample(tokens: int, **values) -> Sample:
