@@ -353,8 +353,8 @@ def test_a_small_pool_is_read_again_in_another_order_and_by_each_seat_in_its_own
 
 def test_auto_takes_solutions_where_there_are_some():
     asked = [("auto", WORKED), ("auto", SUMS), ("self", WORKED), ("worked", SUMS), ("a/b.jsonl", WORKED)]
-    found = [source_of(section(source=source), task(problems), make_game("agon", {})) for source, problems in asked]
-    assert found == ["worked", "self", "self", "worked", "file"]
+    taken = [source_of(section(source=source), task(problems), make_game("agon", {})) for source, problems in asked]
+    assert taken == ["worked", "self", "self", "worked", "file"]
 
 
 ASKED = [Problem("x", "1?", "1"), Problem("y", "2?", "2")]

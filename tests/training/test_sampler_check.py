@@ -258,7 +258,7 @@ def mislead(monkeypatch: pytest.MonkeyPatch, how: str, first: int) -> None:
     ("how", "called", "precision"),
     [
         pytest.param(BASE, "the base", "fp32", marks=pytest.mark.long),
-        ("B", "seat B", "bf16"),
+        pytest.param("B", "seat B", "bf16", marks=pytest.mark.long),
         ("yesterday's", "seat A before its last update", "4bit"),
     ],
 )
