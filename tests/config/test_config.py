@@ -29,6 +29,7 @@ from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.runs.planning import plan
 from lite_selfplay.tasks import load_task
 
+CASES = yaml.safe_load((Path(__file__).parent / "cases.yaml").read_text(encoding="utf-8"))
 TINY = {"game": "agon", "model": "tiny", "tasks": "letters"}
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
@@ -52,32 +53,20 @@ def set_by(*assignments: str) -> RunConfig:
 # Spellings
 
 
-@pytest.mark.parametrize(
-    ("short", "long"),
-    [
-        (
-            {"game": "agon", "model": "tiny", "tasks": "letters"},
-            {"game": {"name": "agon"}, "model": {"name": "tiny"}, "tasks": {"train": "letters"}},
-        ),
-        ({"steps": 3, "seed": 1}, {"run": {"steps": 3, "seed": 1}}),
-        ({"run": {"seed": 4}, "steps": 9}, {"run": {"seed": 4, "steps": 9}}),
-        ({"steps": 3, "run": {"steps": 3}}, {"run": {"steps": 3}}),
-        ({"model": "tiny", "precision": "fp32"}, {"model": {"name": "tiny", "precision": "fp32"}}),
-        ({"tasks": Path("data/a.jsonl")}, {"tasks": {"train": "data/a.jsonl"}}),
-        # To YAML 1.1, `1e-4` without a dot is a text, and `on` and `off` are true and false.
-        (parse_assignment("seats.A.lr=1e-4"), {"seats": {"A": {"lr": 0.0001}}}),
-        (parse_assignment("model={name: tiny, thinking: on}"), {"model": {"name": "tiny", "thinking": "on"}}),
-        (parse_assignment("model={name: tiny, thinking: off}"), {"model": {"name": "tiny", "thinking": "off"}}),
-    ],
-)
-def test_short_and_long_spellings_are_the_same_configuration(short: dict[str, Any], long: dict[str, Any]):
-    assert tiny(**short) == tiny(**long)
+def layer_of(given: Any) -> Any:
+    return parse_assignment(given) if isinstance(given, str) else given
+
+
+@pytest.mark.parametrize(("short", "long"), CASES["same"])
+def test_short_and_long_spellings_are_the_same_configuration(short: Any, long: Any):
+    assert tiny(**layer_of(short)) == tiny(**long)
 
 
 def test_values_have_the_types_that_they_are_used_as():
     config = tiny(tasks=Path("data/a.jsonl"), run_dir="runs/x", game={"name": "agon", "reward": "coop"})
     assert (config.tasks.train, config.run.dir) == ("data/a.jsonl", Path("runs/x"))
     assert config.game.options == {"reward": "coop"}
+    assert RunConfig(**TINY | {"tasks": None}) == RunConfig(game="agon", model="tiny")
 
 
 def test_flat_keys_and_short_sections_are_keys():
@@ -85,28 +74,18 @@ def test_flat_keys_and_short_sections_are_keys():
     assert all(key in SECTIONS[section].model_fields for section, key in NAMED_SECTIONS.items())
 
 
-@pytest.mark.parametrize(
-    "values", [{"steps": 3, "run": {"steps": 4}}, {"precision": "fp32", "model": {"name": "tiny", "precision": "4bit"}}]
-)
-def test_two_spellings_that_disagree(values):
-    flat = next(iter(values))
-    with pytest.raises(ConfigError, match=rf"{flat} is .* and {FLAT_KEYS[flat]} is .*: give one"):
-        nested(values)
+def test_two_spellings_that_disagree():
+    for values in ({"steps": 3, "run": {"steps": 4}}, {"precision": "fp32", "model": {"precision": "4bit"}}):
+        flat, _ = values
+        with pytest.raises(ConfigError, match=rf"{flat} is .* and {FLAT_KEYS[flat]} is .*: give one"):
+            nested(values)
 
 
 def test_a_callers_values_are_left_alone():
-    run = {"seed": 1}
-    values = {**TINY, "run": run, "steps": 2}
+    values = {**TINY, "run": {"seed": 1}, "steps": 2}
     before = copy.deepcopy(values)
     RunConfig(**values)
     assert values == before
-    assert run == {"seed": 1}
-
-
-@pytest.mark.parametrize("section", ["tasks", "roles", "seats", "cold_start", "run"])
-def test_an_empty_section_is_as_good_as_none(section):
-    without = {key: value for key, value in TINY.items() if key != section}
-    assert RunConfig(**{**without, section: None}) == RunConfig(**without)
 
 
 @pytest.mark.parametrize("off", [{"eval_tasks": "none"}, {"eval": {"tasks": "none"}}, {"eval": {"tasks": None}}])
@@ -118,53 +97,18 @@ def test_the_evaluation_of_a_preset_is_switched_off(off):
     assert plan(config).held_out == []
 
 
-@pytest.mark.parametrize(("of", "key"), [("run", "steps"), (None, "game"), ("game", "name")])
-def test_a_configuration_is_frozen(of, key):
-    config = tiny()
-    with pytest.raises(ValidationError, match="frozen"):
-        setattr(getattr(config, of) if of else config, key, 4)
+def test_a_configuration_is_frozen():
+    for section, key in ((tiny().run, "steps"), (tiny(), "game"), (tiny().game, "name")):
+        with pytest.raises(ValidationError, match="frozen"):
+            setattr(section, key, 4)
 
 
 # Layers
 
 
-@pytest.mark.parametrize(
-    ("layers", "expected"),
-    [
-        ([TINY], {"game.name": "agon", "tasks.train": "letters", "run.group_size": 8, "cold_start.enabled": None}),
-        # The later layer wins, key by key; a name over a section keeps the section's other keys.
-        (
-            [
-                {**TINY, "steps": 3, "seed": 1, "seats": {"A": {"lr": 1.0, "rank": 2}}},
-                {"run": {"steps": 5}, "seats": {"A": {"lr": 2.0}, "B": {}}},
-            ],
-            {"run.steps": 5, "run.seed": 1, "seats.A.lr": 2.0, "seats.A.rank": 2, "seats.B.rank": 16},
-        ),
-        (
-            [{**TINY, "model": {"name": "big", "precision": "bf16"}}, {"model": "tiny"}],
-            {"model.name": "tiny", "model.precision": "bf16"},
-        ),
-        (
-            [TINY, {"cold_start": {"steps": 3}}, {"cold_start": True}],
-            {"cold_start.enabled": True, "cold_start.steps": 3},
-        ),
-        # `--set` puts a value where a name stood.
-        (
-            [TINY, *map(parse_assignment, ("game=grpo", "game.budget=single", "model.precision=fp32"))],
-            {"game.name": "grpo", "game.budget": "single", "model.name": "tiny", "model.precision": "fp32"},
-        ),
-        # A star goes over what an earlier layer names: a file names each seat, `--lr` means all.
-        (
-            [
-                {**TINY, "seats": {"A": {"lr": 0.1, "rank": 4}}},
-                *map(parse_assignment, ("lr=0.25", "seats.B.lr=0.5")),
-            ],
-            {"seats.A.lr": 0.25, "seats.A.rank": 4, "seats.*.lr": 0.25, "seats.*.rank": 16, "seats.B.lr": 0.5},
-        ),
-    ],
-)
-def test_what_comes_of_layers(layers: list[dict[str, Any]], expected: dict[str, Any]):
-    values = RunConfig.of(*layers).model_dump()
+@pytest.mark.parametrize(("layers", "expected"), CASES["layers"])
+def test_what_comes_of_layers(layers: list[Any], expected: dict[str, Any]):
+    values = RunConfig.of(TINY, *map(layer_of, layers)).model_dump()
     assert {key: reduce(getitem, key.split("."), values) for key in expected} == expected
 
 
@@ -183,12 +127,8 @@ def test_merging_keeps_what_the_upper_layer_says(base, over):
 
 
 def test_only_what_was_given_is_chosen():
-    assert tiny(steps=3).chosen() == {
-        "game": {"name": "agon"},
-        "model": {"name": "tiny"},
-        "tasks": {"train": "letters"},
-        "run": {"steps": 3},
-    }
+    given = {"game": {"name": "agon"}, "model": {"name": "tiny"}, "tasks": {"train": "letters"}}
+    assert tiny(steps=3).chosen() == {**given, "run": {"steps": 3}}
 
 
 def test_a_dotted_key_opens_sections():
@@ -196,51 +136,18 @@ def test_a_dotted_key_opens_sections():
     set_key(values, "model.precision", "fp32")
     set_key(values, "seats.A.lr", 1)
     assert values == {"model": {"name": "tiny", "precision": "fp32"}, "seats": {"A": {"lr": 1}}}
-
-
-def test_a_dotted_key_below_a_value():
     with pytest.raises(ConfigError, match=r"'run\.steps\.x'.*'steps' is a value"):
         set_key({"run": {"steps": 3}}, "run.steps.x", 1)
     with pytest.raises(ConfigError, match=r"cannot set 'seats\.A\.w\.w.*': nested too deeply"):
         set_key({}, "seats.A" + ".w" * 1000, 1)
 
 
-# --set
-
-
-@pytest.mark.parametrize(
-    ("text", "layer"),
-    [
-        ("run.steps=20", {"run": {"steps": 20}}),
-        ("steps=20", {"run": {"steps": 20}}),
-        (" seats.A.lr = 1.5", {"seats": {"A": {"lr": 1.5}}}),
-        ("seats.*.rank=4", {"seats": {"*": {"rank": 4}}}),
-        ("game.rotate=false", {"game": {"rotate": False}}),
-        ("run.reward=a.py:f=g", {"run": {"reward": "a.py:f=g"}}),
-        ("run.max_completion_tokens=null", {"run": {"max_completion_tokens": None}}),
-        ("run.max_completion_tokens=", {"run": {"max_completion_tokens": None}}),
-        ("seats={A: {lr: 1.0}}", {"seats": {"A": {"lr": 1.0}}}),
-        ("game=grpo", {"game": "grpo"}),
-    ],
-)
+@pytest.mark.parametrize(("text", "layer"), CASES["assignments"].items())
 def test_an_assignment_is_a_layer(text, layer):
     assert parse_assignment(text) == layer
 
 
-# `*`
-
-
-@pytest.mark.parametrize(
-    ("seats", "expected"),
-    [
-        (
-            {"*": {"lr": 1.0, "rank": 4}, "B": {"lr": 2.0}},
-            {"seats": {"A": {"lr": 1.0, "rank": 4}, "B": {"lr": 2.0, "rank": 4}}},
-        ),
-        ({"B": {"lr": 2.0}}, {"seats": {"B": {"lr": 2.0}}}),  # without a star only the named are there
-        *((nothing, {}) for nothing in (None, {}, {"*": {}})),
-    ],
-)
+@pytest.mark.parametrize(("seats", "expected"), CASES["spread"])
 def test_a_star_reaches_every_seat_and_a_name_goes_over_it(seats, expected):
     layer = {"run": {"steps": 1}, "seats": seats}
     before = copy.deepcopy(layer)
@@ -248,47 +155,22 @@ def test_a_star_reaches_every_seat_and_a_name_goes_over_it(seats, expected):
     assert layer == before
 
 
-@pytest.mark.parametrize(
-    ("layer", "section", "names", "said"),
-    [
-        ({"seats": {"C": {}}}, "seats", ("A", "B"), "unknown seat 'C': known: A, B"),
-        ({"roles": {"draftr": {}}}, "roles", ("drafter", "challenger"), "unknown role 'draftr': did you mean drafter"),
-    ],
-)
-def test_a_name_that_is_not_there(layer, section, names, said):
-    with pytest.raises(UnknownNameError, match=said):
-        spread(layer, section, names)
+def test_a_name_that_is_not_there():
+    with pytest.raises(UnknownNameError, match="unknown seat 'C': known: A, B"):
+        spread({"seats": {"C": {}}}, "seats", ("A", "B"))
+    with pytest.raises(UnknownNameError, match="unknown role 'draftr': did you mean drafter"):
+        spread({"roles": {"draftr": {}}}, "roles", ("drafter", "challenger"))
 
 
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"stepz": 3}, r"unknown key 'stepz': did you mean .*\bsteps\b"),
-        ({"sets": {}}, r"unknown key 'sets': did you mean .*\bseats\b"),
-        ({"run": {"stepz": 3}}, r"unknown key 'run\.stepz': did you mean .*run\.steps\b"),
-        ({"run": {"groupsize": 3}}, r"unknown key 'run\.groupsize': did you mean .*run\.group_size\b"),
-        ({"model": {"name": "tiny", "precison": "fp32"}}, r"unknown key 'model\.precison': did .*model\.precision\b"),
-        ({"cold_start": {"stepz": 1}}, r"unknown key 'cold_start\.stepz': did you mean .*cold_start\.steps\b"),
-        ({"tasks": {"trian": "letters"}}, r"unknown key 'tasks\.trian': did you mean .*tasks\.train\b"),
-        ({"seats": {"A": {"warm_up": 0.1}}}, r"unknown key 'seats\.A\.warm_up': did you mean .*seats\.A\.warmup\b"),
-        ({"roles": {"*": {"temprature": 1}}}, r"unknown key 'roles\.\*\.temprature': did .*roles\.\*\.temperature\b"),
-        # A key that stands elsewhere, has left, or is like no other.
-        ({"run": {"lr": 1}}, r"did you mean run\.dir .*\? There is seats\.\*\.lr and cold_start\.lr\.$"),
-        ({"learning_rate": 1}, r"There is seats\.\*\.lr and"),
-        ({"seats": {"lr": 1}}, r"unknown key 'seats\.lr': did you mean seats\.\*\.lr\?$"),
-        ({"model": {"share_cores": True}}, r"model\.share_cores is a key no more: take it out; .* --threads helps"),
-        (
-            {"tasks": {"qqqqqqqq": 1}},
-            r"'tasks\.qqqqqqqq': known: tasks\.answer_from, tasks\.data_dir, tasks\.knowledge, tasks\.passage_tokens, ",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("values", "said"), CASES["unknown"])
 def test_an_unknown_key_names_the_near_ones(values, said):
-    with pytest.raises(ConfigError, match=f"^{said}" if said.startswith("unknown") else said):
+    with pytest.raises(ConfigError, match=f"^unknown key {said}"):
         RunConfig.of(TINY, values)
+    with pytest.raises(ConfigError, match=r"model\.share_cores is a key no more: take it out; .* --threads helps"):
+        RunConfig.of(TINY, {"model": {"share_cores": True}})
 
 
 def test_the_loss_of_whole_completions_has_a_ratio_of_its_own():
@@ -315,42 +197,40 @@ def test_a_section_that_must_be_there(missing):
         RunConfig(**values, **{missing: None})
 
 
-# Roles
-
-
-@pytest.mark.parametrize(
-    ("role", "sampling"),
-    [
+def test_a_role_samples_as_configured_from_its_seats_own_probabilities():
+    for role, sampling in (
         ("{temperature: 0.7, stop: [x]}", Sampling(temperature=0.7, stop=("x",), max_tokens=64)),
         ("{max_completion_tokens: 9}", Sampling(max_tokens=9)),  # its own cap goes over the run's
         # Filters that change nothing may be named.
         ("{top_p: 1.0, top_k: 0, min_p: 0, repetition_penalty: 1.0}", Sampling(max_tokens=64)),
-    ],
-)
-def test_a_role_samples_as_configured(role, sampling):
-    assert set_by(f"roles.r={role}").roles["r"].sampling(64) == sampling
+    ):
+        assert set_by(f"roles.r={role}").roles["r"].sampling(64) == sampling
+    refused = r"^roles\.r: completions sampled with .*: only temperature may change, got"
+    for filter in ("top_p: 0.9", "top_k: 5", "min_p: 0.1", "repetition_penalty: 1.2", "top_p: often"):
+        with pytest.raises(ConfigError, match=refused):
+            set_by(f"roles.r={{{filter}}}")
 
 
-@pytest.mark.parametrize("filter", ["top_p: 0.9", "top_k: 5", "min_p: 0.1", "repetition_penalty: 1.2", "top_p: often"])
-def test_a_role_samples_from_its_seats_own_probabilities(filter):
-    with pytest.raises(ConfigError, match=r"^roles\.r: completions sampled with .*: only temperature may change, got"):
-        set_by(f"roles.r={{{filter}}}")
-
-
-# Files
-
-
-def test_a_configuration_is_repeated_by_its_file(tmp_path):
-    config = tiny(
-        game={"name": "agon", "reward": "coop", "tiebreak": 0.5},
-        run={"steps": 3, "seed": 2, "reward": "é.py:f", "max_completion_tokens": None},
-        model={"name": "tiny", "thinking": "off", "gradient_checkpointing": True},
-        roles={"drafter": {"temperature": 0.7, "beta": 1e-4}},
-        seats={"A": {"lr": 5e-5}, "off": {"init": "gaussian"}, "1": {}},
-    )
-    file = tmp_path / "config.yaml"
-    file.write_text(config.to_yaml(), encoding="utf-8")
+def test_a_configuration_is_repeated_by_its_file_which_holds_every_key_but_its_own_place(tmp_path):
+    sections = {
+        "game": {"name": "agon", "reward": "coop", "tiebreak": 0.5},
+        "run": {"steps": 3, "seed": 2, "reward": "é.py:f", "max_completion_tokens": None},
+        "model": {"name": "tiny", "thinking": "off", "gradient_checkpointing": True},
+        "roles": {"drafter": {"temperature": 0.7, "beta": 1e-4}},
+        "seats": {"A": {"lr": 5e-5}, "off": {"init": "gaussian"}, "1": {}},
+    }
+    config, file = tiny(**sections), tmp_path / "config.yaml"
+    file.write_text(tiny(**sections, run_dir="runs/here").to_yaml(), encoding="utf-8")
     assert RunConfig.of(load_layer(file)) == config
+    assert "runs/here" not in file.read_text(encoding="utf-8")
+    values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    for found, section in (
+        (values, config),
+        ({**values["run"], "dir": None}, config.run),
+        (values["seats"]["A"], config.seats["A"]),
+        (values["roles"]["drafter"], config.roles["drafter"]),
+    ):
+        assert set(found) == set(type(section).model_fields)
 
 
 @settings(deadline=None, max_examples=25)
@@ -358,17 +238,6 @@ def test_a_configuration_is_repeated_by_its_file(tmp_path):
 def test_values_survive_the_file(rate, steps, name):
     config = tiny(seats={"A": {"lr": rate}}, steps=steps, tasks=name)
     assert RunConfig.of(yaml.safe_load(config.to_yaml())) == config
-
-
-def test_the_file_holds_every_key_but_the_runs_own_place():
-    config = tiny(run_dir="runs/here", seats={"A": {}}, roles={"r": {}})
-    values = yaml.safe_load(config.to_yaml())
-    assert set(values) == set(RunConfig.model_fields)
-    assert set(values["run"]) == set(type(config.run).model_fields) - {"dir"}
-    assert set(values["seats"]["A"]) == set(type(config.seats["A"]).model_fields)
-    assert set(values["roles"]["r"]) == set(type(config.roles["r"]).model_fields)
-    assert "runs/here" not in config.to_yaml()
-    assert RunConfig.of(values) == tiny(seats={"A": {}}, roles={"r": {}})
 
 
 def test_the_tokens_of_a_microbatch_follow_the_machine_unless_they_are_given():

@@ -3,7 +3,6 @@
 import os
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy
@@ -32,22 +31,16 @@ def test_an_interrupt_and_the_librarys_own_errors_pass(error):
         raise error
 
 
-def changes(tmp_path: Path) -> dict[str, Callable[[], object]]:
-    return {
-        "the working folder": lambda: os.chdir(tmp_path),
-        "the environment": lambda: os.environ.update(OF_A_REWARD="1"),
-        "the state of random": lambda: random.seed(3),
-        "the state of numpy.random": lambda: numpy.random.seed(3),
-        "the state of torch's random generator": lambda: torch.manual_seed(3),
-        "torch's default type": lambda: torch.set_default_dtype(torch.float64),
-        "torch's grad mode": lambda: torch.set_grad_enabled(False),
-        "the number of torch's threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
-    }
-
-
-def change_and_fail(tmp_path: Path) -> None:
-    os.chdir(tmp_path)
-    raise ValueError("no")
+CHANGES: dict[str, Callable[[], object]] = {
+    "the working folder": lambda: os.chdir("/"),
+    "the environment": lambda: os.environ.update(OF_A_REWARD="1"),
+    "the state of random": lambda: random.seed(3),
+    "the state of numpy.random": lambda: numpy.random.seed(3),
+    "the state of torch's random generator": lambda: torch.manual_seed(3),
+    "torch's default type": lambda: torch.set_default_dtype(torch.float64),
+    "torch's grad mode": lambda: torch.set_grad_enabled(False),
+    "the number of torch's threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+}
 
 
 def state() -> tuple[Any, ...]:
@@ -57,31 +50,29 @@ def state() -> tuple[Any, ...]:
     return os.getcwd(), dict(os.environ), *numbers, *modes
 
 
-@pytest.mark.parametrize("what", changes(Path()))
-def test_what_it_changes_is_put_back_with_one_warning(what, tmp_path, monkeypatch):
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_it_changes_is_put_back_with_one_warning(what, monkeypatch):
     monkeypatch.setattr(user_files, "_warned", set())
-    change, before, warned = changes(tmp_path)[what], state(), []
+    change, before, warned = CHANGES[what], state(), []
 
+    def guarding():
+        return guarded("the reward function f", RewardError, warned.append, judges=True)
+
+    with guarding():
+        random.Random(1).random()
+    assert warned == []  # nothing was changed
     for _ in range(2):
-        with guarded("the reward function f", RewardError, warned.append, judges=True):
+        with guarding():
             change()
     assert state() == before
-    assert len(warned) == 1
-    assert what in warned[0]
-    assert "the reward function f" in warned[0]
+    (warning,) = warned
+    assert what in warning
+    assert "the reward function f" in warning
 
+    def change_and_fail() -> None:
+        change()
+        raise ValueError("no")
 
-def test_what_it_changes_before_it_fails_is_put_back_too(tmp_path):
-    before = state()
-
-    with pytest.raises(RewardError, match="f raised ValueError: no"), guarded("f", RewardError):
-        change_and_fail(tmp_path)
+    with pytest.raises(RewardError, match="f raised ValueError: no"), guarding():
+        change_and_fail()
     assert state() == before
-
-
-def test_one_that_changes_nothing_warns_of_nothing(monkeypatch):
-    monkeypatch.setattr(user_files, "_warned", set())
-    warned: list[str] = []
-    with guarded("f", RewardError, warned.append, judges=True):
-        random.Random(1).random()
-    assert warned == []

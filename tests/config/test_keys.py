@@ -28,9 +28,7 @@ def test_every_field_of_every_section_is_a_key():
     assert [key.path for name in SECTIONS for key in keys_in(name)] == list(KEYS)
     assert len(KEYS) == sum(len(model.model_fields) for model in SECTIONS.values())
     assert list(SECTIONS) == list(RunConfig.model_fields)
-
-
-def test_no_such_section():
+    assert set(FLAGS) < set(inspect.signature(train).parameters)
     with pytest.raises(UnknownNameError, match="unknown section 'runs': did you mean run"):
         keys_in("runs")
 
@@ -59,11 +57,7 @@ def wrong(key: Key) -> list[str]:
     ends = re.findall(r"([<>]=?) (\S+?)(?:,|$)", key.bounds) if key.kind in (int, float) else []
     outside = [key.kind({">": end, "<": end, ">=": end - 1, "<=": end + 1}[sign])
                for sign, text in ends for end in [float(text)]]  # fmt: skip
-    others = {
-        int: ["1.5", "many", "[3]"],
-        float: [".nan", ".inf", "-.inf", "many"],
-        bool: ["3"],
-    }.get(key.kind, [])
+    others = {int: ["1.5", "many", "[3]"], float: [".nan", ".inf", "-.inf", "many"], bool: ["3"]}.get(key.kind, [])
     return [*map(str, outside), *others, *(["no-such-name", "3"] if key.choices and key.kind is str else [])]
 
 
@@ -112,7 +106,3 @@ def test_a_commands_options_say_what_their_keys_mean(command: Callable[..., None
     assert options
     for name, option in options.items():
         assert option.help.startswith(f"{FLAGS[name].about}."), name
-
-
-def test_train_has_an_option_for_every_flag():
-    assert set(FLAGS) < set(inspect.signature(train).parameters)

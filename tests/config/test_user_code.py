@@ -31,15 +31,10 @@ def test_a_place_and_its_parts(place: str, file: str | None, name: str, options:
 def test_a_place_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("")
+    (tmp_path / "gsm8k").mkdir()  # which is not the task of that name
     assert absolute("./mine.py:sums:last=3") == f"{tmp_path}/mine.py:sums:last=3"
-    assert absolute("mine.py") == f"{tmp_path}/mine.py"
-    assert [absolute(name) for name in ("other.py:sums", "agon")] == ["other.py:sums", "agon"]
-
-
-def test_a_folder_with_the_name_of_a_task_is_not_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "gsm8k").mkdir()
-    assert (absolute("gsm8k"), absolute("gsm8k", folder=True)) == ("gsm8k", f"{tmp_path}/gsm8k")
+    assert (absolute("mine.py"), absolute("gsm8k", folder=True)) == (f"{tmp_path}/mine.py", f"{tmp_path}/gsm8k")
+    assert [absolute(name) for name in ("other.py:sums", "agon", "gsm8k")] == ["other.py:sums", "agon", "gsm8k"]
 
 
 @pytest.fixture
@@ -52,20 +47,15 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
-def test_a_function_of_a_file(write):
-    file = write("def mine(completions):\n    return [len(text) for text in completions]\n")
-    assert load_function(f"{file}:mine")(["two", "words"]) == [3, 5]
-
-
-def test_a_file_may_define_dataclasses(write):
+def test_a_function_of_a_file_which_may_define_dataclasses(write):
     # With annotations as texts, dataclasses look for the module by name.
     file = write(
         "from __future__ import annotations\n"
         "from dataclasses import dataclass\n"
         "@dataclass\nclass Weights:\n    right: float = 2.0\n"
-        "def mine(completions):\n    return [Weights().right] * len(completions)\n"
+        "def mine(completions):\n    return [Weights().right * len(text) for text in completions]\n"
     )
-    assert load_function(f"{file}:mine")(["a"]) == [2.0]
+    assert load_function(f"{file}:mine")(["two", "words"]) == [6, 10]
 
 
 @pytest.mark.parametrize("spec", ["mine.py", "mine", "", ":mine", "mine.txt:mine", "mine:f", "mine.py.mine"])
@@ -86,11 +76,7 @@ HOLDS = "import math\nlimit = 3\ndef mine(completions): ...\ndef also(completion
         (HOLDS, "mine.py:", r"mine\.py has no function ''; it has also, mine$"),
         ("x = 1", "mine.py:mine", "it has none$"),
         ("def mine(:", "mine.py:mine", r"mine\.py cannot be imported: SyntaxError"),
-        (
-            "import no_such_module",
-            "mine.py:mine",
-            "cannot be imported: ModuleNotFoundError: No module named 'no_such_m",
-        ),
+        ("import no_such", "mine.py:mine", "cannot be imported: ModuleNotFoundError: No module named 'no_such'"),
         ("1 / 0", "mine.py:mine", "cannot be imported: ZeroDivisionError: division by zero"),
     ],
 )

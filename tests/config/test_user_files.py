@@ -1,8 +1,8 @@
 """Files of a user's: what is no regular file is refused before it is opened, since a pipe would be waited for."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,39 +16,24 @@ from tests import damaged
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="makes pipes and devices")
 
 
-def a_folder(path: Path) -> None:
-    path.mkdir()
+NO_FILES: dict[str, Any] = {
+    "a folder": lambda path: path.mkdir(),
+    "a pipe": lambda path: os.mkfifo(path),
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+}
+READERS: dict[Any, type[Exception]] = {open_file: ConfigError, load_layer: ConfigError, read_jsonl: TaskError}
 
 
-def a_pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def a_device(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-@pytest.mark.parametrize("make", [a_folder, a_pipe, a_device])
-@pytest.mark.parametrize(
-    ("read", "error"),
-    [
-        (lambda path: open_file(path, ConfigError), ConfigError),
-        (load_layer, ConfigError),
-        (read_jsonl, TaskError),
-        (lambda path: read_passages(str(path)), TaskError),
-    ],
-)
-def test_what_is_no_file_is_refused(
-    tmp_path: Path, make: Callable[[Path], None], read: Callable[[Path], object], error: type[Exception]
-) -> None:
+@pytest.mark.parametrize("what", NO_FILES)
+def test_what_is_no_file_is_refused(tmp_path: Path, what: str) -> None:
     path = tmp_path / "data.jsonl"
-    make(path)
-    if make is a_folder and error is TaskError and read is not read_jsonl:
-        with pytest.raises(TaskError, match="has no passage"):
-            read(path)
-        return
-    with pytest.raises(error, match=f"data.jsonl: it is {make.__name__.replace('_', ' ')}, not a file"):
-        read(path)
+    NO_FILES[what](path)
+    said = f"data.jsonl: it is {what}, not a file"
+    for read, error in READERS.items():
+        with pytest.raises(error, match=said):
+            read(path, error) if read is open_file else read(path)
+    with pytest.raises(TaskError, match="has no passage" if what == "a folder" else said):
+        read_passages(str(path))
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "/".join(["y" * 200] * 30), "nowhere", "nowhere/at/all"])

@@ -26,17 +26,11 @@ def result(tasks: str, mode: str = "single", data: str = "f", **outcomes: list[A
         return {"pass_at_1": rate, "ci95": [0.0, 1.0], "samples": 4, **lengths, **shares, **at_k}
 
     size = len(next(iter(outcomes.values())))
+    asked = {"temperature": 0.6, "top_p": 0.95, "seed": 0, "max_completion_tokens": 50, "shots": 0, "samples": 4}
+    what = {"mode": mode, "tasks": tasks, "n": size, "best": next(iter(outcomes))}
     return {
-        "mode": mode,
-        "tasks": tasks,
-        "n": size,
-        "samples": 4,
-        "best": next(iter(outcomes)),
-        "temperature": 0.6,
-        "top_p": 0.95,
-        "seed": 0,
-        "max_completion_tokens": 50,
-        "shots": 0,
+        **what,
+        **asked,
         "seats": {name: score(row) for name, row in outcomes.items()},
         "per_problem": {f"p{i}": {name: row[i] for name, row in outcomes.items()} for i in range(size)},
         "answers": {f"p{i}": {name: [str(i)] for name in outcomes} for i in range(size)},
@@ -49,16 +43,10 @@ def test_single_answers_are_compared_exactly():
     first, second = Arm("m", result("sums", A=before), "A"), Arm("m", result("sums", B=after), "B")
     found = compare(first, second)
     assert found is not None
-    assert json.loads(json.dumps(found.to_json())) == {
-        "tasks": "sums",
-        "first": "A",
-        "second": "B",
-        "n": 5,
-        "difference": pytest.approx(0.2),
-        "interval": list(paired_bootstrap(before, after)[1:]),
-        **dict(zip(("gained", "lost", "p_value"), paired_test(before, after), strict=True)),
-        "differ": ["p1", "p2", "p4"],
-    }
+    what = {"tasks": "sums", "first": "A", "second": "B", "n": 5, "differ": ["p1", "p2", "p4"]}
+    decided = dict(zip(("gained", "lost", "p_value"), paired_test(before, after), strict=True))
+    difference = {"difference": pytest.approx(0.2), "interval": list(paired_bootstrap(before, after)[1:])}
+    assert json.loads(json.dumps(found.to_json())) == what | difference | decided
     assert found.sentence().startswith("sums: B against A +20.0 points [")
     assert found.sentence().endswith("(2 gained, 1 lost: 66.7% [9, 99], p = 1); 5 problems")
     shown = disagreements(first, second, found, 2)
@@ -76,10 +64,14 @@ def test_shares_are_compared_by_the_bootstrap_and_the_largest_differences_come_f
     assert "p =" not in found.sentence()
 
 
-def test_what_was_asked_other_problems_is_not_compared():
+def test_what_was_asked_stands_beside_and_other_problems_are_not_compared():
+    assert settings_line(result("sums", A=[True, False])) == (
+        "2 problems of sums, 4 each; temperature 0.6, top-p 0.95, seed 0, at most 50 tokens; "
+        "7 rows of x.jsonl, fingerprint ffffffffffff"
+    )
     arm = Arm("m", result("sums", A=[True]), "A")
-    assert compare(arm, Arm("m", result("other", A=[True]), "A")) is None
-    assert compare(arm, Arm("m", result("sums", data="0", A=[True]), "A")) is None
+    for other in (result("other", A=[True]), result("sums", data="0", A=[True])):
+        assert compare(arm, Arm("m", other, "A")) is None
 
 
 def test_benchmarks_and_modes_side_by_side_with_their_means():
@@ -106,13 +98,6 @@ def test_benchmarks_and_modes_side_by_side_with_their_means():
     assert means(results[:2]) == []
 
 
-def test_what_was_asked_stands_beside():
-    assert settings_line(result("sums", A=[True, False])) == (
-        "2 problems of sums, 4 each; temperature 0.6, top-p 0.95, seed 0, at most 50 tokens; "
-        "7 rows of x.jsonl, fingerprint ffffffffffff"
-    )
-
-
 def test_suites_name_benchmarks_and_average_them():
     for suite in SUITES.values():
         assert set(suite.samples) <= BENCHMARKS.keys()
@@ -132,25 +117,21 @@ def test_suites_name_benchmarks_and_average_them():
     assert any("average, single of solver: 50%" in line for line in cpmobius.lines(results))
 
 
-@pytest.mark.parametrize(
-    ("name", "shots"),
-    [("Qwen3-1.7B-Base", 4), ("Qwen2.5-1.5B", 4), ("Qwen2.5-1.5B-Instruct", 0), ("Qwen3-0.6B", 0), ("runs/agon", 0)],
-)
-def test_base_models_are_asked_with_worked_examples(name: str, shots: int):
-    assert find_suite("pasodoble").settings(name)["shots"] == shots
-    assert is_base_model(name) == (shots > 0)
+def test_base_models_are_asked_with_worked_examples():
+    for name in ("Qwen3-1.7B-Base", "Qwen2.5-1.5B"):
+        assert (find_suite("pasodoble").settings(name)["shots"], is_base_model(name)) == (4, True)
+    for name in ("Qwen2.5-1.5B-Instruct", "Qwen3-0.6B", "runs/agon"):
+        assert (find_suite("pasodoble").settings(name)["shots"], is_base_model(name)) == (0, False)
 
 
-def evaluation(mode: str, together: tuple[str, ...] = (), **outcomes: str) -> Evaluation:
-    """An evaluation of ten problems whose outcomes are given as `+` and `-`: `together` names the directions."""
+def evaluation(mode: str, **outcomes: str) -> Evaluation:
+    """An evaluation of ten problems whose outcomes are given as `+` and `-`; `A_B` is the direction A->B."""
     rows = {name.replace("_", "->"): [sign == "+" for sign in signs] for name, signs in outcomes.items()}
-    scores = {
-        name: Score(sum(row) / 10, (0.0, 1.0), 10, 1, sum(row), 1.0, 0.0, 0, 20.0, 20.0) for name, row in rows.items()
-    }
-    seats, directions = (
-        {name: score for name, score in scores.items() if (name in together) == is_direction}
-        for is_direction in (False, True)
-    )
+    seats: dict[str, Score] = {}
+    directions: dict[str, Score] = {}
+    for name, row in rows.items():
+        found = Score(sum(row) / 10, (0.0, 1.0), 10, 1, sum(row), 1.0, 0.0, 0, 20.0, 20.0)
+        (directions if "->" in name else seats)[name] = found
     problems = {f"p{i}": {name: row[i] for name, row in rows.items()} for i in range(10)}
     return Evaluation(mode, "sums", Sampling(), 0, seats, directions, problems)
 
@@ -174,21 +155,15 @@ def test_every_two_seats_meet_alone():
         "sums: C against A -10.0 points (0 gained, 1 lost: 0% [0, 98], p = 1); 10 problems",
         "sums: C against B -40.0 points (0 gained, 4 lost: 0% [0, 60], p = 0.12); 10 problems",
     ]
+    (nothing_decided,) = sentences(evaluation("single", A="+-+-+-+-+-", B="+-+-+-+-+-"))
+    assert nothing_decided == "sums: B against A +0.0 points (0 gained, 0 lost, p = 1); 10 problems"
 
 
 def test_in_duels_a_seat_meets_the_draft_that_it_read_in_both_orders():
     # Of A's drafts B converts p5 to p7 and loses p0: 3 of 4, p = 2 (4 + 1) / 16. Of B's A converts none and loses two.
-    found = evaluation(
-        "cascade", ("A->B", "B->A"), A="+++++-----", B="++++++++--", A_B="-+++++++--", B_A="--++++++--"
-    )  # fmt: skip
+    found = evaluation("cascade", A="+++++-----", B="++++++++--", A_B="-+++++++--", B_A="--++++++--")
     assert sentences(found) == [
         "sums: A->B against A +20.0 points (3 gained, 1 lost: 75% [19, 99], p = 0.62); 10 problems",
         "sums: B->A against B -20.0 points (0 gained, 2 lost: 0% [0, 84], p = 0.5); 10 problems",
     ]
     assert met("run", found)[0][2].differ == ("p0", "p5", "p6", "p7")
-
-
-def test_nothing_decided_has_no_share():
-    assert sentences(evaluation("single", A="+-+-+-+-+-", B="+-+-+-+-+-")) == [
-        "sums: B against A +0.0 points (0 gained, 0 lost, p = 1); 10 problems"
-    ]

@@ -28,9 +28,8 @@ class Scripted(scripted.Scripted):
 
 
 def measured(script: Script, mode: str, *seats: str, samples: int = 1, ks: tuple[int, ...] = ()) -> Evaluation:
-    measured.table = Scripted(script)
-    problems = [SIX, TEN]
-    return evaluated(measured.table, EvalSpec(mode, seats), problems, sampling=SAMPLING, samples=samples, ks=ks)
+    measured.table, how = Scripted(script), {"sampling": SAMPLING, "samples": samples, "ks": ks}
+    return evaluated(measured.table, EvalSpec(mode, seats), [SIX, TEN], **how)
 
 
 def is_second(prompt: str) -> bool:
@@ -45,10 +44,7 @@ def says(value: object, how: str = "Adding gives it") -> str:
     return f"{how}. <answer>{value}</answer>"
 
 
-@pytest.mark.parametrize(
-    ("mode", "label"),
-    [("self-refine", "Here is your own attempt"), ("self-cascade", "Here is your former attempt")],
-)
+@pytest.mark.parametrize(("mode", "label"), [("self-refine", "own"), ("self-cascade", "former")])
 def test_a_second_pass_reads_its_own_recap(mode: str, label: str):
     # Six: wrong, then right. Ten: right, then wrong.
     def script(seat: str, prompt: str, k: int) -> str:
@@ -65,7 +61,7 @@ def test_a_second_pass_reads_its_own_recap(mode: str, label: str):
     assert len(second_prompts()) == 2
     for prompt, problem in zip(second_prompts(), (SIX, TEN), strict=True):
         assert prompt.startswith(problem.text)
-        assert label in prompt
+        assert f"Here is your {label} attempt" in prompt
         assert "A first try of mine" in prompt
         assert "another" not in prompt.lower()
         assert "10" not in prompt.replace(problem.text, "")  # the final value is withheld
@@ -75,17 +71,14 @@ def test_a_second_pass_reads_its_own_recap(mode: str, label: str):
 def test_the_two_second_passes_differ_in_their_words_alone_and_have_randomness_of_their_own():
     prompts, seeds = [], []
     for mode in ("self-refine", "self-cascade"):
+        found = measured(lambda seat, prompt, k: "<answer>6</answer>", mode, "A")
+        assert found.directions["A->A"].empty_summaries == 1  # a draft that leaves nothing to read
+        assert all("No attempt of yours at this problem is available." in prompt for prompt in second_prompts())
         measured(lambda seat, prompt, k: says(6), mode, "A")
         prompts.append(second_prompts())
         seeds.append(measured.table.calls[1][3])
     assert prompts[0] != prompts[1]
     assert seeds[0] != seeds[1]
-
-
-def test_a_draft_that_leaves_nothing_to_read_is_said_to_be_missing():
-    found = measured(lambda seat, prompt, k: "<answer>6</answer>", "self-refine", "A")
-    assert all("No attempt of yours at this problem is available." in prompt for prompt in second_prompts())
-    assert found.directions["A->A"].empty_summaries == 1
 
 
 def test_moa_of_one_model_refines_two_independent_samples():
@@ -102,10 +95,10 @@ def test_moa_of_one_model_refines_two_independent_samples():
     assert list(found.directions) == ["base(1<-2)", "base(2<-1)"]
     one, two = found.directions.values()
     # 1<-2 says 6: right for six (its own draft was right), wrong for ten (wrong). 2<-1 says 10: conversely.
-    assert (one.pass_at_1, one.both_right, one.both_wrong, one.conversions, one.regressions) == (0.5, 1, 1, 0, 0)
-    assert (two.pass_at_1, two.both_right, two.both_wrong, two.conversions, two.regressions) == (0.5, 1, 1, 0, 0)
-    assert found.per_problem["six"]["base(1<-2)"] is True
-    assert found.per_problem["six"]["base(2<-1)"] is False
+    for score in (one, two):
+        assert score.pass_at_1 == 0.5
+        assert (score.both_right, score.both_wrong, score.conversions, score.regressions) == (1, 1, 0, 0)
+    assert found.per_problem["six"] == {**found.per_problem["six"], "base(1<-2)": True, "base(2<-1)": False}
     assert [seat for seat, *_ in measured.table.calls] == ["base"] * 4
     first, second, *_ = measured.table.calls
     assert first[1] == second[1]  # the same prompts
@@ -159,15 +152,15 @@ VOTES = ["6", "6.0", "7", None], ["9", "10", None, "9"]
 
 
 def test_a_vote_elects_the_largest_class():
-    found = measured(voting(*VOTES), "vote", "A", samples=4, ks=(1,))
+    script = voting(*VOTES)
+    found = measured(script, "vote", "A", samples=4, ks=(1,))
     score = found.seats["A"]
     assert isinstance(score, VoteScore)
     assert (score.pass_at_1, score.n, score.samples, score.votes, score.share) == (0.5, 2, 1, 4, 0.5)
     assert found.per_problem == {"six": {"A": True}, "ten": {"A": False}}
     assert found.answers == {"six": {"A": ["6"]}, "ten": {"A": ["9"]}}
-    texts = [voting(*VOTES)("A", text, k) for text in (SIX.text, TEN.text) for k in range(4)]
-    assert score.tokens_total_mean == pytest.approx(sum(map(len, texts)) / 2)
-    assert score.tokens_final_mean == len(says("6"))
+    lengths = [len(script("A", problem.text, k)) for problem in (SIX, TEN) for k in range(4)]
+    assert (score.tokens_total_mean, score.tokens_final_mean) == (pytest.approx(sum(lengths) / 2), len(says("6")))
 
 
 @pytest.mark.parametrize(

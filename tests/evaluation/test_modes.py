@@ -12,8 +12,8 @@ from lite_selfplay.errors import RequestError
 from lite_selfplay.evaluation import Evaluation
 from lite_selfplay.evaluation.examiner import problem_keys
 from lite_selfplay.stats import clopper_pearson
-from lite_selfplay.training.progress import Progress
 from tests.made import evaluated
+from tests.made_runs import Ear
 
 from . import scripted
 
@@ -47,13 +47,21 @@ def reply(seat: str, prompt: str, k: int) -> str:
     return (CHALLENGES if challenge(prompt) else DRAFTS)[seat][which(prompt)]
 
 
+def measured(
+    spec: EvalSpec = BOTH, script: Any = reply, problems: Sequence[Problem] = PROBLEMS, **given: Any
+) -> tuple[Evaluation, Any]:
+    """What is found, and what was asked for."""
+    table = Scripted(script, given.pop("longest_prompt", 10_000))
+    return evaluated(table, spec, problems, sampling=PAPER, **given), table.calls
+
+
 @pytest.fixture
 def cascade() -> Evaluation:
-    return evaluated(Scripted(reply), BOTH, PROBLEMS, sampling=PAPER, seed=5, tasks="sums")
+    return measured(seed=5, tasks="sums")[0]
 
 
 def test_seats_alone():
-    found = evaluated(Scripted(reply), ALONE, PROBLEMS, sampling=PAPER)
+    found, _ = measured(ALONE)
     a, b = found.seats["A"], found.seats["B"]
     assert (a.pass_at_1, a.right, a.n, a.samples) == (1 / 3, 1, 3, 1)
     assert (b.pass_at_1, b.right) == (2 / 3, 2)
@@ -62,11 +70,9 @@ def test_seats_alone():
     # "Add.=2" has 6 characters, "Hm.=9" 5, "Or. 9=9" 7; B's have 2 each.
     assert (a.tokens_final_mean, a.tokens_total_mean) == (6, 6)
     assert (b.tokens_final_mean, b.tokens_total_mean) == (2, 2)
-    assert found.directions == {}
-    assert found.mean_of_directions is None
-    assert found.best == "B"
-    pairs = {"p": (True, True), "q": (False, True), "r": (False, False)}
-    assert found.per_problem == {name: dict(zip("AB", right, strict=True)) for name, right in pairs.items()}
+    assert (found.directions, found.mean_of_directions, found.best) == ({}, None, "B")
+    rows = {"p": [True, True], "q": [False, True], "r": [False, False]}
+    assert {name: list(row.values()) for name, row in found.per_problem.items()} == rows
 
 
 def test_both_directions(cascade: Evaluation):
@@ -89,16 +95,11 @@ def test_both_directions(cascade: Evaluation):
 
 
 def test_the_first_stage_is_sampled_once_and_its_drafts_are_what_is_read():
-    table = Scripted(reply)
-    evaluated(table, BOTH, PROBLEMS, sampling=PAPER, samples=2)
-    assert [(seat, challenge(prompts[0]), n) for seat, prompts, n, *_ in table.calls] == [
-        ("A", False, 2),
-        ("B", False, 2),
-        ("B", True, 1),
-        ("A", True, 1),
-    ]
-    assert all(call[4] == PAPER for call in table.calls)
-    challenges = table.calls[2][1]
+    _, calls = measured(samples=2)
+    asked = [(seat, challenge(prompts[0]), n) for seat, prompts, n, *_ in calls]
+    assert asked == [("A", False, 2), ("B", False, 2), ("B", True, 1), ("A", True, 1)]
+    assert all(call[4] == PAPER for call in calls)
+    challenges = calls[2][1]
     assert len(challenges) == 6
     # A value that a step arrives at stays, as in the paper: "Add.=2" is read as it is.
     assert "Add.=2" in challenges[0]
@@ -106,18 +107,15 @@ def test_the_first_stage_is_sampled_once_and_its_drafts_are_what_is_read():
 
 
 def test_seeds_follow_from_problem_stage_and_number_and_not_from_the_seat():
-    table = Scripted(reply)
-    evaluated(table, BOTH, PROBLEMS, sampling=PAPER, samples=2, seed=1)
-    (_, _, _, a, _), (_, _, _, b, _), (_, _, _, by_b, _), (_, _, _, by_a, _) = table.calls
+    a, b, by_b, by_a = (seeds for *_, seeds, _ in measured(samples=2, seed=1)[1])
     assert a == b
     assert by_b == by_a
     seeds = [seed for rows in (a, by_b) for row in rows for seed in row]
     assert len(set(seeds)) == len(seeds) == 12
 
     def asked(problems: Sequence[Problem], **changes: Any) -> list[list[int]]:
-        other = Scripted(reply)
-        evaluated(other, ALONE, problems, **{"sampling": PAPER, "samples": 2, "seed": 1, **changes})
-        return other.calls[0][3]
+        _, calls = measured(ALONE, problems=problems, **{"samples": 2, "seed": 1, **changes})
+        return calls[0][3]
 
     assert asked(PROBLEMS) == a
     assert asked(PROBLEMS[::-1]) == a[::-1]
@@ -134,11 +132,9 @@ def test_several_samples_are_shares_and_the_interval_counts_problems():
         i = which(prompt)
         return f"={PROBLEMS[i].answer}" if k < right[i] else "=no"
 
-    found = evaluated(Scripted(script), EvalSpec("single", ("A",)), PROBLEMS, sampling=PAPER, samples=4)
+    found, _ = measured(EvalSpec("single", ("A",)), script, samples=4)
     score = found.seats["A"]
-    assert score.pass_at_1 == pytest.approx(7 / 12)
-    assert score.right == 1.75
-    assert score.ci95 == clopper_pearson(2, 3)
+    assert (score.pass_at_1, score.right, score.ci95) == (pytest.approx(7 / 12), 1.75, clopper_pearson(2, 3))
     assert found.per_problem == {"p": {"A": 0.75}, "q": {"A": 1.0}, "r": {"A": 0.0}}
 
 
@@ -149,32 +145,28 @@ def test_each_draft_of_several_has_its_own_challenge():
             return f"no {'zero' if k == 0 else 'one'}. So it is =9"
         return "=2" if "no one" in prompt else "=9"
 
-    found = evaluated(Scripted(script), BOTH, PROBLEMS[:1], sampling=PAPER, samples=2)
+    found, _ = measured(BOTH, script, PROBLEMS[:1], samples=2)
     score = found.directions["A->B"]
     assert (score.conversions, score.both_wrong, score.pass_at_1) == (1, 1, 0.5)
     assert found.per_problem == {"p": {"A": 0.0, "B": 0.0, "A->B": 0.5, "B->A": 0.5}}
 
 
-def test_one_seat_reads_its_own_draft():
-    table = Scripted(lambda seat, prompt, k: reply("B" if challenge(prompt) else "A", prompt, k))
-    found = evaluated(table, EvalSpec("cascade", ("base",)), PROBLEMS, sampling=PAPER)
+def test_one_seat_reads_its_own_draft_and_of_equals_the_first_is_the_best():
+    own = EvalSpec("cascade", ("base",))
+    found, calls = measured(own, lambda seat, prompt, k: reply("B" if challenge(prompt) else "A", prompt, k))
     assert list(found.directions) == ["base->base"] == [found.best]
     assert found.directions[found.best].conversions == 2
-    assert [call[0] for call in table.calls] == ["base", "base"]
+    assert [call[0] for call in calls] == ["base", "base"]
     assert found.mean_of_directions == found.directions[found.best].pass_at_1
-
-
-def test_of_equals_the_first_is_the_best():
-    found = evaluated(Scripted(lambda seat, prompt, k: "=2"), BOTH, PROBLEMS, sampling=PAPER)
-    assert found.best == "A->B"
-    assert evaluated(Scripted(lambda *_: "=2"), ALONE, PROBLEMS, sampling=PAPER).best == "A"
+    assert [measured(spec, lambda *_: "=2")[0].best for spec in (BOTH, ALONE)] == ["A->B", "A"]
 
 
 def test_prompts_that_were_not_read_are_wrong_and_counted():
     # The checker of this script calls an empty text right.
-    table = Scripted(lambda seat, prompt, k: f"So.={PROBLEMS[which(prompt)].answer}", longest_prompt=400)
     problems = [PROBLEMS[0], Problem("long", "1 + 2?" + " " * 400, "3")]
-    found = evaluated(table, BOTH, problems, sampling=PAPER)
+    found, _ = measured(
+        BOTH, lambda seat, prompt, k: f"So.={PROBLEMS[which(prompt)].answer}", problems, longest_prompt=400
+    )
     for score in (*found.seats.values(), *found.directions.values()):
         assert score.prompts_too_long >= 1
         assert score.pass_at_1 <= 0.5
@@ -185,57 +177,40 @@ def test_prompts_that_were_not_read_are_wrong_and_counted():
 
 def test_cut_answers_and_drafts_with_nothing_to_read_are_counted():
     def script(seat: str, prompt: str, k: int) -> str:
-        return (
-            "x" * (60 if which(prompt) == 0 else 3) if challenge(prompt) else ["", "=3", "Two. Then=4"][which(prompt)]
-        )
+        third = which(prompt)
+        return "x" * (3 if third else 60) if challenge(prompt) else ["", "=3", "Two. Then=4"][third]
 
-    score = evaluated(Scripted(script), BOTH, PROBLEMS, sampling=PAPER).directions["A->B"]
+    score = measured(BOTH, script)[0].directions["A->B"]
     assert score.truncated == 1 / 3
     assert score.empty_summaries == pytest.approx(1 / 3)
     assert score.tokens_final_mean == pytest.approx((50 + 3 + 3) / 3)
 
 
 def test_blocks_change_nothing_and_are_told_one_by_one(cascade: Evaluation):
-    told: list[Any] = []
-
-    class Ear(Progress):
-        def phase(self, name: str, total: int | None = None) -> None:
-            told.append((name, total))
-
-        def activity(self, text: str) -> None:
-            told.append(text)
-
-        def advance(self, done: int, note: str = "") -> None:
-            told.append(done)
-
-    table = Scripted(reply)
-    found = evaluated(
-        table, BOTH, PROBLEMS, sampling=PAPER, seed=5, tasks="sums", rows_at_once=2, name="now", progress=Ear()
-    )
+    ear, said = Ear(), list[str]()
+    ear.activity = said.append  # type: ignore[method-assign]
+    found, calls = measured(seed=5, tasks="sums", rows_at_once=2, name="now", progress=ear)
     assert found == cascade
-    assert [len(call[1]) for call in table.calls] == [2, 1] * 4
-    assert told[:5] == [("now", 12), "A answers problems 1 to 2", 2, "A answers problem 3", 3]
-    assert told[-2:] == ["A challenges B on problem 3", 12]
+    assert [len(call[1]) for call in calls] == [2, 1] * 4
+    assert (ear.phases, [done for done, _ in ear.notes]) == ([("now", 12)], [2, 3, 5, 6, 8, 9, 11, 12])
+    assert said[:2] == ["A answers problems 1 to 2", "A answers problem 3"]
+    assert said[-1] == "A challenges B on problem 3"
 
 
 @pytest.mark.parametrize(
     ("rows", "samples", "blocks"), [(2, 1, [2, 1]), (4, 2, [2, 1]), (1, 2, [1, 1, 1]), (64, 2, [3]), (None, 1, [3])]
 )
 def test_so_many_rows_are_asked_for_at_a_time(rows: int | None, samples: int, blocks: list[int]):
-    table = Scripted(reply)
-    evaluated(table, ALONE, PROBLEMS, sampling=PAPER, samples=samples, rows_at_once=rows)
-    assert [len(call[1]) for call in table.calls] == blocks * 2
+    _, calls = measured(ALONE, samples=samples, rows_at_once=rows)
+    assert [len(call[1]) for call in calls] == blocks * 2
 
 
 def test_the_json_is_complete_and_finite(cascade: Evaluation):
     result = cascade.to_json()
     assert json.loads(json.dumps(result, allow_nan=False)) == result
-    assert list(result) == [
-        *("mode", "tasks", "n", "samples", "temperature", "top_p", "seed", "max_completion_tokens", "shots"),
-        "best",
-        *("pass_at_1", "ci95", "tokens_final_mean", "tokens_total_mean", "seats", "directions"),
-        *("mean_of_directions", "per_problem", "answers"),
-    ]
+    keys = "mode tasks n samples temperature top_p seed max_completion_tokens shots best pass_at_1 ci95"
+    keys += " tokens_final_mean tokens_total_mean seats directions mean_of_directions per_problem answers"
+    assert list(result) == keys.split()
     assert (result["mode"], result["tasks"], result["n"], result["seed"]) == ("cascade", "sums", 3, 5)
     assert (result["temperature"], result["top_p"], result["max_completion_tokens"]) == (0.6, 0.95, 50)
     best = result["directions"][result["best"]]
@@ -246,12 +221,12 @@ def test_the_json_is_complete_and_finite(cascade: Evaluation):
 
 
 def test_the_json_without_directions_and_with_drafts_of_one_kind():
-    alone = evaluated(Scripted(reply), ALONE, PROBLEMS, sampling=PAPER, about={"model": "tiny"}).to_json()
+    alone = measured(ALONE, about={"model": "tiny"})[0].to_json()
     assert "directions" not in alone
     assert "mean_of_directions" not in alone
     assert (alone["best"], alone["pass_at_1"], alone["model"]) == ("B", alone["seats"]["B"]["pass_at_1"], "tiny")
     # A solves p alone: no draft of a wrong kind is there to take a mean of.
-    found = evaluated(Scripted(reply), BOTH, PROBLEMS[:1], sampling=PAPER)
+    found, _ = measured(problems=PROBLEMS[:1])
     assert found.directions["A->B"].tokens_final_mean_after_wrong is None
     numbers = [x for score in found.to_json()["directions"].values() for x in score.values() if isinstance(x, float)]
     assert all(map(math.isfinite, numbers))
@@ -259,12 +234,11 @@ def test_the_json_without_directions_and_with_drafts_of_one_kind():
 
 
 def test_problems_of_one_id_stay_apart():
-    assert problem_keys([Problem("x", "a"), Problem("x", "b"), Problem("y", "c"), Problem("x", "d")]) == [
-        *("x", "x (2)", "y", "x (3)")
-    ]
+    problems = [Problem("x", "a"), Problem("x", "b"), Problem("y", "c"), Problem("x", "d")]
+    assert problem_keys(problems) == ["x", "x (2)", "y", "x (3)"]
 
 
 def test_what_cannot_be_measured_is_refused():
-    for spec, problems, samples in ((ALONE, [], 1), (EvalSpec("single", ()), PROBLEMS, 1), (ALONE, PROBLEMS, 0)):
+    for spec, given in ((ALONE, {"problems": []}), (EvalSpec("single", ()), {}), (ALONE, {"samples": 0})):
         with pytest.raises(RequestError, match="at least one"):
-            evaluated(Scripted(reply), spec, problems, sampling=PAPER, samples=samples)
+            measured(spec, **given)

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from lite_selfplay.config import SeatConfig
-
-from .harness import FREE, Harness
+from .harness import SEATS, Harness
 
 
 @pytest.fixture
@@ -16,7 +14,6 @@ def harness(make_backend: Callable[..., Any], tiny_path: Path, tmp_path: Path) -
     """`harness(role, minibatches=2, ...)`: what a role has, and what the section `run` has."""
 
     def make(role: Mapping[str, Any] | None = None, *, backend: Any = None, **run: Any) -> Harness:
-        made = backend or make_backend(seats={seat: SeatConfig(**FREE) for seat in ("A", "B")})
-        return Harness(made, tiny_path, tmp_path, role or {}, **run)
+        return Harness(backend or make_backend(seats=SEATS), tiny_path, tmp_path, role or {}, **run)
 
     return make

@@ -4,13 +4,14 @@ computed independently: unpadded rows, one adapter alone, plain torch."""
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from peft import PeftModel
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
-from lite_selfplay.config import RunConfig
+from lite_selfplay.config import RunConfig, SeatConfig
 from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
 from lite_selfplay.models.backends.transformers import load_base
@@ -19,10 +20,11 @@ from lite_selfplay.training.losses import make_loss
 from lite_selfplay.training.progress import Poll
 from lite_selfplay.training.trainer import SelfPlayTrainer
 from lite_selfplay.training.updates import StepReport
-from tests.made import as_sampled
+from tests.made import as_sampled, same_weights
 from tests.made_runs import Ear
 
 FREE = {"rank": 4, "alpha": 8, "init": "gaussian", "init_std": 0.1, "clip": 1e9, "lr": 1e-2}
+SEATS = {seat: SeatConfig(**FREE) for seat in ("A", "B")}
 CAP = 12
 
 
@@ -71,30 +73,38 @@ class Harness:
     """A trainer of one step that hands over the gradients it was about to apply."""
 
     def __init__(self, backend: Any, base: Path, folder: Path, role: Mapping[str, Any], **run: Any):
-        self.backend, self.gradients = backend, {}
+        self.backend, self.gradients, self.start = backend, {}, states(backend)
         self._base, self._folder = base, folder
         self.progress = Ear()
         self.reports: list[StepReport] = []
         self.applied: dict[str, float] = {}
-        self.on_update: Callable[[], None] | None = None
+        self.on_update: Callable[[], None] = lambda: None
         self.poll: Poll | None = None
         self.starts: list[dict[str, dict[str, Tensor]]] = []  # the weights before each update
         self.ends: list[dict[str, dict[str, Tensor]]] = []  # and after each step
-        self.config = RunConfig(
-            game="agon",
-            model="tiny",
-            roles={"drafter": role, "challenger": role},
-            seats=dict.fromkeys(backend.adapters.seats, FREE),
-            run={"steps": 1, "max_completion_tokens": CAP, **run},
-        )
+        roles, seats = {"drafter": role, "challenger": role}, dict.fromkeys(backend.adapters.seats, FREE)
+        sizes = {"steps": 1, "max_completion_tokens": CAP, **run}
+        self.config = RunConfig(game="agon", model="tiny", roles=roles, seats=seats, run=sizes)
 
-    def base(self) -> Any:
+    def base(self, precision: Any = "fp32") -> Any:
         """The model without any adapter."""
-        return fp32(self._base)
+        return load_base(self._base, precision, torch.float32, torch.device("cpu"))
 
-    def alone(self, seat: str = "A") -> Any:
+    def alone(self, seat: str = "A", precision: Any = "fp32") -> Any:
         """A model that holds this one adapter, as it is now, and nothing else."""
-        return alone(self.base(), self.backend.adapters, seat, self._folder)
+        self.backend.adapters.save(seat, self._folder / seat)
+        return PeftModel.from_pretrained(self.base(precision), self._folder / seat, is_trainable=True).eval()
+
+    def error(self, model: Any, loss: Tensor, seat: str = "A") -> float:
+        """How far a seat's last gradient is from that of `loss` in the model that holds its adapter alone."""
+        model.zero_grad(set_to_none=True)
+        loss.backward()
+        wanted = {n.replace(".default.", f".{seat}."): p.grad for n, p in model.named_parameters() if "lora_" in n}
+        return relative_error(self.gradients[seat], wanted)
+
+    def moved(self) -> set[str]:
+        """The seats whose weights are not what they were when this was made."""
+        return {seat for seat, state in states(self.backend).items() if not same_weights(state, self.start[seat])}
 
     def set_seats(self, seats: Mapping[str, Any]) -> None:
         self.config = RunConfig.of(self.config.model_dump(mode="json"), {"seats": seats})
@@ -103,27 +113,21 @@ class Harness:
         seats = seats or {"drafter": "A", "challenger": "B"}
         config = RunConfig.of(self.config.model_dump(mode="json"), {"run": {"steps": len(episodes)}})
         loss = make_loss(self.backend, config, Chat.load(self._base).tokenizer, str(self._folder / "trainer"))
-        trainer = SelfPlayTrainer(
-            backend=self.backend, loss=loss, config=config, progress=self.progress, poll=self.poll
-        )
+        told = {"progress": self.progress, "poll": self.poll}
+        self.trainer = trainer = SelfPlayTrainer(backend=self.backend, loss=loss, config=config, **told)
         move = trainer._move
 
         def capture(report: StepReport, *norms: Any) -> None:
             self.starts.append(states(self.backend))
             self.gradients = self._gradients()
-            if self.on_update is not None:
-                self.on_update()
+            self.on_update()
             move(report, *norms)
 
         def applied(*_: Any) -> None:
-            found = {seat: list(gradients.values()) for seat, gradients in self._gradients().items()}
-            self.applied = {
-                seat: torch.cat([g.flatten() for g in gs]).norm().item() for seat, gs in found.items() if gs
-            }
+            self.applied = {s: get_total_norm(g.values()).item() for s, g in self._gradients().items() if g}
 
         trainer._move = capture  # type: ignore[method-assign]
         trainer.optimizer.register_step_pre_hook(applied)
-        self.trainer = trainer
         for step, played in enumerate(episodes):
             self.reports.append(trainer.update(step, as_sampled(played, self.backend), seats))
             self.ends.append(states(self.backend))
@@ -148,7 +152,15 @@ def samples_of(played: Stream) -> list[Sample]:
     return [sample for group in played.groups for sample in group.samples]
 
 
-def expected_loss(model: Any, played: Stream, role: Mapping[str, Any], reference: Any = None) -> Tensor:
+class Expected(NamedTuple):
+    """A loss, the mean KL divergence of a token from the reference, and the share of ratios that the clip cuts off."""
+
+    loss: Tensor
+    kl: float
+    clipped: float
+
+
+def expected(model: Any, played: Stream, role: Mapping[str, Any], reference: Any = None) -> Expected:
     """The objective as the papers write it, row by row."""
     values = stream_advantages(played)
     left_out = [s.masked or (role.get("mask_truncated") and s.completion.stop == "length") for s in samples_of(played)]
@@ -157,49 +169,32 @@ def expected_loss(model: Any, played: Stream, role: Mapping[str, Any], reference
     rows = [(s.completion, a) for s, a, out in pairs if not out and (a is not None or role.get("beta"))]
     total = sum(len(spoke.token_ids) for spoke, _ in rows)
     kept = sum(a is not None for _, a in rows), sum(len(spoke.token_ids) for spoke, a in rows if a is not None)
-    loss, entropy_sum = torch.zeros(()), torch.zeros(())
+    kind, beta = role.get("loss", "grpo"), role.get("beta", 0.0)
+    loss, divergence, entropy_sum, cut_off = torch.zeros(()), 0.0, torch.zeros(()), list[bool]()
     for spoke, given in rows:
-        advantage = (given or 0.0) * (total / kept[1] if role.get("loss") == "dapo" else len(rows) / kept[0])
+        advantage = (given or 0.0) * (total / kept[1] if kind == "dapo" else len(rows) / kept[0])
         lp, entropy = plain_logprobs(model, spoke)
         old = torch.tensor(spoke.logprobs) if played.replay else lp.detach()
-        kind = role.get("loss", "grpo")
-        if kind == "sequence":
-            ratio = (lp - old).sum().exp()
-        elif role.get("ratio") == "sequence":
-            ratio = (lp - old).mean().exp().expand(len(lp))
-        else:
-            ratio = (lp - old).exp()
-        term = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
-        kl = torch.zeros(())
-        if role.get("beta"):
-            with torch.no_grad():
-                ref = plain_logprobs(reference, spoke)[0]
-            kl = role["beta"] * ((ref - lp).exp() - (ref - lp) - 1)
-        normaliser = {
-            "grpo": len(rows) * len(lp),
-            "dr_grpo": len(rows) * CAP,
-            "dapo": total,
-            "sequence": len(rows),
-        }[kind]
-        loss = loss + (term.sum() + kl.sum()) / normaliser
+        kl = penalty = torch.zeros(len(lp))
+        if beta:
+            gap = plain_logprobs(reference, spoke)[0].detach() - lp
+            if role.get("kl") == "advantage":
+                kl, advantage = -gap, advantage + beta * gap.mean().item()
+            else:
+                kl = penalty = gap.exp() - gap - 1
+        log_ratio = lp - old
+        if "sequence" in (kind, role.get("ratio")):  # one a completion
+            log_ratio = log_ratio.sum()[None] if kind == "sequence" else log_ratio.mean()[None]
+        ratio = log_ratio.exp()
+        cut_off += ((ratio > 1.2) & (advantage > 0) | (ratio < 0.8) & (advantage < 0)).tolist()
+        terms = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+        term = (terms if kind == "sequence" else terms.expand(len(lp))).sum()
+        by_rows = {"grpo": len(rows) * len(lp), "dr_grpo": len(rows) * CAP, "sequence": len(rows)}
+        loss = loss + (term + beta * penalty.sum()) / by_rows.get(kind, total)
+        divergence += kl.sum().item() / total
         entropy_sum = entropy_sum + entropy.sum()
-    return loss - role.get("entropy", 0.0) * entropy_sum / total
-
-
-def alone(base: Any, adapters: Any, seat: str, folder: Path) -> Any:
-    """A model that holds one adapter and nothing else."""
-    adapters.save(seat, folder / seat)
-    model = PeftModel.from_pretrained(base, folder / seat, is_trainable=True)
-    return model.eval()
-
-
-def expected_gradients(model: Any, loss: Tensor, seat: str) -> dict[str, Tensor]:
-    loss.backward()
-    return {
-        name.replace(".default.", f".{seat}."): p.grad
-        for name, p in model.named_parameters()
-        if "lora_" in name and p.grad is not None
-    }
+    loss = loss - role.get("entropy", 0.0) * entropy_sum / total
+    return Expected(loss, divergence, sum(cut_off) / len(cut_off))
 
 
 def relative_error(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float:
@@ -208,7 +203,3 @@ def relative_error(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> f
     whole = torch.cat([tensor.flatten() for tensor in wanted.values()])
     assert whole.norm() > 1e-3  # a zero gradient would agree with anything
     return float(difference.norm() / whole.norm())
-
-
-def fp32(path: Path) -> Any:
-    return load_base(path, "fp32", torch.float32, torch.device("cpu"))

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import re
 import tempfile
 from collections.abc import Callable
@@ -43,28 +44,17 @@ class Pupils:
         """Every parameter of the base and of all seats."""
         return {name: p.detach().clone() for name, p in self.backend.adapters.model.named_parameters()}
 
-    def learn(
-        self,
-        game: str = "agon",
-        pool: ExamplePool | None = None,
-        *,
-        options: Any = None,
-        tokens: int = 1024,
-        steps_that_fit: Any = None,
-        progress: Any = None,
-        poll: Any = lambda: None,
-        **keys: Any,
-    ) -> Any:
+    def learn(self, game="agon", pool=None, *, options=None, tokens=1024, fits=None, progress=None, poll=None, **keys):
         """A cold start by the trainer of a run that is about to begin, in microbatches of so many tokens."""
         played, section = make_game(game, options or {}), ColdStartSection(enabled=True, source="worked", **keys)
         roles, seats = ({name: {} for name in names} for names in (played.roles, self.backend.adapters.seats))
         sizes = {"steps": 1, "max_completion_tokens": 64, "microbatch_tokens": tokens}
         config = RunConfig(**{**LETTERS, "game": game}, roles=roles, seats=seats, run=sizes)
         loss = make_loss(self.backend, config, self.chat.tokenizer, tempfile.mkdtemp())
-        parts = {"progress": progress or self.told, "poll": Poll(self.told, poll)}
+        parts = {"progress": progress or self.told, "poll": Poll(self.told, poll or (lambda: None))}
         trainer = SelfPlayTrainer(backend=self.backend, loss=loss, config=config, **parts)
         pool = pool or gather(played, section, load_task("stories"), ScriptedTable({}), seed=0)
-        return cold_start(trainer, self.chat, played, pool, section, seed=0, steps_that_fit=steps_that_fit)
+        return cold_start(trainer, self.chat, played, pool, section, seed=0, steps_that_fit=fits)
 
     def moved(self) -> set[str]:
         """The parameters that are not what they were."""
@@ -92,10 +82,23 @@ def numbers(line: str, start: str) -> tuple[float, ...]:
 # Learning
 
 
-def test_both_seats_learn_the_examples_and_the_base_stays(pupils: Callable[..., Pupils]):
+class Watch(Ear):
+    """Looks at each phase and at the end which parameters have moved since."""
+
+    def __init__(self, made: Pupils):
+        super().__init__()
+        self.made, self.moved = made, list[set[str]]()
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        super().phase(name, total)
+        self.moved.append(self.made.moved())
+        self.made.before = self.made.weights()
+
+
+def test_one_seat_after_the_other_learns_the_examples_and_the_base_stays(pupils: Callable[..., Pupils]):
     made = pupils()
-    made.learn(steps=12, examples_per_step=4, lr=1e-2)
-    told = made.told
+    told = Watch(made)
+    made.learn(steps=12, examples_per_step=4, lr=1e-2, progress=told)
     assert told.phases == [("cold start of A", 12), ("cold start of B", 12)]
     assert [done for done, _ in told.notes] == [*range(1, 13)] * 2
     for seat, line in zip("AB", told.said, strict=True):
@@ -103,20 +106,17 @@ def test_both_seats_learn_the_examples_and_the_base_stays(pupils: Callable[..., 
         assert last < 0.8 * first
         assert 48 * 30 < tokens < 48 * 60
         assert (1, f"loss {first:.2f}") in told.notes
-    assert made.moved()
-    assert all("lora_" in name for name in made.moved())
+    nothing, by_a, by_b = (*told.moved, made.moved())
+    assert not nothing
+    for seat, names in (("A", by_a), ("B", by_b)):
+        assert names
+        assert all("lora_" in name and f".{seat}." in name for name in names)
     assert made.at_rest()
 
 
 def test_a_cold_start_is_cut_short_for_all_seats_after_the_first_batch(pupils: Callable[..., Pupils]):
-    asked: list[int] = []
-
-    def two(seats: int) -> int:
-        asked.append(seats)
-        return 2
-
-    made = pupils()
-    made.learn(steps=9, examples_per_step=2, lr=1e-2, steps_that_fit=two)
+    made, asked = pupils(), list[int]()
+    made.learn(steps=9, examples_per_step=2, lr=1e-2, fits=lambda seats: asked.append(seats) or 2)
     told = made.told
     assert asked == [2]  # once, for both seats
     assert told.phases == [("cold start of A", 9), ("cold start of A", 2), ("cold start of B", 2)]
@@ -124,24 +124,7 @@ def test_a_cold_start_is_cut_short_for_all_seats_after_the_first_batch(pupils: C
     assert told.said[0] == "2 of 9 batches of the cold start fit into the minutes of the run"
     for seat, line in zip("AB", told.said[1:], strict=True):
         numbers(line, f"cold start of {seat} as drafter and challenger, 4 examples")
-    assert all(any(f".{seat}." in name for name in made.moved()) for seat in "AB")
-
-
-def test_only_the_seat_that_learns_moves(pupils: Callable[..., Pupils]):
-    made, moved = pupils(), list[set[str]]()
-
-    def look() -> None:
-        moved.append(made.moved())
-        made.before = made.weights()
-
-    class Watch(Ear):
-        def phase(self, name: str, total: int | None = None) -> None:
-            look()
-
-    made.learn(steps=2, examples_per_step=2, progress=Watch())
-    look()
-    assert [bool(names) for names in moved] == [False, True, True]
-    assert all(f".{seat}." in name for seat, names in zip("AB", moved[1:], strict=True) for name in names)
+        assert any(f".{seat}." in name for name in made.moved())
 
 
 def test_the_first_loss_is_the_plain_negative_log_likelihood(pupils: Callable[..., Pupils]):
@@ -172,33 +155,34 @@ def test_the_learning_rate_warms_up_and_falls_to_a_tenth():
     assert [teaching_rate(seat, *of) for of in ((0, 1), (0, 2), (1, 2))] == pytest.approx([2.0, 2.0, 0.2])
 
 
-@pytest.mark.parametrize(
-    ("roles", "warned"),
-    [(None, ["there are no examples for A: it starts without a cold start"]), (("challenger",), [])],
-)
-def test_a_seat_without_examples_is_left_as_it_is(pupils: Callable[..., Pupils], roles: Any, warned: list[str]):
+@pytest.mark.parametrize("roles", [None, ("challenger",)])
+def test_a_seat_without_examples_is_left_as_it_is(pupils: Callable[..., Pupils], roles: Any):
     """Without a word where its roles are not named."""
     made = pupils()
     pool = ExamplePool([PooledExample("challenger", "p", "c", "file")])
     made.learn("agon", pool, options={"rotate": False}, steps=1, examples_per_step=1, roles=roles)
+    warned = [] if roles else ["there are no examples for A: it starts without a cold start"]
     assert made.told.warned == warned
     assert [line.partition(",")[0] for line in made.told.said] == ["cold start of B as challenger"]
     assert made.moved()
     assert all(".B." in name for name in made.moved())
 
 
-# Stopping
-
-
-def test_poll_stops_between_microbatches(pupils: Callable[..., Pupils]):
-    made, polls = pupils(), iter(range(3))
+def stopping(after: int) -> Callable[[], None]:
+    """A poll that stops who asks it more often than that."""
+    polls = iter(range(after))
 
     def poll() -> None:
         if next(polls, None) is None:
             raise Interrupted("stopped by a test")
 
+    return poll
+
+
+def test_poll_stops_between_microbatches(pupils: Callable[..., Pupils]):
+    made = pupils()
     with pytest.raises(Interrupted):
-        made.learn(steps=2, examples_per_step=4, tokens=1, poll=poll)
+        made.learn(steps=2, examples_per_step=4, tokens=1, poll=stopping(after=3))
     assert not made.moved()  # the fourth example was not read
     assert made.at_rest()
 
@@ -215,16 +199,12 @@ def test_a_loss_that_is_not_finite_names_seat_and_step(pupils: Callable[..., Pup
         made.learn(steps=4, examples_per_step=2, progress=Break())
 
 
-# What a run hands in
-
-
 def test_limits_count_the_end_of_sequence_token(tiny_path: Path):
     config = RunConfig(**LETTERS, roles={"drafter": {"max_completion_tokens": 4}, "challenger": {}})
     fits = within_limits(Chat.load(tiny_path), config, 10)
-    assert fits("drafter", Example("p", "abc"))  # three bytes and the end
-    assert not fits("drafter", Example("p", "abcd"))
-    assert fits("challenger", Example("p", "abcdefghi"))
-    assert not fits("challenger", Example("p", "abcdefghij"))
+    longest = {"drafter": "abc", "challenger": "abcdefghi"}  # so many bytes, and the end
+    assert all(fits(role, Example("p", text)) for role, text in longest.items())
+    assert not any(fits(role, Example("p", f"{text}j")) for role, text in longest.items())
     assert not fits("drafter", Example("p" * 3000, "a"))
 
 
@@ -242,22 +222,17 @@ def test_the_live_base_plays_for_its_examples(make_backend: Callable[..., Any], 
     section = {"source": "self", "top_up": None, "rounds": 1, "steps": 1}
     config = RunConfig(**LETTERS, cold_start=section, roles={role: {} for role in game.roles})
     task = Task("letters", [Problem(f"l{i}", f"{i}: write one of abc", "abc", kind="letters") for i in range(2)])
+    asked: list[str] = []
+
+    class Table(LiveTable):
+        def speak(self, seat: str, *arguments: Any) -> Any:
+            asked.append(seat)
+            # A random model keeps no format: its tokens are replaced, as if it did.
+            texts = itertools.cycle(f"<answer>{letter}</answer>" for letter in "abc")
+            said = super().speak(seat, *arguments)
+            return [[dataclasses.replace(c, text=next(texts), stop="eos") for c in row] for row in said]
+
     with Verifier() as verifier:
-        asked: list[str] = []
-
-        class Table(LiveTable):
-            def speak(self, seat: str, prompts: Any, n: int, sampling: Any, seeds: Any, beginnings: Any = None) -> Any:
-                asked.append(seat)
-                # A random model keeps no format: its tokens are replaced, as if it did.
-                said = super().speak(seat, prompts, n, sampling, seeds, beginnings)
-                return [
-                    [
-                        dataclasses.replace(c, text=f"<answer>{'abc'[i % 3]}</answer>", stop="eos")
-                        for i, c in enumerate(row)
-                    ]
-                    for row in said
-                ]
-
         sources = {"problems": Source(task.problems, seed=0)}
         table = Table(Loaded(chat, backend, verifier), sources, playing_config(config), max_completion_tokens=8)
         pool = gather(game, config.cold_start, task, table, seed=0, fits=within_limits(chat, config, 100))
@@ -280,17 +255,15 @@ def test_reasoning_is_taught_where_the_template_thinks(tmp_path: Path):
 
 # Through a run
 
+TAUGHT = {"enabled": True, "tasks": "stories", "examples_per_step": 2}
+
 
 def test_a_run_starts_from_it_and_its_reference_is_the_seat_after_it(tmp_path: Path):
     config = RunConfig(
         **{**LETTERS, "game": "grpo"},
-        steps=2,
-        group_size=8,
-        problems_per_step=2,
-        max_completion_tokens=64,
+        run={"steps": 2, "group_size": 8, "problems_per_step": 2, "max_completion_tokens": 64, "save_every": 1},
         preflight=False,
-        save_every=1,
-        cold_start={"enabled": True, "tasks": "stories", "steps": 2, "examples_per_step": 2},
+        cold_start={**TAUGHT, "steps": 2},
         roles={"solver": {"beta": 0.1}},
         run_dir=tmp_path / "run",
     )
@@ -311,25 +284,13 @@ def test_a_run_starts_from_it_and_its_reference_is_the_seat_after_it(tmp_path: P
 
 
 def test_a_cold_start_that_was_stopped_begins_again(tmp_path: Path):
-    sections = {
-        "cold_start": {"enabled": True, "tasks": "stories", "steps": 3, "examples_per_step": 2},
-        "preflight": False,
-    }
     sizes = {"steps": 1, "group_size": 2, "problems_per_step": 1, "max_completion_tokens": 64}
-    base = {**LETTERS, **sizes, **sections}
+    base = {**LETTERS, **sizes, "cold_start": {**TAUGHT, "steps": 3}, "preflight": False}
     whole = train(RunConfig(**base, run_dir=tmp_path / "whole"))
     stopped = RunFolder(tmp_path / "stopped")
     stopped.create(whole.config)
-    polls = iter([None, None, None, None])  # in the middle of the second seat
-
-    def poll() -> None:
-        if next(polls, "stop") == "stop":
-            raise Interrupted("stopped by a test")
-
-    with (
-        loop_of(whole.config, stopped.path, poll=poll) as loop,
-        pytest.raises(Interrupted, match="saved before step 1"),
-    ):
+    stop = stopping(after=4)  # in the middle of the second seat
+    with loop_of(whole.config, stopped.path, poll=stop) as loop, pytest.raises(Interrupted, match="before step 1"):
         loop.run()
     again = resume(stopped.path)
     assert (again.path / "cold_start.jsonl").read_bytes() == (whole.path / "cold_start.jsonl").read_bytes()

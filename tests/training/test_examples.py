@@ -25,6 +25,7 @@ from lite_selfplay.training.examples import (
     require_examples,
     source_of,
 )
+from tests.made import jsonl
 from tests.made_runs import Ear
 
 SUMS = [Problem(f"p{i}", f"What is {i} + {i}?", str(2 * i)) for i in range(1, 5)]
@@ -37,8 +38,22 @@ def section(**keys: Any) -> ColdStartSection:
     return ColdStartSection(**{"enabled": True, "source": "self", "top_up": None, **keys})
 
 
-def task(problems: list[Problem], name: str = "sums") -> Task:
-    return Task(name, problems)
+def task(problems: list[Problem]) -> Task:
+    return Task("sums", problems)
+
+
+def gathered(game: Game, script: Any, problems: list[Problem] = SUMS, given: Any = None, **keys: Any) -> ExamplePool:
+    """What is gathered where the base speaks by a script; `given` is for `gather`, the keys are the section's."""
+    with contextlib.closing(ScriptedTable(script, problems)) as table:
+        return gather(game, section(**keys), task(problems), table, **{"seed": 0, **(given or {})})
+
+
+def worked(problems: list[Problem], game: str = "grpo", given: Any = None, **keys: Any) -> ExamplePool:
+    return gathered(make_game(game, {}), {}, problems, given, **{"source": "worked", **keys})
+
+
+def single(group_size: int) -> Game:
+    return make_game("grpo", {"budget": "single"}, group_size=group_size, problems_per_step=1)
 
 
 def found(pool: ExamplePool, role: str) -> set[tuple[str, str]]:
@@ -46,14 +61,6 @@ def found(pool: ExamplePool, role: str) -> set[tuple[str, str]]:
 
 
 # Self-distillation
-
-
-def play(script: Any, game: Game, problems: list[Problem] = SUMS, **keys: Any) -> ExamplePool:
-    table = ScriptedTable(script, problems)
-    try:
-        return gather(game, section(**keys), task(problems), table, seed=0)
-    finally:
-        table.close()
 
 
 def test_what_is_right_well_formed_and_ended_is_kept():
@@ -67,11 +74,10 @@ def test_what_is_right_well_formed_and_ended_is_kept():
         "So <answer>2</answer>",  # a third one of this problem
         "x" * 600 + "<answer>2</answer>",  # cut off
     ]
-    game = make_game("grpo", {"budget": "single"}, group_size=8, problems_per_step=1)
-    pool = play({"solver": said}, game, rounds=1)
-    prompt = game.cold_start(
-        "solver", Problem("p1", SUMS[0].text, "2", extra={"solution": "1"}), None, thinks=False
-    ).prompt
+    game = single(8)
+    pool = gathered(game, {"solver": said}, rounds=1)
+    asked = replace(SUMS[0], extra={"solution": "1"})
+    prompt = game.cold_start("solver", asked, None, thinks=False).prompt
     assert found(pool, "solver") == {(prompt, said[0]), (prompt, said[5])}
     assert pool.counts["solver"] == RoleCounts(sampled=8, right=4, own=2)
     assert pool.lines() == ["solver: 4 of 8 samples of the base were right and well-formed, 2 of them kept"]
@@ -83,29 +89,25 @@ def test_a_challenger_learns_from_right_and_wrong_attempts():
         "drafter": ["One and one are 2. <answer>2</answer>", "One and one, maybe 7. <answer>7</answer>"],
         "challenger": ["<answer>2</answer>", "I say <answer>2</answer>"],
     }
-    pool = play(script, make_game("agon", {}, group_size=2, problems_per_step=1), SUMS[:1], rounds=1)
+    pool = gathered(make_game("agon", {}, group_size=2, problems_per_step=1), script, SUMS[:1], rounds=1)
     assert [completion for _, completion in found(pool, "drafter")] == ["One and one are 2. <answer>2</answer>"]
-    prompts = sorted(prompt for prompt, _ in found(pool, "challenger"))
-    assert len(prompts) == 2
-    assert any("One and one are 2." in prompt for prompt in prompts)
-    assert any("One and one, maybe 7." in prompt for prompt in prompts)
+    right, wrong = sorted((prompt for prompt, _ in found(pool, "challenger")), key=lambda text: "maybe 7." in text)
+    assert "One and one are 2." in right
+    assert "One and one, maybe 7." in wrong
 
 
 def test_the_cap_of_a_problem_holds_over_the_rounds():
-    game = make_game("grpo", {"budget": "single"}, group_size=3, problems_per_step=1)
-    pool = play(lambda role, prompt, index: f"{index}: <answer>2</answer>", game, SUMS[:1], rounds=4)
+    pool = gathered(single(3), lambda role, prompt, index: f"{index}: <answer>2</answer>", SUMS[:1], rounds=4)
     assert {completion[:2] for _, completion in found(pool, "solver")} == {"0:", "1:"}
     assert pool.counts["solver"].sampled == 12
 
 
 class Remembers(Game):
-    """Counts its steps, and who played."""
+    """Counts its steps, and who played; is stopped in a step of that number."""
 
     roles = ("solver", "judge")
-
-    def __init__(self, *arguments: Any, **keys: Any):
-        super().__init__(*arguments, **keys)
-        self.steps = 0
+    steps = 5
+    stopped_in = 0
 
     def seats(self, step: int) -> Mapping[str, str]:
         return {"solver": "S", "judge": "base"}
@@ -115,6 +117,8 @@ class Remembers(Game):
 
     def play(self, step: int, table: Any) -> Episode:
         self.steps += 1
+        if self.steps == self.stopped_in:
+            raise KeyboardInterrupt
         (problem,) = table.draw("problems", 1)
         streams = []
         for role in self.roles:
@@ -133,34 +137,26 @@ class Remembers(Game):
 
 
 def test_the_base_plays_every_role_and_the_game_forgets_it():
+    def right(role: str, prompt: str, index: int) -> str:
+        return f"<answer>{int(prompt.split()[-1][:-1]) * 2}</answer>"
+
     game, told = Remembers(), Ear()
-    game.steps = 5
-    table = ScriptedTable(lambda role, prompt, index: f"<answer>{int(prompt.split()[-1][:-1]) * 2}</answer>", SUMS)
     # 8 readings, each own sample may be read three times: three examples are enough.
-    pool = gather(game, section(steps=2, examples_per_step=4), task(SUMS), table, seed=0, progress=told)
+    pool = gathered(game, right, given={"progress": told}, steps=2, examples_per_step=4)
     assert game.steps == 5
     assert pool.roles == ("solver",)  # nobody learns the judge's role
     assert pool.counts == {"solver": RoleCounts(sampled=6, right=3, own=3)}
     assert told.phases == [("the base plays for examples", 8)]
     assert told.notes == [(1, "1 kept"), (2, "2 kept"), (3, "3 kept")]
-
-
-def test_the_game_forgets_it_where_the_play_is_stopped_too():
-    class Stops(Remembers):
-        def play(self, step: int, table: Any) -> Episode:
-            self.steps += 1
-            raise KeyboardInterrupt
-
-    game = Stops()
+    game.stopped_in = 7
     with pytest.raises(KeyboardInterrupt):
-        gather(game, section(), task(SUMS), ScriptedTable({}, SUMS), seed=0)
-    assert game.steps == 0
+        gathered(game, right)
+    assert game.steps == 5
 
 
 def test_too_few_are_topped_up_by_worked_examples():
-    game = make_game("grpo", {"budget": "single"}, group_size=4, problems_per_step=1)
     said = {"solver": ["<answer>2</answer>", "no", "no", "no"]}
-    pool = play(said, game, SUMS[:1], rounds=2, top_up="stories:max=10", steps=3, examples_per_step=10)
+    pool = gathered(single(4), said, SUMS[:1], rounds=2, top_up="stories:max=10", steps=3, examples_per_step=10)
     assert pool.counts["solver"] == RoleCounts(sampled=8, right=2, own=1, worked=9)  # 10 of 30 readings
     assert pool.lines() == [
         "solver: 2 of 8 samples of the base were right and well-formed, 1 of them kept; 9 written by rule"
@@ -169,86 +165,64 @@ def test_too_few_are_topped_up_by_worked_examples():
 
 
 def test_what_is_held_out_does_not_top_up(tmp_path: Path):
-    game = make_game("grpo", {"budget": "single"}, group_size=4, problems_per_step=1)
     rows = [{"problem": p.text, "answer": p.answer, "solution": p.extra["solution"]} for p in WORKED[:6]]
-    keys = {"top_up": str(lines(tmp_path / "worked.jsonl", *rows)), "rounds": 1, "steps": 3, "examples_per_step": 10}
-    ear = Ear()
-    with contextlib.closing(ScriptedTable({"solver": ["no"]}, SUMS)) as table:
-        auto = section(source="auto", **keys)
-        pool = gather(game, auto, task(SUMS), table, seed=0, held_out=WORKED[:4], progress=ear)
-        with pytest.raises(ConfigError, match=r"nothing to learn from as solver \(solver: 0 of 4 samples"):
-            gather(game, section(**keys), task(SUMS), table, seed=0)
+    file = jsonl(tmp_path / "worked.jsonl", *rows)
+    keys = {"top_up": str(file), "rounds": 1, "steps": 3, "examples_per_step": 10}
+    given = {"held_out": WORKED[:4], "progress": Ear()}
+    pool = gathered(single(4), {"solver": ["no"]}, given=given, source="auto", **keys)
     asked = "0 of the 10 examples that were asked for are the base's own"
-    assert ear.warned == [f"cold start of solver: {asked}, 2 are written by rule in their place"]
+    assert given["progress"].warned == [f"cold start of solver: {asked}, 2 are written by rule in their place"]
     assert pool.counts["solver"].worked == 2
     assert all("5 and 3?" in prompt or "6 and 3?" in prompt for prompt, _ in found(pool, "solver"))
+    with pytest.raises(ConfigError, match=r"nothing to learn from as solver \(solver: 0 of 4 samples"):
+        gathered(single(4), {"solver": ["no"]}, **keys)
 
 
 # Worked examples
 
 
-def write(
-    problems: list[Problem], game: str = "grpo", seed: int = 0, fits: Any = lambda *_: True, **keys: Any
-) -> ExamplePool:
-    keys = {"source": "worked", **keys}
-    return gather(make_game(game, {}), section(**keys), task(problems), ScriptedTable({}), seed=seed, fits=fits)
-
-
-def test_each_seats_readings_are_worked_examples_of_their_own():
-    pool = write(WORKED, "agon", steps=2, examples_per_step=8)  # two seats, 16 readings each, in two roles
-    assert [len(found(pool, role)) for role in ("drafter", "challenger")] == [16, 16]
-    assert pool.lines() == ["drafter: 16 written by rule", "challenger: 16 written by rule"]
-
-
-def test_the_same_seed_gathers_the_same_and_another_one_others():
-    keys = {"steps": 2, "examples_per_step": 4}
-    first, again, other = (write(WORKED, "agon", seed, **keys) for seed in (0, 0, 1))
+def test_each_seats_readings_are_worked_examples_of_their_own_by_the_seed():
+    # Two seats, 16 readings each, in two roles.
+    first, again, other = (worked(WORKED, "agon", {"seed": s}, steps=2, examples_per_step=8) for s in (0, 0, 1))
+    assert [len(found(first, role)) for role in ("drafter", "challenger")] == [16, 16]
+    assert first.lines() == ["drafter: 16 written by rule", "challenger: 16 written by rule"]
     assert [first.of(role) for role in first.roles] == [again.of(role) for role in again.roles]
     assert found(first, "drafter") != found(other, "drafter")
-
-
-def test_few_problems_are_used_up_without_repeating_them():
-    pool = write([*WORKED[:3], *SUMS], steps=5, examples_per_step=4)
-    assert len(pool.of("solver")) == 3
+    # Few problems are used up, and not repeated.
+    assert len(worked([*WORKED[:3], *SUMS], steps=5, examples_per_step=4).of("solver")) == 3
 
 
 @pytest.mark.parametrize(("name", "problems", "plainly"), [("kuhn", [MOVE], True), ("grpo", WORKED[:3], False)])
 def test_few_examples_are_worth_a_warning_unless_a_game_has_no_more(name: str, problems: list[Problem], plainly: bool):
-    game, ear = make_game(name, {}), Ear()
-    keys = section(source="worked", steps=10, examples_per_step=40)
-    gather(game, keys, task(problems), ScriptedTable({}), seed=0, progress=ear)
+    ear = Ear()
+    worked(problems, name, {"progress": ear}, steps=10, examples_per_step=40)
     told, silent = (ear.said, ear.warned) if plainly else (ear.warned, ear.said)
-    assert len(told) == len(game.roles)
+    assert len(told) == len(make_game(name, {}).roles)
     assert all("examples that were asked for, and they come again" in sentence for sentence in told)
     assert silent == []
 
 
 def test_what_is_too_long_is_left_out_and_counted():
-    pool = write(WORKED[:10], fits=lambda role, example: "=" in example.completion and " 1" not in example.completion)
-    assert len(pool.of("solver")) + pool.counts["solver"].too_long == 10
-    assert pool.counts["solver"].too_long > 0
-    assert f"; {pool.counts['solver'].too_long} left out, longer than the run allows" in pool.lines()[0]
-    with pytest.raises(
-        ConfigError, match=r"every example .* is longer than the run allows .*run.max_completion_tokens"
-    ):
-        write(WORKED[:10], fits=lambda *_: False)
+    def fits(role: str, example: Any) -> bool:
+        return "=" in example.completion and " 1" not in example.completion
 
-
-# Named roles
+    pool = worked(WORKED[:10], given={"fits": fits})
+    left_out = pool.counts["solver"].too_long
+    assert len(pool.of("solver")) + left_out == 10
+    assert left_out > 0
+    assert f"; {left_out} left out, longer than the run allows" in pool.lines()[0]
+    with pytest.raises(ConfigError, match=r"every example .* is longer than the run allows .*max_completion_tokens"):
+        worked(WORKED[:10], given={"fits": lambda *_: False})
 
 
 def test_only_the_roles_that_are_named_are_taught():
-    pool = write(WORKED, "cpmobius", roles=["coach"], steps=2, examples_per_step=8)
+    pool = worked(WORKED, "cpmobius", roles=["coach"], steps=2, examples_per_step=8)
     assert (pool.roles, len(pool.of("coach")), set(pool.counts)) == (("coach",), 16, {"coach"})
-    game = make_game("cpmobius", {})
-    assert (len(list(pool.walk(game, "coach", 16, seed=0))), list(pool.walk(game, "player", 16, seed=0))) == (16, [])
-
-
-def test_a_seat_of_several_roles_reads_those_that_are_named():
+    assert [len(walk(pool, seat, 16, "cpmobius")) for seat in ("coach", "player")] == [16, 0]
     # Both seats of Agon play both roles: all their 16 readings are of the one that is taught.
-    pool = write(WORKED, "agon", roles=["challenger"], steps=2, examples_per_step=8)
+    pool = worked(WORKED, "agon", roles=["challenger"], steps=2, examples_per_step=8)
     assert (pool.roles, len(pool.of("challenger"))) == (("challenger",), 32)
-    assert {e.role for e in pool.walk(make_game("agon", {}), "B", 16, seed=0)} == {"challenger"}
+    assert len(walk(pool, "B", 16)) == 16
 
 
 def test_roles_to_teach_are_checked():
@@ -266,31 +240,26 @@ def test_roles_to_teach_are_checked():
     require_examples(section(source="worked", roles=["coach"]), task(WORKED), Deaf())
     with pytest.raises(ConfigError, match="brings none for the roles it teaches"):
         require_examples(section(source="worked", roles=["player"]), task(WORKED), Deaf())
-    assert source_of(section(source="auto", roles=["player"]), task(WORKED), Deaf()) == "self"
-    assert source_of(section(source="auto", roles=["coach"]), task(WORKED), Deaf()) == "worked"
+    auto = (section(source="auto", roles=[role]) for role in Deaf.roles)
+    assert [source_of(keys, task(WORKED), Deaf()) for keys in auto] == ["worked", "self"]
 
 
 # Files
 
 
-def lines(path: Path, *rows: Any) -> Path:
-    path.write_text(
-        "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), encoding="utf-8"
-    )
-    return path
-
-
 def test_a_file_speaks_to_every_role_or_to_one(tmp_path: Path):
-    rows = [{"prompt": "p", "completion": "c"}, "", {"role": "drafter", "prompt": "q", "completion": "d", "note": 1}]
-    pool = write(SUMS, "agon", source=str(lines(tmp_path / "own.jsonl", *rows)))
+    rows = [{"prompt": "p", "completion": "c"}, {"role": "drafter", "prompt": "q", "completion": "d", "note": 1}]
+    path = jsonl(tmp_path / "own.jsonl", *rows)
+    path.write_text(path.read_text().replace("\n", "\n\n"))  # empty lines say nothing
+    pool = worked(SUMS, "agon", source=str(path))
     assert found(pool, "drafter") == {("p", "c"), ("q", "d")}
     assert found(pool, "challenger") == {("p", "c")}
     assert pool.lines() == ["drafter: 2 from the file", "challenger: 1 from the file"]
 
 
 def test_of_a_long_file_as_much_is_taken_as_will_be_read(tmp_path: Path):
-    path = lines(tmp_path / "own.jsonl", *({"prompt": f"p{i}", "completion": "c"} for i in range(50)))
-    pools = [write(SUMS, seed=seed, source=str(path), steps=3, examples_per_step=4) for seed in (0, 1)]
+    path = jsonl(tmp_path / "own.jsonl", *({"prompt": f"p{i}", "completion": "c"} for i in range(50)))
+    pools = [worked(SUMS, given={"seed": s}, source=str(path), steps=3, examples_per_step=4) for s in (0, 1)]
     assert [len(found(pool, "solver")) for pool in pools] == [12, 12]
     assert found(pools[0], "solver") != found(pools[1], "solver")
 
@@ -298,28 +267,28 @@ def test_of_a_long_file_as_much_is_taken_as_will_be_read(tmp_path: Path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("{", "not JSON"),
-        ({"prompt": "p"}, "'completion' must be a text that is not empty"),
-        ({"prompt": " ", "completion": "c"}, "'prompt' must be a text that is not empty"),
-        ({"prompt": "p", "completion": 3}, "'completion' must be a text"),
-        ({"prompt": "p", "completion": "c", "role": "draftr"}, "unknown role 'draftr': did you mean drafter"),
+        (b"{", "not JSON"),
+        (b'{"prompt": "p"}', "'completion' must be a text that is not empty"),
+        (b'{"prompt": " ", "completion": "c"}', "'prompt' must be a text that is not empty"),
+        (b'{"prompt": "p", "completion": 3}', "'completion' must be a text"),
+        (b'{"prompt": "p", "completion": "c", "role": "draftr"}', "unknown role 'draftr': did you mean drafter"),
+        ('{"prompt": "é", "completion": "c"}'.encode("latin-1"), "not UTF-8"),
     ],
 )
-def test_a_bad_line_is_named(tmp_path: Path, row: Any, message: str):
-    path = lines(tmp_path / "own.jsonl", {"prompt": "p", "completion": "c"}, "", row)
+def test_a_bad_line_is_named(tmp_path: Path, row: bytes, message: str):
+    path = tmp_path / "own.jsonl"
+    path.write_bytes(b'{"prompt": "p", "completion": "c"}\n\n' + row)
     with pytest.raises(ConfigError) as error:
         read_examples(path, ("drafter", "challenger"))
     assert str(error.value).startswith(f"{path}, line 3: {message}")
 
 
-def test_a_file_that_is_missing_empty_or_in_another_encoding(tmp_path: Path):
+def test_a_file_that_is_missing_empty_or_begins_with_a_mark(tmp_path: Path):
     with pytest.raises(ConfigError, match="no file of examples at"):
         read_examples(tmp_path / "none.jsonl", ("solver",))
+    (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(ConfigError, match="holds no example"):
-        read_examples(lines(tmp_path / "empty.jsonl", ""), ("solver",))
-    (tmp_path / "latin.jsonl").write_bytes('{"prompt": "é", "completion": "c"}'.encode("latin-1"))
-    with pytest.raises(ConfigError, match="line 1: not UTF-8"):
-        read_examples(tmp_path / "latin.jsonl", ("solver",))
+        read_examples(tmp_path / "empty.jsonl", ("solver",))
     (tmp_path / "bom.jsonl").write_bytes(b'\xef\xbb\xbf{"prompt": "p\xe2\x80\xa8", "completion": "c"}\r\n')
     assert read_examples(tmp_path / "bom.jsonl", ("solver",)) == [PooledExample("solver", "p\u2028", "c", "file")]
 
@@ -329,14 +298,10 @@ def test_a_pool_is_saved_and_read_as_it_is_and_serves_as_a_file(tmp_path: Path):
     path = tmp_path / "cold_start.jsonl"
     ExamplePool([PooledExample("drafter", "older", "c", "file")]).save(path)
     ExamplePool(examples).save(path)
-    assert json.loads(path.read_text(encoding="utf-8").splitlines()[0]) == {
-        "role": "drafter",
-        "prompt": "é\n",
-        "completion": "c",
-        "origin": "self",
-    }
+    first, *_ = path.read_text(encoding="utf-8").splitlines()
+    assert json.loads(first) == {"role": "drafter", "prompt": "é\n", "completion": "c", "origin": "self"}
     assert [file.name for file in tmp_path.iterdir()] == ["cold_start.jsonl"]
-    pool = write(SUMS, "agon", source=str(path))
+    pool = worked(SUMS, "agon", source=str(path))
     assert [e for role in pool.roles for e in pool.of(role)] == [replace(e, origin="file") for e in examples]
 
 
@@ -347,23 +312,30 @@ def pool_of(sizes: Mapping[str, int]) -> ExamplePool:
     return ExamplePool([PooledExample(role, f"{role} {i}", "c", "file") for role, n in sizes.items() for i in range(n)])
 
 
-def walk(pool: ExamplePool, seat: str, total: int, game: str = "agon", **keys: Any) -> list[str]:
-    return [example.prompt for example in pool.walk(make_game(game, {}), seat, total, **{"seed": 0, **keys})]
+def walk(pool: ExamplePool, seat: str, total: int, game: str | Game = "agon", seed: int = 0) -> list[str]:
+    played = make_game(game, {}) if isinstance(game, str) else game
+    return [example.prompt for example in pool.walk(played, seat, total, seed=seed)]
 
 
-def test_the_roles_of_a_seat_take_turns():
-    prompts = walk(pool_of({"drafter": 9, "challenger": 9}), "A", 5)
-    assert [prompt.split()[0] for prompt in prompts] == ["drafter", "challenger"] * 2 + ["drafter"]
+def test_the_roles_of_a_seat_take_turns_and_a_fixed_game_gives_it_one():
+    pool = pool_of({"drafter": 9, "challenger": 9})
+    assert [prompt.split()[0] for prompt in walk(pool, "A", 5)] == ["drafter", "challenger"] * 2 + ["drafter"]
+    fixed = make_game("agon", {"rotate": False})
+    assert [{prompt.split()[0] for prompt in walk(pool, seat, 4, fixed)} for seat in "AB"] == [
+        {"drafter"},
+        {"challenger"},
+    ]
+    assert walk(pool_of({"drafter": 4}), "B", 4, fixed) == []
 
 
-@pytest.mark.parametrize("size", range(1, 9))
 @pytest.mark.parametrize("total", [1, 2, 7, 8])
-def test_together_the_seats_read_all_of_a_pool_that_is_not_too_large(size: int, total: int):
+def test_together_the_seats_read_all_of_a_pool_that_is_not_too_large(total: int):
     reads = {"drafter": -(-total // 2) * 2, "challenger": total // 2 * 2}
-    pool = pool_of({role: min(size, n) for role, n in reads.items()})
-    prompts = [*walk(pool, "A", total), *walk(pool, "B", total)]
-    assert len(prompts) == 2 * total  # where there are as many, each is read once
-    assert set(prompts) == {example.prompt for role in pool.roles for example in pool.of(role)}
+    for size in range(1, 9):
+        pool = pool_of({role: min(size, n) for role, n in reads.items()})
+        prompts = [*walk(pool, "A", total), *walk(pool, "B", total)]
+        assert len(prompts) == 2 * total  # where there are as many, each is read once
+        assert set(prompts) == {example.prompt for role in pool.roles for example in pool.of(role)}
 
 
 def test_a_small_pool_is_read_again_in_another_order_and_by_each_seat_in_its_own():
@@ -376,27 +348,24 @@ def test_a_small_pool_is_read_again_in_another_order_and_by_each_seat_in_its_own
     assert walk(pool, "A", 12, seed=1) != a
 
 
-def test_a_fixed_game_gives_a_seat_one_role():
-    game = make_game("agon", {"rotate": False})
-    pool = pool_of({"drafter": 4, "challenger": 4})
-    assert {e.role for e in pool.walk(game, "A", 4, seed=0)} == {"drafter"}
-    assert {e.role for e in pool.walk(game, "B", 4, seed=0)} == {"challenger"}
-    assert list(pool_of({"drafter": 4}).walk(game, "B", 4, seed=0)) == []
-
-
 # Before a model is loaded
 
 
 def test_auto_takes_solutions_where_there_are_some():
-    game = make_game("agon", {})
-    assert source_of(section(source="auto"), task(WORKED), game) == "worked"
-    assert source_of(section(source="auto"), task(SUMS), game) == "self"
-    assert source_of(section(source="self"), task(WORKED), game) == "self"
-    assert source_of(section(source="worked"), task(SUMS), game) == "worked"
-    assert source_of(section(source="a/b.jsonl"), task(WORKED), game) == "file"
+    asked = [("auto", WORKED), ("auto", SUMS), ("self", WORKED), ("worked", SUMS), ("a/b.jsonl", WORKED)]
+    taken = [source_of(section(source=source), task(problems), make_game("agon", {})) for source, problems in asked]
+    assert taken == ["worked", "self", "self", "worked", "file"]
 
 
 ASKED = [Problem("x", "1?", "1"), Problem("y", "2?", "2")]
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Problems, of which one has no answer, and examples, in the working folder."""
+    jsonl(tmp_path / "open.jsonl", {"problem": "1?", "answer": 1}, {"problem": "2?"})
+    jsonl(tmp_path / "own.jsonl", {"prompt": "p", "completion": "c"})
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -412,29 +381,26 @@ ASKED = [Problem("x", "1?", "1"), Problem("y", "2?", "2")]
         ({"top_up": "open.jsonl"}, ASKED, "every problem of open is held out"),
     ],
 )
-def test_what_cannot_work_is_refused(tmp_path: Path, monkeypatch: Any, keys: Any, held_out: Any, sentence: str):
-    lines(tmp_path / "open.jsonl", {"problem": "1?", "answer": 1}, {"problem": "2?"})
-    monkeypatch.chdir(tmp_path)
+def test_what_cannot_work_is_refused(files: None, keys: Any, held_out: Any, sentence: str):
     with pytest.raises((ConfigError, UnknownNameError), match=sentence):
         require_examples(section(**keys), task(SUMS), make_game("agon", {}), held_out=held_out)
 
 
-def test_what_may_work_is_let_through(tmp_path: Path):
-    game = make_game("agon", {})
-    require_examples(section(enabled=False, source="worked"), task(SUMS), game)
-    require_examples(section(source="auto"), task(LETTERS), game)
-    require_examples(section(source="worked", tasks="stories"), task(LETTERS), game)
-    require_examples(section(source="auto", top_up="stories"), task(SUMS), game)
-    path = lines(tmp_path / "open.jsonl", {"problem": "2?"})
-    require_examples(section(tasks=str(path)), task(SUMS), game, own_checker=True)
-    path = lines(tmp_path / "own.jsonl", {"prompt": "p", "completion": "c"})
-    require_examples(section(source=str(path)), task(SUMS), game)
+def test_what_may_work_is_let_through(files: None):
+    for problems, keys in (
+        (SUMS, {"enabled": False, "source": "worked"}),
+        (LETTERS, {"source": "auto"}),
+        (LETTERS, {"source": "worked", "tasks": "stories"}),
+        (SUMS, {"source": "auto", "top_up": "stories"}),
+        (SUMS, {"source": "own.jsonl"}),
+    ):
+        require_examples(section(**keys), task(problems), make_game("agon", {}))
+    require_examples(section(tasks="open.jsonl"), task(SUMS), make_game("agon", {}), own_checker=True)
 
 
 def test_the_section_names_its_sources(tmp_path: Path):
     assert ColdStartSection().source == "auto"
     assert ColdStartSection(source=tmp_path / "own.jsonl").source == str(tmp_path / "own.jsonl")
-    with pytest.raises(ConfigError, match=r"cold_start.source: should be auto, .* \.jsonl file, got 'wurked'"):
-        RunConfig(game="agon", model="tiny", tasks="letters", cold_start={"source": "wurked"})
-    with pytest.raises(ConfigError, match=r"cold_start\.source: .*got 3"):
-        RunConfig(game="agon", model="tiny", tasks="letters", cold_start={"source": 3})
+    for source, said in (("wurked", r"should be auto, .* \.jsonl file, got 'wurked'"), (3, ".*got 3")):
+        with pytest.raises(ConfigError, match=rf"cold_start\.source: {said}"):
+            RunConfig(game="agon", model="tiny", tasks="letters", cold_start={"source": source})

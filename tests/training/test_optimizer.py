@@ -35,10 +35,6 @@ class Seats:
         self.updates[seat] += 1
 
 
-def rates(config: SeatConfig, total: int) -> list[float]:
-    return [learning_rate(config, update, total) for update in range(total)]
-
-
 ROOT = math.sqrt(0.5)
 
 
@@ -57,9 +53,10 @@ ROOT = math.sqrt(0.5)
     ],
 )
 def test_learning_rates_by_hand(seat: dict[str, Any], expected: list[float]):
-    assert rates(SeatConfig(**seat), len(expected)) == pytest.approx(expected)
-    past = learning_rate(SeatConfig(**seat), 2 * len(expected), len(expected))
-    assert past == (seat["lr"] if seat.get("schedule") == "constant" else 0.0)
+    config, total = SeatConfig(**seat), len(expected)
+    assert [learning_rate(config, update, total) for update in range(total)] == pytest.approx(expected)
+    past = learning_rate(config, 2 * total, total)
+    assert past == (seat["lr"] if config.schedule == "constant" else 0.0)
 
 
 @pytest.fixture
@@ -73,10 +70,6 @@ CONFIGS = {
 }
 
 
-def rate(optimizer: torch.optim.Optimizer, seat: str) -> float:
-    return next(group["lr"] for group in optimizer.param_groups if group["seat"] == seat)
-
-
 def update(optimizer: torch.optim.Optimizer, schedule: SeatSchedule | None, adapters: Any, *names: str) -> None:
     optimizer.zero_grad(set_to_none=True)
     for name in names:
@@ -88,12 +81,10 @@ def update(optimizer: torch.optim.Optimizer, schedule: SeatSchedule | None, adap
 
 
 def test_a_group_a_seat_with_its_own_bound_and_decay(seats):
-    groups = seat_groups(seats, CONFIGS)
-    assert [(g["seat"], g["lr"], g["clip"], g["weight_decay"]) for g in groups] == [
-        ("A", 4.0, 0.5, 0.0),
-        ("B", 0.5, 1.0, 0.01),
-    ]
-    assert groups[0]["params"] == [seats.parameters("A")["w"]]
+    a, b = seat_groups(seats, CONFIGS)
+    assert (a["seat"], a["lr"], a["clip"], a["weight_decay"]) == ("A", 4.0, 0.5, 0.0)
+    assert (b["seat"], b["lr"], b["clip"], b["weight_decay"]) == ("B", 0.5, 1.0, 0.01)
+    assert a["params"] == [seats.parameters("A")["w"]]
 
 
 def test_weight_decay_by_hand(seats):
@@ -111,41 +102,29 @@ def test_weight_decay_by_hand(seats):
 def test_only_a_seat_with_a_gradient_moves_and_ticks(seats):
     optimizer = torch.optim.SGD(seat_groups(seats, CONFIGS), lr=99.0)
     schedule = SeatSchedule(optimizer, seats, CONFIGS, totals={"A": 4, "B": 4})
-    assert [group["lr"] for group in schedule.optimizer.param_groups] == [4.0, 0.5]
 
-    update(optimizer, schedule, seats, "A")
-    assert seats.updates == {"A": 1, "B": 0}
-    assert [group["lr"] for group in schedule.optimizer.param_groups] == [3.0, 0.5]
-    # By SGD at rate 4 along a gradient of one.
-    assert seats.parameters("A")["w"].tolist() == [-3.0, -2.0]
+    def found() -> list[list[float]]:
+        rates = [group["lr"] for group in optimizer.param_groups]
+        return [rates, list(seats.updates.values()), seats.parameters("A")["w"].tolist()]
+
+    assert found() == [[4.0, 0.5], [0, 0], [1.0, 2.0]]
+    update(optimizer, schedule, seats, "A")  # by SGD at rate 4 along a gradient of one
+    assert found() == [[3.0, 0.5], [1, 0], [-3.0, -2.0]]
     assert seats.parameters("B")["w"].tolist() == [1.0, 2.0]
-
     update(optimizer, schedule, seats, "B")
     update(optimizer, schedule, seats)
-    assert seats.updates == {"A": 1, "B": 1}
-
+    assert found() == [[3.0, 0.5], [1, 1], [-3.0, -2.0]]
     update(optimizer, schedule, seats, "A", "B")
-    assert seats.updates == {"A": 2, "B": 2}
-    assert [group["lr"] for group in schedule.optimizer.param_groups] == [2.0, 0.5]
-    assert seats.parameters("A")["w"].tolist() == [-6.0, -5.0]
-
-
-def test_a_zero_gradient_is_a_gradient(seats):
-    # By momentum it moves the seat: so it must count as an update.
-    optimizer = torch.optim.SGD(seat_groups(seats, CONFIGS), lr=99.0)
-    schedule = SeatSchedule(optimizer, seats, CONFIGS, totals={"A": 4, "B": 4})
+    assert found() == [[2.0, 0.5], [2, 2], [-6.0, -5.0]]
+    # By momentum a gradient of zero moves the seat: so it must count as an update.
+    optimizer.zero_grad(set_to_none=True)
     seats.parameters("A")["w"].grad = torch.zeros(2)
     schedule.step()
-    assert seats.updates == {"A": 1, "B": 0}
-
-
-def test_a_schedule_goes_on_from_restored_counts(seats):
-    optimizer = torch.optim.SGD(seat_groups(seats, CONFIGS), lr=99.0)
-    schedule = SeatSchedule(optimizer, seats, CONFIGS, totals={"A": 4, "B": 4})
-    seats.updates["A"] = 3
+    assert found()[:2] == [[1.0, 0.5], [3, 2]]
+    # Counts that were restored are gone on from.
+    seats.updates["A"] = 1
     schedule.apply()
-    assert rate(optimizer, "A") == 1.0
-    assert rate(optimizer, "B") == 0.5
+    assert found()[0] == [3.0, 0.5]
 
 
 def test_the_optimizer_state_comes_back_bit_for_bit(seats):
@@ -172,14 +151,10 @@ def test_the_optimizer_state_comes_back_bit_for_bit(seats):
     assert not same_weights(optimizer_state(optimizer, seats), saved)
 
 
-def test_state_of_a_seat_that_is_not_there(seats):
-    optimizer = torch.optim.AdamW(seat_groups(seats, CONFIGS))
-    with pytest.raises(LiteSelfPlayError, match="'C/w'"):
-        load_optimizer_state(optimizer, seats, {"C/w/exp_avg": torch.zeros(2)})
-
-
-def test_one_seat_forgets_its_momentum(seats):
+def test_one_seat_forgets_its_momentum_and_one_that_is_not_there_has_none(seats):
     optimizer = torch.optim.AdamW(seat_groups(seats, CONFIGS))
     update(optimizer, None, seats, "A", "B")
     reset_optimizer(optimizer, seats, "A")
     assert {name.partition("/")[0] for name in optimizer_state(optimizer, seats)} == {"B"}
+    with pytest.raises(LiteSelfPlayError, match="'C/w'"):
+        load_optimizer_state(optimizer, seats, {"C/w/exp_avg": torch.zeros(2)})

@@ -16,28 +16,19 @@ from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.generation.sampling import Decoding, GenerationRequest
 from lite_selfplay.models.logprobs.batch import Batch
 
-from .harness import Harness, episode, relative_error
+from .harness import episode, relative_error
 
 SAMPLING = Sampling(max_tokens=6)
 PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
 SEEDS = [[3 * i + k for k in range(3)] for i in range(3)]
 
 
-@pytest.mark.parametrize(
-    ("error", "says"),
-    [
-        (torch.OutOfMemoryError("CUDA out of memory"), True),
-        (MemoryError(), True),
-        (
-            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
-            True,
-        ),
-        (RuntimeError("shapes do not fit"), False),
-        (ValueError("can't allocate memory"), False),
-    ],
-)
-def test_what_counts_as_no_memory_left(error: Exception, says: bool):
-    assert is_out_of_memory(error) is says
+def test_what_counts_as_no_memory_left():
+    allocator = "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+    for error in (torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), RuntimeError(allocator)):
+        assert is_out_of_memory(error)
+    for error in (RuntimeError("shapes do not fit"), ValueError("can't allocate memory")):
+        assert not is_out_of_memory(error)
 
 
 def starving(work: Callable[..., Any], limit: int) -> Callable[..., Any]:
@@ -51,9 +42,7 @@ def starving(work: Callable[..., Any], limit: int) -> Callable[..., Any]:
     return short_of_memory
 
 
-def test_sampling_is_tried_again_with_half_until_it_fits_and_says_the_same(
-    make_backend: Callable[..., TransformersBackend], monkeypatch: pytest.MonkeyPatch
-):
+def test_sampling_is_tried_again_with_half_until_it_fits_and_says_the_same(make_backend: Any, monkeypatch: Any):
     whole = make_backend().generate(GenerationRequest("A", PROMPTS, 3, SAMPLING, SEEDS))
     said: list[str] = []
     backend = make_backend(cache_tokens=160, warn=said.append)
@@ -68,24 +57,18 @@ def test_sampling_is_tried_again_with_half_until_it_fits_and_says_the_same(
     assert len(said) == 2  # remembered
 
 
-def test_a_row_that_does_not_fit_by_itself_is_an_error_that_says_what_to_set(
-    make_backend: Callable[..., TransformersBackend], monkeypatch: pytest.MonkeyPatch
-):
-    backend = make_backend(cache_tokens=160)
-    monkeypatch.setattr(backend_module, "generate", starving(backend_module.generate, 5))
-    with pytest.raises(TrainingError, match=r"one completion of up to 10 tokens .* max_completion_tokens"):
-        backend.generate(GenerationRequest("A", PROMPTS, 3, SAMPLING, SEEDS))
-
-
-def test_another_error_is_not_taken_for_it(
-    make_backend: Callable[..., TransformersBackend], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_row_that_does_not_fit_says_what_to_set_and_no_other_error_does(make_backend: Any, monkeypatch: Any):
     def broken(*arguments: Any, **options: Any) -> Any:
         raise RuntimeError("shapes do not fit")
 
-    monkeypatch.setattr(backend_module, "generate", broken)
-    with pytest.raises(RuntimeError, match="shapes do not fit"):
-        make_backend().generate(GenerationRequest("A", PROMPTS, 3, SAMPLING, SEEDS))
+    backend, work = make_backend(cache_tokens=160), backend_module.generate
+    for short_of_memory, error, says in (
+        (starving(work, 5), TrainingError, r"one completion of up to 10 tokens .* max_completion_tokens"),
+        (broken, RuntimeError, "shapes do not fit"),
+    ):
+        monkeypatch.setattr(backend_module, "generate", short_of_memory)
+        with pytest.raises(error, match=says):
+            backend.generate(GenerationRequest("A", PROMPTS, 3, SAMPLING, SEEDS))
 
 
 def limited_to(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,9 +83,7 @@ def limited_to(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TransformersBackend, "token_logprobs", short_of_memory)
 
 
-def test_an_update_is_done_again_in_smaller_microbatches_and_moves_the_seats_alike(
-    harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch
-):
+def test_an_update_is_done_again_in_smaller_microbatches_and_moves_alike(harness: Any, monkeypatch: Any):
     whole = harness().step(episode())
     limited_to(2, monkeypatch)
     again = harness().step(episode())

@@ -28,8 +28,12 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return time
 
 
-def test_everything_becomes_a_line(now):
-    said: list[str] = []
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+def test_everything_becomes_a_line(said):
     lines = PlainProgress(said.append)
     lines.say("loading tiny")
     lines.phase("training", 2)
@@ -37,22 +41,14 @@ def test_everything_becomes_a_line(now):
     lines.step({"step": 1}, "step 1/2")
     lines.evaluated("after 2 steps", {}, "A 34%")
     lines.finished(["up 3 points", "the run: x"])
-    assert said == [
-        "loading tiny",
-        "training",
-        "warning: nothing moves",
-        "step 1/2",
-        "after 2 steps: A 34%",
-        "up 3 points",
-        "the run: x",
-    ]
+    first = ["loading tiny", "training", "warning: nothing moves", "step 1/2", "after 2 steps: A 34%"]
+    assert said == [*first, "up 3 points", "the run: x"]
     warned: list[str] = []
     PlainProgress(said.append, warn=warned.append).warn("slow")
     assert (said[-1], warned) == ("the run: x", ["warning: slow"])
 
 
-def test_a_heartbeat_says_what_is_done_and_for_how_long(now):
-    said: list[str] = []
+def test_a_heartbeat_says_what_is_done_and_for_how_long(now, said):
     lines = PlainProgress(said.append, every_s=5)
     lines.phase("training", 4)
     lines.step({"step": 1}, "step 1/4")
@@ -74,8 +70,7 @@ def test_a_heartbeat_says_what_is_done_and_for_how_long(now):
     assert said[-2:] == ["loading", "  ... loading; at work for 0:07"]
 
 
-def test_a_heartbeat_says_how_far_the_tokens_are(now):
-    said: list[str] = []
+def test_a_heartbeat_says_how_far_the_tokens_are(now, said):
     lines = PlainProgress(said.append, every_s=0)
     lines.phase("evaluation", 100)
     lines.activity("A answers problems 1 to 64")
@@ -92,6 +87,8 @@ def test_a_heartbeat_says_how_far_the_tokens_are(now):
 
 
 class Counted(Progress):
+    """Keeps what it is told in order."""
+
     def __init__(self) -> None:
         self.told: list[Any] = []
 
@@ -141,19 +138,16 @@ def test_a_poll_stops_what_it_counts_and_is_late(now):
     poll()
 
 
-def test_what_counts_as_progress():
-    mine, said = Progress(), []
+def test_what_counts_as_progress(said):
+    mine = Progress()
     assert as_progress(mine) is mine
     as_progress(said.append).say("a line")
     assert said == ["a line"]
     as_progress(None).finished(["x"])
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(0, "0:00"), (59.4, "0:59"), (59.6, "1:00"), (3599, "59:59"), (3661, "1:01:01")]
-)
-def test_clock(seconds, said):
-    assert clock(seconds) == said
+def test_clock():
+    assert [*map(clock, (0, 59.4, 59.6, 3599, 3661))] == ["0:00", "0:59", "1:00", "59:59", "1:01:01"]
 
 
 @pytest.mark.parametrize(
@@ -191,8 +185,7 @@ def test_nothing_that_drives_a_terminal_is_left(text):
     assert printable(shown) == shown
 
 
-def test_the_time_left_follows_from_what_was_done_in_this_phase(now):
-    said: list[str] = []
+def test_the_time_left_follows_from_what_was_done_in_this_phase(now, said):
     lines = PlainProgress(said.append, every_s=0)
 
     def left(at: float, done: int | None = None) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import pickle
 import threading
 import time
@@ -12,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import HashStore
 
+from lite_selfplay.config import ModelSection
 from lite_selfplay.data import Completion, Sampling, TokenScores, Verdict
 from lite_selfplay.errors import GameError, Interrupted, ProcessLost, RequestError
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
+from lite_selfplay.runs import build
 from lite_selfplay.training import ranks as processes
 from lite_selfplay.training import sharing
 from lite_selfplay.training.ranks import ALONE, LAST_WORDS_S, Ranks, joined
-
-# Parts
 
 
 @given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 9))
@@ -31,32 +32,26 @@ def test_parts_are_neighbours_cover_everything_once_and_cost_about_the_same(cost
         assert sum(cost for _, cost in part) <= sum(costs) / world + max(costs, default=0)
 
 
-# What is told
-
-
 class Told(Ranks):
-    """One of several, to whom the others say what a test has them say."""
+    """One of several, to whom the others say what a test has them say; None says the same."""
 
-    def __init__(self, *others: bytes):
+    def __init__(self, *others: bytes | None):
         super().__init__(0, 1 + len(others))
         self.others = others
 
     def _exchange(self, message: bytes) -> list[bytes]:
-        return [message, *self.others]
+        return [message, *(message if other is None else other for other in self.others)]
 
 
 def message(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-def test_everybody_hears_everything_in_order():
+def test_everybody_hears_everything_in_order_and_another_game_is_refused():
     ranks = Told(message(["names", "B"]))
     assert ranks.gather("names", "A", str.lower) == ["a", "b"]
     assert ranks.gather("names", "A") == ["A", "B"]
     assert ranks.from_main("names", lambda: "first") == "first"
-
-
-def test_processes_that_came_to_different_games_are_refused_by_name():
     with pytest.raises(GameError, match="process 0 was at ask 4, process 1 at ask 5"):
         Told(message(["ask 5", None])).gather("ask 4")
 
@@ -79,20 +74,10 @@ class Runs:
         return exec, ("import os; os._exit(9)",)
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"",
-        b"{}",
-        b"\xff",
-        b"[" * 100_000,
-        pickle.dumps(Runs()),
-        message(["what", 1])[:-1],
-        message("no pair"),
-        message(["what"]),
-        message(["what", 1, 2]),
-    ],
-)
+UNREADABLE = [b"", b"{}", b"\xff", b"[" * 100_000, pickle.dumps(Runs()), message(["what", 1])[:-1]]
+
+
+@pytest.mark.parametrize("sent", [*UNREADABLE, *map(message, ("no pair", ["what"], ["what", 1, 2]))])
 def test_a_peer_that_sends_anything_else_is_not_believed(sent: bytes):
     with pytest.raises(ProcessLost, match="sends what cannot be read"):
         Told(sent).gather("what", 1)
@@ -101,15 +86,8 @@ def test_a_peer_that_sends_anything_else_is_not_believed(sent: bytes):
 GENERATIONS = [Generation([5, 70000], [-0.1, math.nan], "eos"), Generation([], [], "prompt_too_long")]
 
 
-class Two(Ranks):
-    """The first of two, of which the other says the same."""
-
-    def _exchange(self, message: bytes) -> list[bytes]:
-        return [message, message]
-
-
 def test_completions_and_scores_and_verdicts_travel_to_the_bit():
-    ranks, request = Two(0, 2), GenerationRequest("A", [[1]], 4, Sampling(), [range(4)])
+    ranks, request = Told(None), GenerationRequest("A", [[1]], 4, Sampling(), [range(4)])
     (found,) = sharing.generate(ranks, 0, request, lambda part: [GENERATIONS])
     assert repr(found) == repr([*GENERATIONS, *GENERATIONS])
     scores = [TokenScores([0.1 + 0.2, -math.inf], [0.25, 1e-300])]
@@ -119,20 +97,11 @@ def test_completions_and_scores_and_verdicts_travel_to_the_bit():
     assert sharing.judge(ranks, 0, lambda: verdicts, 4) == [*verdicts, *verdicts]
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [[[5, 6], [-1.0], "eos"]],
-        [[[5.5], [-1.0], "eos"]],
-        [[["5"], [-1.0], "eos"]],
-        [[[True], [-1.0], "eos"]],
-        [[[5], ["much"], "eos"]],
-        [[[5], [-1.0], "bored"]],
-        [[[5], [-1.0]]],
-        {},
-        None,
-    ],
-)
+MISFITS = [[ids, [-1.0], "eos"] for ids in ([5, 6], [5.5], ["5"], [True])]
+MISFITS += [[[5], ["much"], "eos"], [[5], [-1.0], "bored"], [[5], [-1.0]]]
+
+
+@pytest.mark.parametrize("rows", [*([row] for row in MISFITS), {}, None])
 def test_completions_that_do_not_fit_together_are_refused(rows: Any):
     with pytest.raises(ProcessLost, match="sends what cannot be read"):
         Told(message(["what", rows])).gather("what", [], sharing.read_generations)
@@ -171,15 +140,9 @@ def test_a_process_that_was_killed_is_not_waited_for_long():
 
 # Launches
 
-TORCHRUN = {
-    "RANK": "3",
-    "LOCAL_RANK": "1",
-    "WORLD_SIZE": "4",
-    "LOCAL_WORLD_SIZE": "2",
-    "MASTER_ADDR": "node-0",
-    "MASTER_PORT": "29500",
-    "TORCHELASTIC_USE_AGENT_STORE": "True",
-}
+SET_BY_TORCHRUN = """RANK=3 LOCAL_RANK=1 WORLD_SIZE=4 LOCAL_WORLD_SIZE=2
+MASTER_ADDR=node-0 MASTER_PORT=29500 TORCHELASTIC_USE_AGENT_STORE=True"""
+TORCHRUN = dict(variable.split("=") for variable in SET_BY_TORCHRUN.split())
 
 
 def test_a_launch_is_read_from_the_environment():
@@ -199,45 +162,36 @@ def test_one_process_is_alone_and_pays_nothing(environment: dict[str, str], monk
     assert ALONE.from_main("anything", lambda: "made here") == "made here"
     ALONE.require_same({"anything": object()})
     ALONE.add_up([object()])  # type: ignore[list-item]
-    clock = float
-    assert ALONE.shared_clock(clock) is clock
+    assert ALONE.shared_clock(float) is float
     assert ALONE.sent == 0
 
 
 @pytest.mark.parametrize(
-    ("environment", "words"),
+    "environment",
     [
-        ({**TORCHRUN, "ACCELERATE_USE_DEEPSPEED": "true"}, "WORLD_SIZE is 4, and it was not torchrun that started"),
-        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is 2, and it was not torchrun .*: start the run with torchrun"),
-        ({"WORLD_SIZE": "many"}, "WORLD_SIZE is many, and it was not torchrun"),
-        ({**TORCHRUN, "RANK": "4"}, "it was not torchrun"),
-        ({**TORCHRUN, "LOCAL_WORLD_SIZE": "8"}, "it was not torchrun"),
-        ({**TORCHRUN, "MASTER_PORT": "http"}, "it was not torchrun"),
+        {**TORCHRUN, "ACCELERATE_USE_DEEPSPEED": "true"},
+        {"WORLD_SIZE": "2"},
+        {"WORLD_SIZE": "many"},
+        *({**TORCHRUN, **odd} for odd in ({"RANK": "4"}, {"LOCAL_WORLD_SIZE": "8"}, {"MASTER_PORT": "http"})),
     ],
 )
-def test_a_launch_of_another_kind_is_refused(environment: dict[str, str], words: str):
+def test_a_launch_of_another_kind_is_refused(environment: dict[str, str]):
+    words = f"WORLD_SIZE is {environment['WORLD_SIZE']}, and it was not torchrun .*: start the run with torchrun"
     with pytest.raises(RequestError, match=words):
         processes.find_launch(environment)
 
 
 def test_more_processes_than_cards_are_refused(monkeypatch: pytest.MonkeyPatch):
-    import torch
-
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     with pytest.raises(RequestError, match=r"2 processes on this machine, and 1 card: .* --nproc-per-node 1 at most"):
         processes.take_a_card(processes.find_launch(TORCHRUN))  # type: ignore[arg-type]
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     processes.take_a_card(processes.find_launch(TORCHRUN))  # type: ignore[arg-type]
-    import os
-
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "5"
 
 
 def test_a_backend_that_several_processes_were_not_run_with_is_refused(monkeypatch: pytest.MonkeyPatch):
-    from lite_selfplay.config import ModelSection
-    from lite_selfplay.runs import build
-
     monkeypatch.setattr(build, "chosen", lambda section: "unsloth")
     build.require_shareable(ALONE, ModelSection(name="tiny"))
     with pytest.raises(RequestError, match="2 processes have not been tried with the Unsloth backend"):

@@ -21,27 +21,21 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixture
 @pytest.mark.long
 def test_a_step_of_agon_on_the_real_model(tmp_path: Path):
     said: list[str] = []
+    sizes = {"steps": 1, "group_size": 4, "problems_per_step": 2, "max_completion_tokens": 32}
     run = train(
         RunConfig(
             game="agon",
             model="smollm2-135m",
             tasks="stories:max=10",
-            steps=1,
-            group_size=4,
-            problems_per_step=2,
-            max_completion_tokens=32,
             cold_start={"enabled": True, "steps": 6, "examples_per_step": 2, "lr": 1e-3},
             seats={"*": {"lr": 1e-4}},
+            run={**sizes, "seed": 1, "dir": tmp_path / "run"},  # a seed with which rewards differ in a group
             preflight=False,
-            seed=1,  # with which rewards differ in a group
-            run_dir=tmp_path / "run",
         ),
         progress=said.append,
     )
-    for line in said:
-        if "loss " in line and "->" in line:
-            first, last = (float(text) for text in line.rpartition("loss ")[2].split(" -> "))
-            assert last < 0.8 * first
+    losses = [line.rpartition("loss ")[2].split(" -> ") for line in said if "loss " in line and "->" in line]
+    assert [float(last) < 0.8 * float(first) for first, last in losses] == [True, True]  # of both seats
     rows = run.metrics_rows()
     assert [row["step"] for row in rows] == [1]
     before = run.path / "checkpoints" / "step-0" / "adapters"
@@ -56,38 +50,31 @@ def test_a_step_of_agon_on_the_real_model(tmp_path: Path):
     assert not any("<|im_" in row["text"] for row in completions)
 
 
-def test_greedy_text_and_log_probabilities_of_the_real_model_are_those_of_transformers():
+@pytest.mark.parametrize("seat", ["A", pytest.param("base", marks=pytest.mark.long)])
+def test_greedy_text_and_log_probabilities_of_the_real_model_are_those_of_transformers(seat: str):
     model = resolve("smollm2-135m")
-    chat = Chat.load(model.path, "off")
+    chat, section = Chat.load(model.path, "off"), ModelSection(name="smollm2-135m", precision="fp32")
     seats = {"A": SeatConfig(init="gaussian", init_std=0.02), "B": SeatConfig()}
-    backend = TransformersBackend(
-        model.path,
-        ModelSection(name="smollm2-135m", precision="fp32"),
-        seats,
-        seed=0,
-        eos_ids=chat.eos_ids,
-    )
+    backend = TransformersBackend(model.path, section, seats, seed=0, eos_ids=chat.eos_ids)
     asked = ("What is 3 + 4?", "What is 3 + 40 - 8? Think step by step.")
     prompts = [list(chat.encode(text).ids) for text in asked]
-    for seat in ("A", "base"):
-        said = backend.generate(
-            GenerationRequest(seat, prompts, 2, Sampling(temperature=0.0, max_tokens=12), [[0, 1]] * 2)
-        )
-        for prompt, group in zip(prompts, said, strict=True):
-            with torch.no_grad(), backend.adapters.speaking(seat):
-                theirs = backend.adapters.model.generate(
-                    input_ids=torch.tensor([prompt]),
-                    attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-                    max_new_tokens=12,
-                    do_sample=False,
-                    eos_token_id=list(chat.eos_ids),
-                    pad_token_id=chat.pad_id,
-                )[0, len(prompt) :].tolist()
-            assert [out.token_ids for out in group] == [theirs, theirs]
-        drawn = backend.generate(GenerationRequest(seat, prompts, 2, Sampling(max_tokens=12), [[1, 2], [3, 4]]))
-        rows = [(prompt, out.token_ids) for prompt, group in zip(prompts, drawn, strict=True) for out in group]
-        scores = backend.score(seat, rows, 1.0)
-        outs = [out for group in drawn for out in group]
-        for out, score in zip(outs, scores, strict=True):
-            assert near(out.logprobs, score.logprobs, 2e-5)
-        assert len({tuple(out.token_ids) for out in outs}) > 2
+    greedy = Sampling(temperature=0.0, max_tokens=8)
+    said = backend.generate(GenerationRequest(seat, prompts, 2, greedy, [[0, 1]] * 2))
+    for prompt, group in zip(prompts, said, strict=True):
+        with torch.no_grad(), backend.adapters.speaking(seat):
+            theirs = backend.adapters.model.generate(
+                input_ids=torch.tensor([prompt]),
+                attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+                max_new_tokens=8,
+                do_sample=False,
+                eos_token_id=list(chat.eos_ids),
+                pad_token_id=chat.pad_id,
+            )[0, len(prompt) :].tolist()
+        assert [out.token_ids for out in group] == [theirs, theirs]
+    drawn = backend.generate(GenerationRequest(seat, prompts, 2, Sampling(max_tokens=8), [[1, 2], [3, 4]]))
+    rows = [(prompt, out.token_ids) for prompt, group in zip(prompts, drawn, strict=True) for out in group]
+    scores = backend.score(seat, rows, 1.0)
+    outs = [out for group in drawn for out in group]
+    for out, score in zip(outs, scores, strict=True):
+        assert near(out.logprobs, score.logprobs, 2e-5)
+    assert len({tuple(out.token_ids) for out in outs}) > 2

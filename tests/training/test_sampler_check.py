@@ -1,7 +1,7 @@
 """The sampler's check: arithmetic by hand, steps that other weights had sampled, and runs in which all is well."""
 
-import dataclasses
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +28,27 @@ from lite_selfplay.training.sampler_check import (
     spread,
     usual_gap,
 )
+from tests.made import same_weights
 from tests.made_runs import read_lines, saved_steps
 
-PRECISIONS = ("fp32", "bf16", "4bit")
 
-
-# Arithmetic
-
-
-def test_a_mean_gap_by_hand():
+def test_gaps_by_hand():
     # |-1 + 1.5| + |-2 + 1| + |-3 + 3| over three tokens.
     assert mean_gap([((-1.0, -2.0), (-1.5, -1.0)), ((-3.0,), (-3.0,))]) == pytest.approx(0.5)
     assert mean_gap([]) is None
     with pytest.raises(ValueError, match="zip"):
         mean_gap([((-1.0,), (-1.0, -2.0))])
+    # One token in twenty may differ by anything.
+    noted, own = [-1.0] * 40, [-1.0] * 38 + [-12.0, -13.0]
+    assert mean_gap([(noted, own)]) == pytest.approx(23 / 40)
+    assert usual_gap([(noted, own)]) == 0.0
+    assert usual_gap([(noted, [*own[:37], -2.0, -12.0, -13.0])]) == pytest.approx(1 / 38)
+    assert usual_gap([([-1.0], [-4.0])]) == 3.0  # too few to leave one out
+    assert usual_gap([]) is None
+    # Only rows that are compared count.
+    rows = [(LossRow(Completion("", "", (5,), (7, 7), (-1.0, -2.0), "eos", "A", 0, Sampling()), 1.0), [-1.5, -2.0])]
+    assert Agreement("solver", "A", rows=rows).gap == pytest.approx(0.25)
+    assert Agreement("solver", "A", compared=False, rows=rows).gap is Agreement("solver", "A").gap is None
 
 
 def test_evenly_spaced():
@@ -64,28 +71,6 @@ def test_a_sign_test_by_hand():
     # Where both say the same there is nothing to tell, and those that are further never win.
     assert not explained_better([0.0] * 100, [1.0] * 100, [1.0] * 100)
     assert not explained_better([0.0] * 100, [0.5] * 100, [1.0] * 100)
-
-
-def said(logprobs: list[float], *, temperature: float = 1.0) -> LossRow:
-    sampling = Sampling(temperature=temperature)
-    return LossRow(Completion("", "", (5, 6), (7,) * len(logprobs), logprobs, "eos", "A", 0, sampling), 1.0)
-
-
-def test_only_rows_that_are_compared_count_in_the_gap():
-    rows = [(said([-1.0, -2.0]), [-1.5, -2.0])]
-    assert Agreement("solver", "A").gap is None
-    assert Agreement("solver", "A", compared=False, rows=rows).gap is None
-    assert Agreement("solver", "A", rows=rows).gap == pytest.approx(0.25)
-
-
-def test_one_token_in_twenty_may_differ_by_anything():
-    noted = [-1.0] * 40
-    own = [-1.0] * 38 + [-12.0, -13.0]
-    assert mean_gap([(noted, own)]) == pytest.approx(23 / 40)
-    assert usual_gap([(noted, own)]) == 0.0
-    assert usual_gap([(noted, [*own[:37], -2.0, -12.0, -13.0])]) == pytest.approx(1 / 38)
-    assert usual_gap([([-1.0], [-4.0])]) == 3.0  # too few to leave one out
-    assert usual_gap([]) is None
 
 
 # Against a backend
@@ -141,48 +126,30 @@ def test_the_base_is_asked_about_a_few_rows_and_their_first_tokens(make_backend:
     assert check.step_gap(agreement) == pytest.approx(agreement.base_gap, rel=1e-4)
 
 
-def test_the_step_of_every_seat_is_measured_in_each_of_its_roles(tmp_path: Path):
-    run = train(
-        RunConfig(
-            game="agon",
-            model={"name": "tiny", "precision": "fp32"},
-            tasks="letters",
-            steps=4,
-            group_size=16,
-            max_completion_tokens=10,
-            seed=1,
-            preflight=False,
-            run_dir=tmp_path / "run",
-        )
-    )
-    streams = [(role, stream) for row in run.metrics_rows() for role, stream in row["streams"].items()]
-    measured = {(stream["seat"], role) for role, stream in streams if stream["step_gap"] is not None}
-    assert measured == {(seat, role) for seat in "AB" for role in ("drafter", "challenger")}
-
-
 @pytest.mark.parametrize(("precision", "temperature"), [("fp32", 1.0), ("bf16", 0.6), ("4bit", 1.0)])
 def test_whose_weights_sampled_is_found_out(make_backend: Callable[..., Any], precision: str, temperature: float):
     backend = make_backend(precision, eos_ids=[300])
-    adapters = backend.adapters
-    check = SamplerCheck(backend)
-    own = agreement_of(backend, spoken(backend, "A", 8, 24, temperature))
+    adapters, check = backend.adapters, SamplerCheck(backend)
+
+    def said_by(name: str) -> Agreement:
+        return agreement_of(backend, spoken(backend, name, 8, 24, temperature))
+
+    own = said_by("A")
     assert own.gap < check.bounds.most / 5
     check.judge([own])
-
     for name, called in ((BASE, "the base"), ("B", "seat B")):
-        with pytest.raises(
-            OffPolicyError, match=rf"^the completions of drafter \(seat A\) come from .* those of {called}$"
-        ):
-            check.judge([agreement_of(backend, spoken(backend, name, 8, 24, temperature))])
+        says = rf"^the completions of drafter \(seat A\) come from .* those of {called}$"
+        with pytest.raises(OffPolicyError, match=says):
+            check.judge([said_by(name)])
 
     adapters.snapshot("A", "yesterday")
     check.before["A"] = adapters.state("A")
     adapters.load_state("A", {key: value * 1.1 for key, value in adapters.state("A").items()})
     today = adapters.state("A")
     with pytest.raises(OffPolicyError, match="those of seat A before its last update"):
-        check.judge([agreement_of(backend, spoken(backend, "yesterday", 8, 24, temperature))])
-    assert all((adapters.state("A")[key] == today[key]).all() for key in today)  # put back as they are
-    check.judge([agreement_of(backend, spoken(backend, "A", 8, 24, temperature))])
+        check.judge([said_by("yesterday")])
+    assert same_weights(adapters.state("A"), today)  # put back as they are
+    check.judge([said_by("A")])
 
 
 def test_rounding_is_measured_on_the_base(make_backend: Callable[..., Any]):
@@ -194,43 +161,34 @@ def test_rounding_is_measured_on_the_base(make_backend: Callable[..., Any]):
     assert check.bounds.rounding == pytest.approx(max(1.5 * floor, 0.01))
     assert check.bounds.most == 0.1  # five times that is less
     # Larger models round more: the bounds follow, up to what no rounding makes.
-    score = backend.score
+    score, shift = backend.score, 0.08
 
-    def shifted(shift: float) -> Callable[..., Any]:
-        def scores(*arguments: Any) -> Any:
-            return [
-                dataclasses.replace(found, logprobs=[value + shift for value in found.logprobs])
-                for found in score(*arguments)
-            ]
+    def shifted(*arguments: Any) -> Any:
+        return [replace(found, logprobs=[p + shift for p in found.logprobs]) for found in score(*arguments)]
 
-        return scores
-
-    backend.score = shifted(0.08)
+    backend.score = shifted
     found = check.calibrate([10, 11, 12])
     assert found == pytest.approx(0.08, abs=max(floor, 1e-3))
     assert check.bounds == Tolerance(pytest.approx(1.5 * found), pytest.approx(5 * found))
-    backend.score = shifted(0.6)
+    shift = 0.6
     with pytest.raises(TrainingError, match=r"do not agree on the base's own completions: 0\.6"):
         SamplerCheck(backend).calibrate([10, 11, 12])
 
 
 def test_where_memory_runs_out_fewer_rows_are_read_and_at_last_none(make_backend: Callable[..., Any]):
     backend = make_backend(eos_ids=[300])
-    score = backend.score
+    score, rows_at_once = backend.score, 3
 
-    def limited(rows_at_once: int) -> Callable[..., Any]:
-        def scores(name: str, rows: Any, temperature: float) -> Any:
-            if len(rows) > rows_at_once:
-                raise torch.OutOfMemoryError("CUDA out of memory")
-            return score(name, rows, temperature)
-
-        return scores
+    def limited(name: str, rows: Any, temperature: float) -> Any:
+        if len(rows) > rows_at_once:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return score(name, rows, temperature)
 
     whole, check = SamplerCheck(backend).calibrate([10, 11, 12]), SamplerCheck(backend)
-    backend.score = limited(3)
+    backend.score = limited
     assert check.calibrate([10, 11, 12]) == pytest.approx(whole, rel=0.5)
     agreement = agreement_of(backend, spoken(backend, "A", 8, 24))
-    backend.score = limited(0)
+    rows_at_once = 0
     assert check.calibrate([10, 11, 12]) == 0.0
     check.measure_base([agreement])
     assert agreement.base_gap is None
@@ -239,34 +197,19 @@ def test_where_memory_runs_out_fewer_rows_are_read_and_at_last_none(make_backend
 
 def test_what_no_weights_explain_is_refused_beyond_the_bound_alone(make_backend: Callable[..., Any]):
     backend = make_backend(eos_ids=[300])
-    check = SamplerCheck(backend)
-    rows = spoken(backend, "A", 8, 24)
+    check, rows, bounds = SamplerCheck(backend), spoken(backend, "A", 8, 24), BOUNDS["float32"]
 
-    def off_by(shift: float) -> Agreement:
-        moved = [
-            dataclasses.replace(row, completion=dataclasses.replace(
-                row.completion, logprobs=[value + shift for value in row.completion.logprobs]
-            ))
-            for row in rows
-        ]  # fmt: skip
+    def off_by(shift: float, **other: Any) -> Agreement:
+        noted = [{**other, "logprobs": [p + shift for p in row.completion.logprobs]} for row in rows]
+        moved = [replace(row, completion=replace(row.completion, **n)) for row, n in zip(rows, noted, strict=True)]
         return agreement_of(backend, moved)
 
-    bounds = BOUNDS["float32"]
     check.judge([off_by(bounds.rounding * 2)])
     check.judge([off_by(bounds.most * 0.9)])
     with pytest.raises(OffPolicyError, match="no other weights at hand explain them"):
         check.judge([off_by(bounds.most * 1.1)])
-
-
-def test_a_sampler_of_another_temperature_is_found_out(make_backend: Callable[..., Any]):
-    backend = make_backend(eos_ids=[300])
-    cold = Sampling(temperature=0.7, max_tokens=24)
-    rows = [
-        dataclasses.replace(row, completion=dataclasses.replace(row.completion, sampling=cold))
-        for row in spoken(backend, "A", 8, 24, temperature=1.0)
-    ]
-    with pytest.raises(OffPolicyError):
-        SamplerCheck(backend).judge([agreement_of(backend, rows)])
+    with pytest.raises(OffPolicyError):  # a sampler of another temperature
+        check.judge([off_by(0.0, sampling=Sampling(temperature=0.7, max_tokens=24))])
 
 
 # Runs
@@ -275,22 +218,16 @@ VARIED = Path(__file__).parents[1] / "varied_reward.py"
 """A reward by which hardly two completions of a group are alike, so that every step moves both seats."""
 
 
-def config(folder: Path, precision: str, steps: int, **values: Any) -> RunConfig:
+def config(folder: Path, precision: str, steps: int, save_every: int = 100) -> RunConfig:
+    sizes = {"steps": steps, "save_every": save_every, "group_size": 4, "problems_per_step": 2}
     return RunConfig(
-        **{
-            "game": "agon",
-            "model": "tiny",
-            "tasks": "letters",
-            "precision": precision,
-            "group_size": 4,
-            "problems_per_step": 2,
-            "seed": 1,
-            "reward": f"{VARIED}:varied",
-            "seats": {"*": {"schedule": "constant", "warmup": 0.0}},
-            "preflight": False,
-            "run": {"steps": steps, "dir": str(folder), "save_every": 1},
-            **values,
-        }
+        game="agon",
+        model={"name": "tiny", "precision": precision},
+        tasks="letters",
+        seats={"*": {"schedule": "constant", "warmup": 0.0}},
+        run={**sizes, "dir": str(folder), "max_completion_tokens": 12, "seed": 1},
+        reward=f"{VARIED}:varied",
+        preflight=False,
     )
 
 
@@ -306,7 +243,7 @@ def mislead(monkeypatch: pytest.MonkeyPatch, how: str, first: int) -> None:
         if request.seat != "A" or adapters.updates["A"] < first:
             return honest(self, request)
         if how != "yesterday's":
-            return honest(self, dataclasses.replace(request, seat=how))
+            return honest(self, replace(request, seat=how))
         now = adapters.state("A")
         adapters.load_state("A", seen[-2])
         try:
@@ -321,34 +258,31 @@ def mislead(monkeypatch: pytest.MonkeyPatch, how: str, first: int) -> None:
     ("how", "called", "precision"),
     [
         pytest.param(BASE, "the base", "fp32", marks=pytest.mark.long),
-        ("B", "seat B", "bf16"),
+        pytest.param("B", "seat B", "bf16", marks=pytest.mark.long),
         ("yesterday's", "seat A before its last update", "4bit"),
     ],
-    ids=["the base", "the other seat", "yesterday's weights"],
 )
-def test_a_run_whose_rollouts_come_from_other_weights_moves_nothing_and_stops(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str, called: str, precision: str
-):
+def test_rollouts_of_other_weights_stop_a_run(monkeypatch: Any, tmp_path: Path, how: str, called: str, precision: str):
+    """It moves nothing, whole steps are skipped, and it is saved as it was before them."""
     mislead(monkeypatch, how, first=3)
     with pytest.raises(TrainingError, match="3 steps in a row could not be trained on") as stopped:
-        train(config(tmp_path / "run", precision, 8))
+        train(config(tmp_path / "run", precision, 8, save_every=1))
     assert called in str(stopped.value)
     assert "model.fast_inference" in str(stopped.value)
     rows = read_lines(tmp_path / "run" / "metrics.jsonl")
     assert [row["sampler_what"] is not None for row in rows] == [False] * 3 + [True] * 3
-    assert all(row["seats"]["A"]["updates"] == 3 for row in rows[2:])
-    assert all(row["seats"]["B"]["updates"] == 3 for row in rows[2:])  # whole steps are skipped
-    assert rows[-1]["skipped_steps"] == 3
-    assert rows[-1]["nonfinite"] == 0
+    assert all(row["seats"][seat]["updates"] == 3 for row in rows[2:] for seat in "AB")  # whole steps are skipped
+    assert (rows[-1]["skipped_steps"], rows[-1]["nonfinite"]) == (3, 0)
     (stream,) = [stream for stream in rows[3]["streams"].values() if stream["seat"] == "A"]
     assert stream["sampler_gap"] > 2 * max(s["sampler_gap"] for row in rows[:3] for s in row["streams"].values())
     assert stream["rows_trained"] == 0
     assert saved_steps(tmp_path / "run")[-1] == 3
 
 
-@pytest.mark.parametrize(
-    ("precision", "steps"), [("4bit", 8), *(pytest.param(name, 300, marks=pytest.mark.long) for name in PRECISIONS)]
-)
+LONG = [pytest.param(name, 300, marks=pytest.mark.long) for name in ("fp32", "bf16", "4bit")]
+
+
+@pytest.mark.parametrize(("precision", "steps"), [("4bit", 8), *LONG])
 def test_a_sound_run_is_let_alone(tmp_path: Path, precision: str, steps: int):
     train(config(tmp_path / "run", precision, steps))
     rows = read_lines(tmp_path / "run" / "metrics.jsonl")
@@ -356,9 +290,10 @@ def test_a_sound_run_is_let_alone(tmp_path: Path, precision: str, steps: int):
     gaps = sorted(stream["sampler_gap"] for stream in seen)[: len(seen) - len(seen) // 100]  # a rare token apart
     assert len(gaps) > steps  # of two streams a step; those without variance never reach the model
     assert all(row["sampler_what"] is None for row in rows)
+    stepped = {(s["seat"], role) for row in rows for role, s in row["streams"].items() if s["step_gap"] is not None}
+    assert stepped == {(seat, role) for seat in "AB" for role in ("drafter", "challenger")}
     section = ModelSection(name="tiny", precision=precision)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     bounds = BOUNDS[str(compute_dtype(section, device)).removeprefix("torch.")]
-    print(f"{precision}: {steps} steps, the largest gap {max(gaps):.2g} nats a token, bound {bounds.rounding:g}")
     assert max(gaps) < bounds.most / 5
     assert min(stream["base_gap"] for stream in seen[-2:]) > 20 * max(gaps)  # so it would have been seen

@@ -20,10 +20,11 @@ from tests.near import near
 
 @pytest.fixture
 def table(make_backend: Callable[..., Any], tiny_path: Path, tmp_path: Path) -> LiveTable:
-    config = RunConfig(
-        game="agon", model="tiny", roles={"drafter": {"temperature": 0.8}}, run={"max_prompt_tokens": 80}
+    given = {"roles": {"drafter": {"temperature": 0.8}}, "run": {"max_prompt_tokens": 80}}
+    loaded, config = (
+        Loaded(Chat.load(tiny_path), make_backend(), Verifier()),
+        RunConfig(game="agon", model="tiny", **given),
     )
-    loaded = Loaded(Chat.load(tiny_path), make_backend(), Verifier())
     found = LiveTable(loaded, {}, config, max_completion_tokens=6, folder=tmp_path / "own")
     found.open(0, {"drafter": "A"})
     return found
@@ -83,10 +84,7 @@ class Ending(Game):
     roles = ("player",)
     open_ended = True
     default_tasks = "letters"
-
-    def __init__(self, *arguments: Any, **sizes: Any):
-        super().__init__(*arguments, **sizes)
-        self.done = 0
+    done = 0
 
     def over(self) -> bool:
         return self.done == 4
@@ -112,18 +110,16 @@ class Ending(Game):
 
 
 @pytest.fixture
-def ending(monkeypatch: pytest.MonkeyPatch) -> None:
+def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., RunConfig]:
+    """A run of that game: `config(steps=2)`."""
     monkeypatch.setitem(GAMES.known, "ending", lambda: Ending)
+    small = {"model": "tiny", "precision": "fp32", "max_completion_tokens": 8, "run_dir": str(tmp_path / "run")}
+    return lambda **more: RunConfig(game="ending", **small, **more)
 
 
-def config(folder: Path, **more: Any) -> RunConfig:
-    small = {"model": "tiny", "precision": "fp32", "max_completion_tokens": 8, "run_dir": str(folder)}
-    return RunConfig(game="ending", **small, **more)
-
-
-def test_a_game_that_ends_by_itself(ending: None, tmp_path: Path):
+def test_a_game_that_ends_by_itself(config: Callable[..., RunConfig]):
     lines: list[str] = []
-    run = train(config(tmp_path / "run", eval_tasks="letters", eval_limit=2), progress=lines.append)
+    run = train(config(eval_tasks="letters", eval_limit=2), progress=lines.append)
     rows = run.metrics_rows()
     assert [row.get("over") for row in rows] == [None, None, None, True]
     assert rows[-1]["skipped_steps"] == 0  # what only plays is no step that was skipped
@@ -137,12 +133,9 @@ def test_a_game_that_ends_by_itself(ending: None, tmp_path: Path):
     assert len(resume(run.path).metrics_rows()) == 4  # there is nothing left to play
 
 
-def test_fewer_steps_than_the_game_has(ending: None, tmp_path: Path):
-    run = train(config(tmp_path / "run", steps=2))
+def test_fewer_steps_than_the_game_has_but_no_minutes(config: Callable[..., RunConfig]):
+    run = train(config(steps=2))
     assert len(run.metrics_rows()) == 2
     assert len(resume(run.path, steps=50).metrics_rows()) == 4
-
-
-def test_minutes_are_not_for_a_game_that_ends_by_itself(ending: None, tmp_path: Path):
     with pytest.raises(ConfigError, match="ends by itself"):
-        train(config(tmp_path / "run", minutes=5))
+        train(config(minutes=5))

@@ -26,13 +26,8 @@ def row(prompt: int = 4, tokens: int = 4, temperature: float = 1.0, advantage: f
     return LossRow(completion(prompt, tokens, temperature), advantage)
 
 
-ROWS = st.lists(
-    st.builds(
-        row, st.integers(1, 20), st.integers(1, 20), st.sampled_from([0.7, 1.0]), st.sampled_from([-1.0, 0.0, 0.5])
-    ),
-    min_size=1,
-    max_size=12,
-)
+A_ROW = st.builds(row, *[st.integers(1, 20)] * 2, st.sampled_from([0.7, 1.0]), st.sampled_from([-1.0, 0.0, 0.5]))
+ROWS = st.lists(A_ROW, min_size=1, max_size=12)
 # An entropy term, so that rows without advantage stay.
 ANY_LOSS = st.sampled_from([RoleConfig(loss=loss, entropy=0.01) for loss in ("grpo", "dr_grpo", "dapo", "sequence")])
 
@@ -43,11 +38,12 @@ def test_scales_by_hand(loss, scales):
     rows = [row(tokens=2), row(tokens=6), row(tokens=2)]
     micros = microbatches(rows, "A", RoleConfig(loss=loss), token_budget=20, way=Way.WHOLE)
     assert [[r.tokens for r in micro.rows] for micro in micros] == [[2, 2], [6]]
-    assert [micro.scale for micro in micros] == scales
-    assert [micro.row_share for micro in micros] == [2 / 3, 1 / 3]
-    assert [micro.token_share for micro in micros] == [0.4, 0.6]
-    assert [micro.stream_tokens for micro in micros] == [10, 10]
-    assert [micro.tokens for micro in micros] == [4, 6]
+    assert [
+        (micro.scale, micro.row_share, micro.token_share, micro.stream_tokens, micro.tokens) for micro in micros
+    ] == [
+        (scales[0], 2 / 3, 0.4, 10, 4),
+        (scales[1], 1 / 3, 0.6, 10, 6),
+    ]
 
 
 @settings(deadline=None)
@@ -76,24 +72,18 @@ def test_rows_of_one_prompt_stay_together_where_that_is_cheaper():
     assert len(microbatches(rows, "A", PLAIN, token_budget=2 * 49 + 8 * 6, way=Way.WHOLE)) == 4
 
 
-def test_a_row_larger_than_the_budget_is_alone():
-    micros = microbatches([row(tokens=1), row(tokens=100), row(tokens=1)], "A", PLAIN, token_budget=10, way=Way.WHOLE)
-    assert [len(micro.rows) for micro in micros] == [2, 1]
+def test_padding_counts_and_a_row_larger_than_the_budget_is_alone():
+    def sizes(rows: list[LossRow], budget: int) -> list[int]:
+        return [len(micro.rows) for micro in microbatches(rows, "A", PLAIN, token_budget=budget, way=Way.WHOLE)]
+
+    assert sizes([row(tokens=1), row(tokens=100), row(tokens=1)], 10) == [2, 1]
+    two = [row(prompt=10, tokens=1), row(prompt=1, tokens=5)]  # of 11 and 6 tokens: 2 * 11 together
+    assert (sizes(two, 21), sizes(two, 22)) == ([1, 1], [2])
 
 
-def test_padding_counts():
-    # Rows of 11 and of 6 tokens take 2 * 11 together.
-    rows = [row(prompt=10, tokens=1), row(prompt=1, tokens=5)]
-    assert len(microbatches(rows, "A", PLAIN, token_budget=21, way=Way.WHOLE)) == 2
-    assert len(microbatches(rows, "A", PLAIN, token_budget=22, way=Way.WHOLE)) == 1
-
-
-def test_the_most_tokens_are_those_of_the_whole_stream():
+def test_the_most_tokens_are_those_of_the_whole_stream_and_greedy_rows_are_read_at_temperature_one():
     rows = [LossRow(completion(max_tokens=8), 1.0), LossRow(completion(tokens=6, max_tokens=32), 1.0)]
     assert [micro.max_tokens for micro in microbatches(rows, "A", PLAIN, token_budget=1, way=Way.PACKED)] == [32, 32]
-
-
-def test_greedy_rows_are_read_at_temperature_one():
     (greedy,) = microbatches([row(temperature=0.0)], "B", PLAIN, token_budget=100, way=Way.PACKED)
     assert (greedy.seat, greedy.role, greedy.temperature) == ("B", PLAIN, 1.0)
 
@@ -114,49 +104,42 @@ def test_rows_without_a_gradient_count_in_the_shares_and_never_reach_the_model()
     assert micro.scale * 1.0 == pytest.approx(sum(r.advantage for r in rows) / 3)
 
 
-KL = RoleConfig(beta=0.1)
+EARNED = [[1.0, 2.0], [None, -1.0], [None]]
 
 
 @pytest.mark.parametrize(
     ("role", "options", "earned", "rows"),
     [
         # By tokens: 0 has none to learn from, 2 is masked, 1 was cut off, 5 is of a group that was dropped.
-        (PLAIN, {}, [[1.0, 2.0], [None, -1.0], [None]], [[(3, 1.0, None)], [(1, -1.0, None)]]),
-        (KL, {}, [[1.0, 2.0], [None, -1.0], [None]], [[(3, 1.0, None)], [(1, -1.0, None)], [(5, 0.0, None)]]),
+        (PLAIN, {}, EARNED, [[(3, 1.0, None)], [(1, -1.0, None)]]),
+        (RoleConfig(beta=0.1), {}, EARNED, [[(3, 1.0, None)], [(1, -1.0, None)], [(5, 0.0, None)]]),
         (RoleConfig(mask_truncated=True), {}, [[1.0, 2.0], [None, None], [None]], [[(3, 1.0, None)]]),
         # Another program sampled: the ratio is to what it noted.
-        (PLAIN, {"elsewhere": True}, [[1.0, 2.0], [None, -1.0], [None]], [[(3, 1.0, 3)], [(1, -1.0, 1)]]),
+        (PLAIN, {"elsewhere": True}, EARNED, [[(3, 1.0, 3)], [(1, -1.0, 1)]]),
     ],
-    ids=["plain", "with a KL term", "without truncated ones", "sampled elsewhere"],
 )
 def test_rows_are_the_samples_in_a_term_that_have_a_token(role, options, earned, rows):
     def sample(tokens: int, **values) -> Sample:
         return Sample(replace(completion(tokens=tokens), stop="length" if tokens == 1 else "eos"), 0.0, **values)
 
     groups = [Group([sample(3), sample(0)]), Group([sample(2, masked=True), sample(1)]), Group([sample(5)])]
-    found, kept = rows_of(Stream("r", groups), [[1.0, 2.0], [None, -1.0], [None]], role, **options)
+    found, kept = rows_of(Stream("r", groups), EARNED, role, **options)
     assert found == earned
     assert [[(r.tokens, r.advantage, r.old and len(r.old)) for r in group] for group in kept] == rows
+    with pytest.raises(ValueError, match="zip"):
+        rows_of(Stream("r", groups), [[1.0, 1.0]], role, **options)
 
 
 def test_a_stream_in_parts_by_hand():
-    def named(*groups):
-        return [[row(tokens=n) for n in group] for group in groups]
-
-    def lengths(groups, count):
-        return [[r.tokens for r in part] for part in parts(groups, count)]
+    def lengths(groups: list[list[int]], count: int) -> list[list[int]]:
+        rows = [[row(tokens=n) for n in group] for group in groups]
+        return [[r.tokens for r in part] for part in parts(rows, count)]
 
     # Groups stay whole: of five in two parts, two and three; of three in two, one and two.
-    assert lengths(named([1, 2], [3, 4], [5, 6], [7, 8], [9, 10]), 2) == [[1, 2, 3, 4], [5, 6, 7, 8, 9, 10]]
-    assert lengths(named([1, 2], [3], [4, 5, 6]), 2) == [[1, 2], [3, 4, 5, 6]]
+    assert lengths([[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]], 2) == [[1, 2, 3, 4], [5, 6, 7, 8, 9, 10]]
+    assert lengths([[1, 2], [3], [4, 5, 6]], 2) == [[1, 2], [3, 4, 5, 6]]
     # Fewer groups than parts: row by row. Fewer rows than parts: some are empty.
-    assert lengths(named([1, 2, 3, 4]), 2) == [[1, 2], [3, 4]]
-    assert lengths(named([1, 2], [3]), 5) == [[], [1], [], [2], [3]]
-    assert lengths(named([1, 2], [3]), 1) == [[1, 2, 3]]
+    assert lengths([[1, 2, 3, 4]], 2) == [[1, 2], [3, 4]]
+    assert lengths([[1, 2], [3]], 5) == [[], [1], [], [2], [3]]
+    assert lengths([[1, 2], [3]], 1) == [[1, 2, 3]]
     assert lengths([], 2) == [[], []]
-
-
-def test_advantages_must_match_the_stream():
-    stream = Stream("r", [Group([Sample(completion(), 0.0)])])
-    with pytest.raises(ValueError, match="zip"):
-        rows_of(stream, [[1.0, 1.0]], PLAIN)
