@@ -64,7 +64,7 @@ def test_the_catalogue_has_no_other_architecture():
 
 
 @pytest.mark.parametrize("name", list(CATALOGUE))
-def test_log_probabilities_and_gradients_are_those_of_eager_attention(tmp_path: Path, name: str):
+def test_log_probabilities_and_gradients_are_those_of_eager_attention(tmp_path, name):
     backend = backend_over(folder(tmp_path, CATALOGUE[name]))
     backend.adapters.activate("A")
     found, _ = backend.token_logprobs(Batch.of(ROWS, backend.way()))
@@ -82,7 +82,7 @@ def test_log_probabilities_and_gradients_are_those_of_eager_attention(tmp_path: 
 
 
 @pytest.mark.parametrize("name", list(CATALOGUE))
-def test_a_sampler_notes_what_eager_attention_gives(tmp_path: Path, name: str):
+def test_a_sampler_notes_what_eager_attention_gives(tmp_path, name):
     backend = backend_over(folder(tmp_path, CATALOGUE[name]))
     prompts = [[5, 6, 7, 8, 9, 10, 11, 12, 13, 14], [5, 6, 7]]
     made = backend.generate(asked("A", prompts, max_tokens=12))
@@ -94,7 +94,7 @@ def test_a_sampler_notes_what_eager_attention_gives(tmp_path: Path, name: str):
 
 
 @pytest.mark.parametrize("key", ["attn_logit_softcapping", "sliding_window_size", "use_qk_norm", "alibi"])
-def test_a_key_about_attention_that_nobody_reads_is_refused(tmp_path: Path, key: str):
+def test_a_key_about_attention_that_nobody_reads_is_refused(tmp_path, key):
     path = folder(tmp_path, LlamaConfig)
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, key: None, "use_flash_attn": True}))
@@ -104,7 +104,7 @@ def test_a_key_about_attention_that_nobody_reads_is_refused(tmp_path: Path, key:
         backend_over(path)
 
 
-def test_a_mixture_of_experts_is_refused(tmp_path: Path):
+def test_a_mixture_of_experts_is_refused(tmp_path):
     config = json.loads((folder(tmp_path, Qwen3Config) / "config.json").read_text())
     config |= {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 8}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -113,7 +113,7 @@ def test_a_mixture_of_experts_is_refused(tmp_path: Path):
 
 
 @pytest.mark.parametrize("size", [48, 96, 160])
-def test_rows_that_four_bits_hold_wrongly_are_refused(tmp_path: Path, size: int):
+def test_rows_that_four_bits_hold_wrongly_are_refused(tmp_path, size):
     path = folder(tmp_path, LlamaConfig, hidden_size=size, head_dim=size // 4)
     with pytest.raises(RequestError, match=f"rows of {size} numbers, which 4 bits hold wrongly on a CPU"):
         backend_over(path, "4bit")

@@ -52,9 +52,7 @@ def packed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("scores", [1, 40, 2**20], ids=["a token at a time", "in pieces", "at once"])
 @pytest.mark.parametrize(("heads", "key_heads", "value_size"), [(6, 2, 8), (4, 1, 8), (3, 3, 8), (6, 2, 5)])
-def test_equal_to_attention_row_by_row(
-    heads: int, key_heads: int, value_size: int, scores: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_equal_to_attention_row_by_row(heads, key_heads, value_size, scores, monkeypatch):
     monkeypatch.setattr(module, "SCORES", scores)
     drawn = draw(heads, key_heads, value_size=value_size)
     found, right = (values_and_gradients(attention, *drawn) for attention in (packed, row_by_row))

@@ -49,7 +49,7 @@ def test_a_gated_product_by_hand():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_gated_product_is_that_of_autograd_bit_by_bit(dtype: torch.dtype):
+def test_a_gated_product_is_that_of_autograd_bit_by_bit(dtype):
     gate, up = drawn(2, 5, 12, dtype=dtype), drawn(2, 5, 12, dtype=dtype, seed=1)
     expected = gradients(lambda g, u: nn.functional.silu(g) * u, gate, up)
     assert all(map(torch.equal, gradients(fused.gated, gate, up), expected))
@@ -86,7 +86,7 @@ class WithAnotherPart(LlamaMLP):
 
 
 @pytest.mark.parametrize("kind", [Doubled, WithAnotherPart])
-def test_an_mlp_that_computes_something_else_is_left_alone(kind: type[LlamaMLP]):
+def test_an_mlp_that_computes_something_else_is_left_alone(kind):
     mlp = mlp_of(kind)
     x = drawn(2, 8)
     before = mlp(x)
@@ -121,7 +121,7 @@ def test_a_norm_by_hand():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_norm_stays_the_same_and_its_gradient_that_of_its_formula(dtype: torch.dtype):
+def test_a_norm_stays_the_same_and_its_gradient_that_of_its_formula(dtype):
     norm, ours = llama_norm(dtype), llama_norm(dtype)
     assert fused.fuse_norms(ours) == 1
     x = drawn(2, 5, 6, dtype=dtype)
@@ -143,7 +143,7 @@ def test_a_norm_that_adds_1_to_its_weight_is_left_alone():
 # A base
 
 
-def test_a_base_on_a_cpu_is_fused_whole(make_backend: Callable[..., Any]):
+def test_a_base_on_a_cpu_is_fused_whole(make_backend):
     backend = make_backend("fp32")
     base: Any = backend.adapters.model.get_base_model()
     layers = len(base.model.layers)

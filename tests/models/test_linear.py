@@ -34,7 +34,7 @@ def test_by_hand():
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(7,), (2, 5), (3, 1, 2)])
-def test_values_and_gradients_are_those_of_the_plain_formula(bias: bool, shape: tuple[int, ...]):
+def test_values_and_gradients_are_those_of_the_plain_formula(bias, shape):
     torch.manual_seed(0)
     weight, b = torch.randn(6, 4), torch.randn(6) if bias else None
     down, up = torch.randn(3, 4, requires_grad=True), torch.randn(6, 3, requires_grad=True)
@@ -68,7 +68,7 @@ def test_only_what_asks_for_a_gradient_gets_one_and_the_weight_is_not_kept():
 
 
 @pytest.mark.parametrize("precision", ["4bit-fp32", "4bit-bf16", "fp32", "bf16"])
-def test_a_model_has_the_gradients_that_peft_gives(make_backend: Callable[..., Any], precision: str):
+def test_a_model_has_the_gradients_that_peft_gives(make_backend, precision):
     held, _, multiplied = precision.partition("-")
     backend = make_backend(held, **({"compute_dtype": multiplied} if multiplied else {}))
     ids = torch.randint(10, 200, (3, 12), generator=torch.Generator().manual_seed(0)).to(backend.device)
@@ -187,7 +187,7 @@ def test_a_second_backward_pass_computes_everything_again():
     assert weights.asked[before:].count("into") == 2  # forwards again, and backwards
 
 
-def test_attention_is_kept_as_well(monkeypatch: pytest.MonkeyPatch):
+def test_attention_is_kept_as_well(monkeypatch):
     torch.manual_seed(0)
     q, k, v = (torch.randn(7, heads, 4, requires_grad=True) for heads in (4, 2, 2))
     computed: list[None] = []
@@ -210,9 +210,7 @@ def test_attention_is_kept_as_well(monkeypatch: pytest.MonkeyPatch):
     assert len(computed) == 2 * once
 
 
-def test_an_update_without_its_products_is_that_of_a_base_that_keeps_everything(
-    make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-):
+def test_an_update_without_its_products_is_that_of_a_base_that_keeps_everything(make_backend, monkeypatch):
     rows = [([3, 4, 5], [6, 7, 8, 9]), ([3, 4, 5], [10, 11]), ([12, 13], [14, 15, 16])]
     asked = list[None]()
     expand = transformers.dense_weight

@@ -1,8 +1,6 @@
 """What a run will hold: each part against the memory of real tensors, and by hand."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,9 +60,7 @@ def held(model: Any, *, adapters: bool) -> int:
 @pytest.mark.parametrize(
     ("precision", "compute"), [("4bit", "fp32"), ("4bit", "bf16"), ("bf16", "auto"), ("fp32", "auto")]
 )
-def test_weights_and_adapters_are_those_of_the_loaded_model(
-    make_backend: Callable[..., Any], precision: str, compute: str
-):
+def test_weights_and_adapters_are_those_of_the_loaded_model(make_backend, precision, compute):
     seats = {"A": SeatConfig(rank=4), "B": SeatConfig(rank=6)}
     model = make_backend(precision, seats, compute_dtype=compute).adapters.model
     section = {"name": "tiny", "precision": precision, "compute_dtype": compute}
@@ -86,7 +82,7 @@ def test_keys_and_values_are_those_of_the_cache():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a pretend card's norms keep what autograd's hooks do not see")
 @pytest.mark.parametrize(("compute", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_activations_are_what_a_backward_pass_keeps(make_backend: Callable[..., Any], compute: str, dtype: torch.dtype):
+def test_activations_are_what_a_backward_pass_keeps(make_backend, compute, dtype):
     backend = make_backend("4bit", compute_dtype=compute, gradient_checkpointing=False)
     model = backend.adapters.model.train()
     backend.adapters.activate("A")
@@ -117,26 +113,26 @@ def test_a_part_by_hand():
 
 
 @pytest.mark.parametrize("info", [info for info in known_models() if info.name[-1] != "y"], ids=lambda info: info.name)
-def test_every_model_with_a_short_name_has_its_shape(info: Any):
+def test_every_model_with_a_short_name_has_its_shape(info):
     size, unit = info.size.split()[0][:-1], info.size.split()[0][-1]
     told = float(size) * {"M": 1e6, "B": 1e9}[unit]
     # Names round, and count or leave out embeddings as it suits them.
     assert 0.85 < shape_of(info.name).parameters / told < 1.27
 
 
-def test_the_shape_of_a_folder_is_that_of_its_config(tiny_path: Any):
+def test_the_shape_of_a_folder_is_that_of_its_config(tiny_path):
     assert shape_of(str(tiny_path)) == TINY
 
 
 @pytest.mark.parametrize("config", ['{"hidden_size": 8, "num_attention_heads": 2}', '{"model_type": "t5"', "[]"])
-def test_a_config_that_gives_no_shape_is_refused(tmp_path: Path, config: str):
+def test_a_config_that_gives_no_shape_is_refused(tmp_path, config):
     (tmp_path / "config.json").write_text(config)
     with pytest.raises(ModelNotFoundError, match=r"the configuration of .* does not give the shape of a model"):
         shape_of(str(tmp_path))
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["alone", "beside a vision tower"])
-def test_what_a_config_leaves_out_is_its_architectures_default(tmp_path: Path, nested: bool):
+def test_what_a_config_leaves_out_is_its_architectures_default(tmp_path, nested):
     config: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 3, "intermediate_size": 96, "vocab_size": 100}
     config |= {"num_attention_heads": 4, "num_key_value_heads": 2}
     whole = {"model_type": "gemma3", "text_config": config} if nested else {"model_type": "qwen3", **config}
@@ -208,7 +204,7 @@ def test_what_is_kept_for_the_next_sampling_is_counted_in_the_update():
         ("smollm2-135m", "rtx4090", False),
     ],
 )
-def test_a_card_recomputes_where_its_memory_needs_it(model: str, card: str, wanted: bool):
+def test_a_card_recomputes_where_its_memory_needs_it(model, card, wanted):
     run = config(model=model, run={"microbatch_tokens": 16384})
     shape = shape_of(model)
     found = recomputes(run.model, shape, 2, on_cpu=False, tokens=microbatch_tokens(run.run), memory=CARDS[card].memory)
@@ -220,7 +216,7 @@ def test_a_card_recomputes_where_its_memory_needs_it(model: str, card: str, want
 
 
 @pytest.mark.parametrize(("preset", "card"), [("t4", "t4"), ("consumer-24gb", "rtx4090")])
-def test_presets_of_cards_leave_a_tenth_free(preset: str, card: str):
+def test_presets_of_cards_leave_a_tenth_free(preset, card):
     run = filled_in(RunConfig.of(preset_layer(preset), {"game": {"name": "agon"}}))[0]
     rows = run.run.problems_per_step * run.run.group_size
     load = Load(rows, 512, run.run.max_completion_tokens or 512)
@@ -240,7 +236,7 @@ def test_what_no_setting_mends_is_said():
 
 @settings(deadline=None)
 @given(st.integers(1, 64), st.integers(1, 500), st.integers(1, 500))
-def test_more_in_flight_never_takes_less(rows: int, prompt: int, completion: int):
+def test_more_in_flight_never_takes_less(rows, prompt, completion):
     run = config()
     peaks = [estimate(run, TINY, Load(r, prompt, completion)) for r in (rows, rows + 1)]
     assert peaks[0].updating <= peaks[1].updating
@@ -270,9 +266,7 @@ def test_more_in_flight_never_takes_less(rows: int, prompt: int, completion: int
         (is_lean, "Qwen3-0.6B", "auto", 2, True, False),
     ],
 )
-def test_what_is_recomputed_what_is_kept_and_what_is_lean(
-    asked: Callable[..., bool], model: str | None, setting: Any, compute: int, on_cpu: bool, wanted: bool
-):
+def test_what_is_recomputed_what_is_kept_and_what_is_lean(asked, model, setting, compute, on_cpu, wanted):
     section = ModelSection(name=model or "unknown", gradient_checkpointing=setting)
     assert asked(section, shape_of(model) if model else None, compute, on_cpu=on_cpu) is wanted
 
@@ -298,7 +292,7 @@ def test_logits_that_are_held_at_once():
 
 
 @pytest.mark.parametrize(("rows", "expanded"), [(15, True), (16, False)])
-def test_a_lean_base_holds_no_expanded_weights_while_many_rows_are_sampled(rows: int, expanded: bool):
+def test_a_lean_base_holds_no_expanded_weights_while_many_rows_are_sampled(rows, expanded):
     shape = shape_of("smollm2-135m")
     run = config(model={"name": "smollm2-135m", "precision": "4bit", "compute_dtype": "fp32"})
     told = parts(run, shape, Load(rows, 50, 50), on_cpu=True)

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import trl
@@ -42,7 +41,7 @@ def test_an_installed_package_and_one_that_is_not():
     assert versions(["torch", "no-such-package"]) == {"torch": metadata.version("torch")}
 
 
-def test_damaged_metadata_is_an_unknown_version(monkeypatch: pytest.MonkeyPatch):
+def test_damaged_metadata_is_an_unknown_version(monkeypatch):
     def broken(name: str) -> str:
         raise KeyError("Version")
 
@@ -69,16 +68,14 @@ def test_damaged_metadata_is_an_unknown_version(monkeypatch: pytest.MonkeyPatch)
     ],
     ids=["PyPI", "wheel", "git", "folder"],
 )
-def test_how_to_install_is_true_wherever_it_came_from(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, origin: dict[str, Any] | None, command: str
-):
+def test_how_to_install_is_true_wherever_it_came_from(monkeypatch, tmp_path, origin, command):
     text = None if origin is None else json.dumps(origin)
     monkeypatch.setattr(metadata, "distribution", lambda name: SimpleNamespace(read_text=lambda file: text))
     monkeypatch.setattr(packages, "__file__", str(tmp_path / "site-packages" / "lite_selfplay" / "models" / "x.py"))
     assert packages.install("unsloth,plots") == command
 
 
-def test_in_a_checkout_the_checkout_is_installed(monkeypatch: pytest.MonkeyPatch):
+def test_in_a_checkout_the_checkout_is_installed(monkeypatch):
     root = Path(packages.__file__).parents[2]
     editable = json.dumps({"url": root.as_uri(), "dir_info": {"editable": True}})
     monkeypatch.setattr(metadata, "distribution", lambda name: SimpleNamespace(read_text=lambda file: editable))
@@ -168,9 +165,7 @@ def test_the_libraries_that_are_installed_have_them_all():
     ],
     ids=["an attribute", "a class", "a module"],
 )
-def test_one_that_is_missing_is_said_with_the_version_and_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, missing: Private, called: str
-):
+def test_one_that_is_missing_is_said_with_the_version_and_what_to_install(monkeypatch, missing, called):
     monkeypatch.setattr(packages, "PRIVATE", (*PRIVATE, missing))
     with pytest.raises(RequestError) as caught:
         require("trl")
@@ -187,7 +182,7 @@ def test_one_that_a_trainer_lacks_is_said_before_the_first_step(make_backend, ti
         make_loss(make_backend(), RunConfig(game="grpo", model="tiny"), Chat.load(tiny_path).tokenizer, str(tmp_path))
 
 
-def test_a_newer_release_than_was_tried_is_named_once_and_an_older_one_is_not_let_in(monkeypatch: pytest.MonkeyPatch):
+def test_a_newer_release_than_was_tried_is_named_once_and_an_older_one_is_not_let_in(monkeypatch):
     assert untried() is None
     versions = {"torch": "2.13.0+cpu", "transformers": "5.24.3", "trl": "1.16.0", "peft": "0.21.9"}
     monkeypatch.setattr(packages.metadata, "version", versions.__getitem__)
@@ -204,7 +199,7 @@ def test_a_newer_release_than_was_tried_is_named_once_and_an_older_one_is_not_le
         assert {str(each) for each in bounds[tried.name]} == {str(e) for e in tried.specifier if e.operator == ">="}
 
 
-def test_a_run_and_an_evaluation_say_so(monkeypatch: pytest.MonkeyPatch):
+def test_a_run_and_an_evaluation_say_so(monkeypatch):
     said: list[str] = []
     progress = Progress()
     monkeypatch.setattr(progress, "say", said.append)

@@ -31,7 +31,7 @@ def two_layers(width: int) -> torch.nn.Module:
     return Base()
 
 
-def test_small_matrices_are_left_to_one_thread_unless_a_number_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_matrices_are_left_to_one_thread_unless_a_number_is_asked_for(monkeypatch):
     before = 3
     torch.set_num_threads(before)
     monkeypatch.setattr(threads, "cores", lambda: 64)
@@ -50,7 +50,7 @@ def test_small_matrices_are_left_to_one_thread_unless_a_number_is_asked_for(monk
     torch.set_num_threads(1)  # as for the whole suite
 
 
-def test_packed_weights_count_as_the_numbers_they_hold() -> None:
+def test_packed_weights_count_as_the_numbers_they_hold():
     base = two_layers(8)
     base.layer.weight = torch.nn.Parameter(torch.zeros(512, 1, dtype=torch.uint8), requires_grad=False)
     assert threads._largest_of_a_layer(base) == 1024
@@ -60,9 +60,7 @@ def test_packed_weights_count_as_the_numbers_they_hold() -> None:
     ("given", "expected"),
     [({}, "1000"), ({"OMP_WAIT_POLICY": "active"}, None), ({"GOMP_SPINCOUNT": "7"}, "7")],
 )
-def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(
-    given: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(given, expected, monkeypatch):
     environment = dict(given)
     threads.spin_briefly(environment)
     assert environment == given  # nothing is set once torch is there
@@ -71,7 +69,7 @@ def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(
     assert environment.get("GOMP_SPINCOUNT") == expected
 
 
-def test_the_policy_is_set_before_torch_is_imported(tmp_path: Path) -> None:
+def test_the_policy_is_set_before_torch_is_imported(tmp_path):
     """The first import of the package sets it, and what OpenMP read shows in what it prints."""
     environment = {k: v for k, v in os.environ.items() if k not in threads._POLICIES} | {"OMP_DISPLAY_ENV": "VERBOSE"}
     done = subprocess.run(
@@ -99,9 +97,7 @@ def test_the_policy_is_set_before_torch_is_imported(tmp_path: Path) -> None:
         (0.4, 0.8, 0.1, 4, None),  # too short to tell
     ],
 )
-def test_whoever_starts_beside_busy_processes_is_told(
-    seconds: float, any_work: float, own: float, running: int, expected: str | None
-) -> None:
+def test_whoever_starts_beside_busy_processes_is_told(seconds, any_work, own, running, expected):
     before = Work(100.0, 1000.0, 50.0)
     now = Work(100.0 + seconds, 1000.0 + any_work, 50.0 + own)
     said = threads.crowded(before, now, running)
@@ -131,11 +127,11 @@ def group(root: Path, line: str, files: dict[str, str]) -> Path:
         ("0::/", {"cpu.max": "100 0"}, math.inf),
     ],
 )
-def test_the_quota_of_a_container_is_found(tmp_path: Path, line: str, files: dict[str, str], expected: float) -> None:
+def test_the_quota_of_a_container_is_found(tmp_path, line, files, expected):
     assert threads._quota(group(tmp_path, line, files)) == expected
 
 
-def test_cores_are_those_of_the_quota_rounded_up_and_at_least_one(tmp_path: Path) -> None:
+def test_cores_are_those_of_the_quota_rounded_up_and_at_least_one(tmp_path):
     assert threads.cores(group(tmp_path / "half", "0::/", {"cpu.max": "50000 100000"})) == 1
     bound = len(os.sched_getaffinity(0))
     assert threads.cores(group(tmp_path / "many", "0::/", {"cpu.max": "99900000 100000"})) == bound
@@ -143,7 +139,7 @@ def test_cores_are_those_of_the_quota_rounded_up_and_at_least_one(tmp_path: Path
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system's own count of its cores")
-def test_a_busy_process_is_seen() -> None:
+def test_a_busy_process_is_seen():
     before = threads.work_so_far()
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
         time.sleep(1.0)

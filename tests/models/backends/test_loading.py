@@ -61,13 +61,13 @@ def loaded(folder: Path, precision: str) -> Any:
 @pytest.mark.parametrize(
     ("misfit", "precision"), [*((misfit, "4bit") for misfit in MISFITS), ("missing", "bf16"), ("missing", "fp32")]
 )
-def test_weights_of_another_model_are_refused_by_name(copy: Copy, misfit: str, precision: str):
+def test_weights_of_another_model_are_refused_by_name(copy, misfit, precision):
     change, words = MISFITS[misfit]
     with pytest.raises(ModelNotFoundError, match=re.escape(words)):
         loaded(copy(change), precision)
 
 
-def test_the_unsloth_backend_refuses_them_before_it_loads_anything(copy: Copy, monkeypatch: pytest.MonkeyPatch):
+def test_the_unsloth_backend_refuses_them_before_it_loads_anything(copy, monkeypatch):
     folder = copy(MISFITS["missing"][0])
     monkeypatch.setattr(unsloth, "import_unsloth", object)
     section = ModelSection(name=str(folder), backend="unsloth")
@@ -76,7 +76,7 @@ def test_the_unsloth_backend_refuses_them_before_it_loads_anything(copy: Copy, m
 
 
 @pytest.mark.filterwarnings("ignore:You passed `quantization_config`")
-def test_weights_that_were_quantised_before_are_held_to_the_same(tiny_path: Path, tmp_path: Path):
+def test_weights_that_were_quantised_before_are_held_to_the_same(tiny_path, tmp_path):
     made = AutoModelForCausalLM.from_pretrained(tiny_path, quantization_config=nf4(torch.float32), device_map="cpu")
     made.save_pretrained(tmp_path)
     assert loaded(tmp_path, "4bit") is not None
@@ -87,7 +87,7 @@ def test_weights_that_were_quantised_before_are_held_to_the_same(tiny_path: Path
         loaded(tmp_path, "4bit")
 
 
-def test_what_is_tied_or_computed_is_not_missed(copy: Copy):
+def test_what_is_tied_or_computed_is_not_missed(copy):
     """A head that is the embedding, and the rotary frequencies that older files hold."""
 
     def change(tensors: Tensors) -> None:

@@ -1,6 +1,3 @@
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from bitsandbytes.nn import Linear4bit
@@ -14,7 +11,7 @@ from tests.near import near
 PROMPTS = [[10, 11, 12], [20]]
 
 
-def test_every_linear_layer_but_the_head_is_held_in_nf4(make_backend: Callable[..., Any]):
+def test_every_linear_layer_but_the_head_is_held_in_nf4(make_backend):
     model = make_backend("4bit").adapters.model.get_base_model()
     layers = [module for module in model.modules() if isinstance(module, Linear4bit)]
     assert len(layers) == 2 * 7
@@ -28,7 +25,7 @@ def test_every_linear_layer_but_the_head_is_held_in_nf4(make_backend: Callable[.
     ("precision", "seat"), [("4bit", "A"), ("bf16", "A"), ("fp16", "A"), ("fp32", "B"), ("fp32", BASE)]
 )
 def test_what_is_noted_while_speaking_are_the_log_probabilities_of_a_full_forward(
-    make_backend: Callable[..., Any], precision: str, seat: str, temperature: float
+    make_backend, precision, seat, temperature
 ):
     backend = make_backend(precision)
     said = spoken(backend, asked(seat, PROMPTS, 4, temperature=temperature, max_tokens=12))
@@ -57,7 +54,7 @@ def test_the_type_weights_are_multiplied_in():
     ],
 )
 def test_a_cpu_multiplies_in_bf16_where_torch_may_use_such_instructions(
-    monkeypatch: pytest.MonkeyPatch, instructions: bool, capability: str, expected: torch.dtype
+    monkeypatch, instructions, capability, expected
 ):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: instructions)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
@@ -66,7 +63,7 @@ def test_a_cpu_multiplies_in_bf16_where_torch_may_use_such_instructions(
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("seat", ["A", "B", BASE])
-def test_dense_weights_of_a_4_bit_base_speak_as_the_seat_does(make_backend: Callable[..., Any], seat: str, dtype: str):
+def test_dense_weights_of_a_4_bit_base_speak_as_the_seat_does(make_backend, seat, dtype):
     backend, request = make_backend("4bit", compute_dtype=dtype), asked(seat, PROMPTS, 4, max_tokens=12)
     assert backend._speaks_dense
     dense = spoken(backend, request)
@@ -78,7 +75,7 @@ def test_dense_weights_of_a_4_bit_base_speak_as_the_seat_does(make_backend: Call
         assert near(one.logprobs, score.logprobs, 2e-5 if dtype == "fp32" else 0.02)
 
 
-def test_dense_weights_need_memory_that_is_free(make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
+def test_dense_weights_need_memory_that_is_free(make_backend, monkeypatch):
     assert make_backend("4bit")._speaks_dense
     monkeypatch.setattr(Adapters, "dense_bytes", lambda *_: [2**60])  # more than any machine has
     assert not make_backend("4bit")._speaks_dense

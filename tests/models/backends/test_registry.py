@@ -62,7 +62,7 @@ def files(run: Path) -> dict[str, bytes]:
     return {str(path.relative_to(run)): path.read_bytes() for path in sorted(run.rglob("*.safetensors"))}
 
 
-def test_a_run_over_a_backend_from_outside_ends_where_the_librarys_own_does(tmp_path: Path):
+def test_a_run_over_a_backend_from_outside_ends_where_the_librarys_own_does(tmp_path):
     train(config(tmp_path / "own", "transformers"))
     register_backend("outside", Outside)  # type: ignore[arg-type]  # its methods are found as they are asked for
     train(config(tmp_path / "outside", "outside"))
@@ -72,7 +72,7 @@ def test_a_run_over_a_backend_from_outside_ends_where_the_librarys_own_does(tmp_
     assert {"name", "release_memory"} == PROMISED - USED
 
 
-def test_an_installed_package_brings_one(monkeypatch: pytest.MonkeyPatch, tiny_path: Path):
+def test_an_installed_package_brings_one(monkeypatch, tiny_path):
     def found(group: str) -> list[Any]:
         assert group == "lite_selfplay.backends"
         return [SimpleNamespace(name="installed", load=lambda: Outside)]
@@ -83,7 +83,7 @@ def test_an_installed_package_brings_one(monkeypatch: pytest.MonkeyPatch, tiny_p
     assert isinstance(made, Outside)
 
 
-def test_a_name_that_is_taken_or_unknown_is_refused(tmp_path: Path):
+def test_a_name_that_is_taken_or_unknown_is_refused(tmp_path):
     for name in ("auto", "unsloth"):
         with pytest.raises(RequestError, match=f"the backend '{name}' exists already"):
             register_backend(name, TransformersBackend)

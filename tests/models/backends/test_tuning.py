@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -59,7 +58,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 
 @on_a_cpu
-def test_it_ends_with_the_last_backend_that_asked(make_backend: Callable[..., Any], asked: list[Any]):
+def test_it_ends_with_the_last_backend_that_asked(make_backend, asked):
     keep = [("mallopt", -3, 2**30), ("mallopt", -1, -1)]
     first, second = make_backend(), make_backend()
     assert asked == keep * 2
@@ -71,9 +70,7 @@ def test_it_ends_with_the_last_backend_that_asked(make_backend: Callable[..., An
 
 
 @on_a_cpu
-def test_a_base_whose_activations_are_computed_again_keeps_no_large_tensor(
-    make_backend: Callable[..., Any], asked: list[Any]
-):
+def test_a_base_whose_activations_are_computed_again_keeps_no_large_tensor(make_backend, asked):
     backend = make_backend(gradient_checkpointing=True)
     assert asked == [("mallopt", -3, 10 * 2**20), ("mallopt", -1, -1)]
     with backend.updating():
@@ -86,9 +83,7 @@ def test_a_base_whose_activations_are_computed_again_keeps_no_large_tensor(
 
 
 @on_a_cpu
-def test_a_lean_base_expands_weights_at_every_token_of_many_rows(
-    make_backend: Callable[..., Any], asked: list[Any], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_lean_base_expands_weights_at_every_token_of_many_rows(make_backend, asked, monkeypatch):
     backend = make_backend("4bit", compute_dtype="fp32", gradient_checkpointing=True)
     monkeypatch.setattr(backend.adapters, "dense_bytes", lambda dtype: [2**20, 5 * 2**20])
     expand, expanded = backend.adapters.speaking_dense, list[str]()
@@ -110,9 +105,7 @@ def test_a_lean_base_expands_weights_at_every_token_of_many_rows(
 
 @on_a_cpu
 @pytest.mark.parametrize(("dtype", "lean"), [("fp32", True), ("bf16", False)])
-def test_a_lean_base_gives_back_within_the_passes_of_an_update(
-    make_backend: Callable[..., Any], asked: list[Any], monkeypatch: pytest.MonkeyPatch, dtype: str, lean: bool
-):
+def test_a_lean_base_gives_back_within_the_passes_of_an_update(make_backend, asked, monkeypatch, dtype, lean):
     monkeypatch.setattr(transformers, "_LAYERS_OF_GAPS", 1)
     backend = make_backend("4bit", compute_dtype=dtype, gradient_checkpointing=True)
     layers = len(backend.adapters.model.get_base_model().model.layers)
@@ -134,7 +127,7 @@ def test_a_lean_base_gives_back_within_the_passes_of_an_update(
 
 
 @on_a_cpu
-def test_a_child_process_inherits_nothing(make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
+def test_a_child_process_inherits_nothing(make_backend, monkeypatch):
     seen: list[dict[str, str]] = []
     product = torch.nn.functional.linear
 

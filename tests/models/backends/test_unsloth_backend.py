@@ -88,7 +88,7 @@ SIXTEEN = {"load_in_4bit": False, "load_in_16bit": True, "quantization_config": 
     ],
     ids=["in four bits, as the other backend holds it", "in sixteen"],
 )
-def test_how_the_base_is_asked_for(fake: Any, make: Any, section: Any, told: Any, dtype: torch.dtype):
+def test_how_the_base_is_asked_for(fake, make, section, told, dtype):
     make(**section)
     assert {key: fake.loaded[key] for key in told} == told
     assert fake.loaded["dtype"] == dtype
@@ -100,7 +100,7 @@ def test_how_the_base_is_asked_for(fake: Any, make: Any, section: Any, told: Any
         assert fake.loaded["use_gradient_checkpointing"] == fake.wrapped["use_gradient_checkpointing"] == "unsloth"
 
 
-def test_seats_have_no_dropout_no_bias_and_ranks_of_their_own(fake: Any, make: Any):
+def test_seats_have_no_dropout_no_bias_and_ranks_of_their_own(fake, make):
     backend = make()
     assert (fake.wrapped["lora_dropout"], fake.wrapped["bias"], fake.wrapped["r"]) == (0.0, "none", 4)
     assert backend.adapters.ranks() == {"A": 4, "B": 6}
@@ -108,14 +108,14 @@ def test_seats_have_no_dropout_no_bias_and_ranks_of_their_own(fake: Any, make: A
     assert fake.wrapped["use_gradient_checkpointing"] == ("unsloth" if backend.device.type == "cuda" else False)
 
 
-def test_what_a_base_would_sample_with_by_itself_changes_nothing(make: Any, make_backend: Any):
+def test_what_a_base_would_sample_with_by_itself_changes_nothing(make, make_backend):
     backend, plain = make(precision="fp32"), make_backend(seats=SEATS, eos_ids=[2, *range(100, 130)])
     for seat in ("A", "B", BASE):
         request = asked(seat, PROMPTS, temperature=0.8, max_tokens=12)
         assert words(spoken(backend, request)) == words(spoken(plain, request))
 
 
-def test_it_samples_by_its_own_graphs_and_releases_them_for_an_update(make: Any, monkeypatch: pytest.MonkeyPatch):
+def test_it_samples_by_its_own_graphs_and_releases_them_for_an_update(make, monkeypatch):
     noted: list[Any] = []
 
     @contextlib.contextmanager
@@ -136,7 +136,7 @@ def test_it_samples_by_its_own_graphs_and_releases_them_for_an_update(make: Any,
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_every_call_that_does_not_train_stands_in_its_inference_mode(fake: Any, make: Any, training: bool):
+def test_every_call_that_does_not_train_stands_in_its_inference_mode(fake, make, training):
     backend = make(gradient_checkpointing=True)
     backend.adapters.model.train(training)
     after = ["inference", ("training", "unsloth")] if training else ["inference"]
@@ -150,7 +150,7 @@ def test_every_call_that_does_not_train_stands_in_its_inference_mode(fake: Any, 
     assert backend.adapters.model.training is training
 
 
-def test_a_row_that_would_be_cut_is_an_error_that_says_what_to_lower(make: Any):
+def test_a_row_that_would_be_cut_is_an_error_that_says_what_to_lower(make):
     backend = make()
     backend._longest = 10
     backend.generate(asked("A", PROMPTS, max_tokens=7))
@@ -161,7 +161,7 @@ def test_a_row_that_would_be_cut_is_an_error_that_says_what_to_lower(make: Any):
         backend.score("A", [([5] * 6, [7] * 5)], 1.0)
 
 
-def test_vllm_is_asked_for_room_for_every_seat_and_its_engine_is_kept_from_trl(fake: Any, make: Any, monkeypatch: Any):
+def test_vllm_is_asked_for_room_for_every_seat_and_its_engine_is_kept_from_trl(fake, make, monkeypatch):
     install(monkeypatch)
     served: list[Any] = []
     fake.engine = LLM(load=served.append, speak=lambda *_: ([2], [-1.0], "stop"))
@@ -179,12 +179,12 @@ def test_vllm_is_asked_for_room_for_every_seat_and_its_engine_is_kept_from_trl(f
     assert len(served) == 2
 
 
-def test_vllm_that_is_not_there_is_said(make: Any):
+def test_vllm_that_is_not_there_is_said(make):
     with pytest.raises(RequestError, match="needs the package vllm, which is not installed"):
         make(fast_inference=True)
 
 
-def test_a_trainer_class_that_was_not_replaced_is_refused(make: Any):
+def test_a_trainer_class_that_was_not_replaced_is_refused(make):
     with pytest.raises(TrainingError, match="has not replaced TRL's GRPOTrainer"):
         make().trainer_parent()
 

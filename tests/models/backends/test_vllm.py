@@ -83,7 +83,7 @@ def step(adapters: Adapters, seat: str, *, counted: bool = True, **kernels: bool
         adapters.moved(seat)
 
 
-def test_two_seats_are_served_side_by_side_and_written_once(served: Served):
+def test_two_seats_are_served_side_by_side_and_written_once(served):
     for name in ("A", "B", "A", "B"):
         assert served.word(name) == served.now(name)
     assert [lora.lora_int_id for lora in served.llm.asked] == [1, 2, 1, 2]
@@ -92,7 +92,7 @@ def test_two_seats_are_served_side_by_side_and_written_once(served: Served):
 
 @pytest.mark.parametrize("kernels", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
 @pytest.mark.parametrize("counted", [True, False], ids=["an update", "a cold start"])
-def test_weights_that_moved_get_a_fresh_id_and_folder(served: Served, counted: bool, kernels: dict[str, bool]):
+def test_weights_that_moved_get_a_fresh_id_and_folder(served, counted, kernels):
     before = served.word("A")
     step(served.adapters, "A", counted=counted, **kernels)
     assert served.word("A") == served.now("A") != before
@@ -105,7 +105,7 @@ def test_weights_that_moved_get_a_fresh_id_and_folder(served: Served, counted: b
     assert not Path(first.lora_path).exists()
 
 
-def test_a_seat_that_was_put_back_is_not_served_as_it_was_in_between(served: Served):
+def test_a_seat_that_was_put_back_is_not_served_as_it_was_in_between(served):
     adapters = served.adapters
     adapters.snapshot("A", "A@0")
     start = served.word("A")
@@ -118,7 +118,7 @@ def test_a_seat_that_was_put_back_is_not_served_as_it_was_in_between(served: Ser
     assert len({lora.lora_int_id for lora in served.llm.asked}) == 4
 
 
-def test_snapshots_and_the_base(served: Served):
+def test_snapshots_and_the_base(served):
     adapters = served.adapters
     adapters.snapshot("B", "kept")
     first = served.word("kept")
@@ -133,7 +133,7 @@ def test_snapshots_and_the_base(served: Served):
         served.word("nobody")
 
 
-def test_what_the_engine_is_told_and_what_comes_back(served: Served):
+def test_what_the_engine_is_told_and_what_comes_back(served):
     sampling = Sampling(temperature=0.7, top_p=0.9, top_k=0, max_tokens=9, stop=("x",))
     said = served.engine.generate(GenerationRequest("A", [[5], [6]], 2, sampling, [[1, 2], [3, 2**64 + 4]]), [3, 2])
     assert [[out.token_ids[0] for out in group] for group in said] == [[5, 5], [6, 6]]
@@ -146,13 +146,13 @@ def test_what_the_engine_is_told_and_what_comes_back(served: Served):
 
 
 @pytest.mark.parametrize(("reason", "stop"), [("length", "length"), ("stop", "string")])
-def test_how_a_completion_ended(served: Served, reason: str, stop: str):
+def test_how_a_completion_ended(served, reason, stop):
     served.llm.speak = lambda *_: ([5, 6], [-0.5] * 2, reason)
     ((said,),) = served.engine.generate(asked("A", [[7]], 1, max_tokens=3), [2])
     assert (said.token_ids, said.stop) == ([5, 6], stop)
 
 
-def test_an_engine_sleeps_while_the_seats_learn_and_wakes_when_it_is_asked(serve: Callable[..., Served]):
+def test_an_engine_sleeps_while_the_seats_learn_and_wakes_when_it_is_asked(serve):
     served = serve(enable_sleep_mode=True)
     assert served.word("A") == served.now("A")
     served.engine.sleep()
@@ -165,9 +165,7 @@ def test_an_engine_sleeps_while_the_seats_learn_and_wakes_when_it_is_asked(serve
     assert served.llm.calls == ["sleep 0", "release", "wake_up"]
 
 
-def test_an_engine_that_cannot_sleep_is_left_awake_and_one_that_does_not_wake_up_is_not_asked(
-    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
-):
+def test_an_engine_that_cannot_sleep_is_left_awake_and_one_that_does_not_wake_up_is_not_asked(serve, monkeypatch):
     served = serve()
     served.engine.sleep()
     assert served.llm.calls == []
@@ -179,12 +177,12 @@ def test_an_engine_that_cannot_sleep_is_left_awake_and_one_that_does_not_wake_up
 
 
 @pytest.mark.parametrize("temperature", [2.5, 0.005])
-def test_temperatures_that_vllm_refuses_or_changes(served: Served, temperature: float):
+def test_temperatures_that_vllm_refuses_or_changes(served, temperature):
     with pytest.raises(RequestError, match=f"from 0.01 to 2, and {temperature:g} is asked for"):
         served.word("A", temperature)
 
 
-def test_the_limits_that_an_engine_is_started_with(serve: Callable[..., Served]):
+def test_the_limits_that_an_engine_is_started_with(serve):
     assert lora_limits({"A": 4, "B": 16}) == {"max_lora_rank": 16, "max_loras": 2}
     assert lora_limits({"A": 24}) == {"max_lora_rank": 32, "max_loras": 1}
     assert lora_limits({"A": 300})["max_lora_rank"] == 320
@@ -196,7 +194,7 @@ def test_the_limits_that_an_engine_is_started_with(serve: Callable[..., Served])
         serve(max_lora_rank=4)
 
 
-def test_log_probabilities_before_the_temperature_are_nothing_to_train_on(serve: Callable[..., Served]):
+def test_log_probabilities_before_the_temperature_are_nothing_to_train_on(serve):
     served = serve(logprobs_mode="raw_logprobs")
     assert served.word("A") == served.now("A")
     with pytest.raises(RequestError, match=r"before the temperature \(raw_logprobs\)"):

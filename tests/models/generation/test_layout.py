@@ -21,7 +21,7 @@ from lite_selfplay.models.generation.layout import LOOK_EVERY, MOST_ROWS, Layout
         ((5000, 100, 16, 10**8), True, MOST_ROWS, 384, 0),
     ],
 )
-def test_places_by_hand(asked: tuple[int, int, int, int], mixed: bool, rows: int, columns: int, longs: int):
+def test_places_by_hand(asked, mixed, rows, columns, longs):
     layout = Layout.of(*asked, mixed=mixed)
     assert (layout.rows, layout.columns, layout.longs) == (rows, columns, longs)
     assert layout.total <= max(asked[3], layout.longest)

@@ -1,6 +1,5 @@
 """Packed rows: where everything lies, the same numbers as the plain way, and no model that cannot be packed."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -68,7 +67,7 @@ def test_no_more_tokens_are_read_than_there_are():
     ],
     ids=["soft caps", "a window", "positions in the mask", "attention of its own"],
 )
-def test_a_model_whose_attention_is_more_than_causal_or_its_own_is_not_packed(kind: str, options: dict[str, Any]):
+def test_a_model_whose_attention_is_more_than_causal_or_its_own_is_not_packed(kind, options):
     assert not packs(with_our_attention(kind, **options))
 
 
@@ -91,7 +90,7 @@ def test_a_model_that_looks_at_neighbours_beside_attention_is_not_packed():
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_a_model_that_packs_is_left_as_it_was(kind: str):
+def test_a_model_that_packs_is_left_as_it_was(kind):
     model = with_our_attention(kind).train()
     assert packs(model)
     assert model.training
@@ -108,14 +107,14 @@ def test_no_other_model_in_the_process_gets_this_attention():
     assert not packs(other)
 
 
-def test_a_backend_packs(make_backend: Callable[..., Any]):
+def test_a_backend_packs(make_backend):
     assert make_backend().way() is Way.PACKED
     again = make_backend(gradient_checkpointing=True)
     again.adapters.model.train()
     assert again.way() is Way.PACKED
 
 
-def test_a_model_whose_logits_are_scaled_is_read_as_a_whole(make_backend: Callable[..., Any]):
+def test_a_model_whose_logits_are_scaled_is_read_as_a_whole(make_backend):
     backend = make_backend()
     backend.adapters.model.get_base_model().config.logits_scaling = 4.0
     assert backend.way() is Way.WHOLE

@@ -1,5 +1,4 @@
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ def granite_with_scaled_logits() -> Any:
 
 @pytest.mark.parametrize("make", [qwen3, gemma2_with_softcap, granite_with_scaled_logits])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_equal_to_the_plain_forward_of_each_row(make: Callable[[], Any], temperature: float):
+def test_equal_to_the_plain_forward_of_each_row(make, temperature):
     model = make().eval()
     prompts, completions = [[3, 4, 5, 6], [7], [8, 9]], [[10, 11], [12, 13, 14, 15], [16]]
     batch = Batch.of(zip(prompts, completions, strict=True))
@@ -104,9 +103,7 @@ def gradient(scores: tuple[Tensor, Tensor], hidden: Tensor, weights: tuple[Tenso
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_frozen_head_equals_plain_autograd(
-    bias: bool, softcap: float | None, temperature: float, entropy_gradient: bool
-):
+def test_a_frozen_head_equals_plain_autograd(bias, softcap, temperature, entropy_gradient):
     torch.manual_seed(1)
     head, hidden, targets = frozen_linear(bias), torch.randn(12, 16, requires_grad=True), torch.randint(0, 50, (12,))
     weights = tuple(torch.randn(2 if entropy_gradient else 1, 12))
@@ -136,7 +133,7 @@ def test_a_frozen_head_by_hand():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("autocast", [False, True])
-def test_a_frozen_head_in_half_precision_is_right_within_its_rounding(dtype: torch.dtype, autocast: bool):
+def test_a_frozen_head_in_half_precision_is_right_within_its_rounding(dtype, autocast):
     torch.manual_seed(2)
     exact = frozen_linear(bias=True, vocabulary=400).to(dtype).float()
     hidden, targets = torch.randn(9, 16).mul(0.3).to(dtype).float().requires_grad_(), torch.randint(0, 400, (9,))
@@ -166,7 +163,7 @@ def test_probabilities_below_what_fp16_holds_keep_their_gradient():
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_without_gradients_a_frozen_head_makes_none(mode: Callable[[], Any], monkeypatch: pytest.MonkeyPatch):
+def test_without_gradients_a_frozen_head_makes_none(mode, monkeypatch):
     def unwanted(*_: object) -> None:
         raise AssertionError("a gradient was computed that nobody asked for")
 
@@ -201,7 +198,7 @@ def test_adapters_leave_the_head_frozen():
 
 @pytest.mark.parametrize("make", [qwen3, gemma2_with_softcap])
 @pytest.mark.parametrize("entropy_gradient", [False, True])
-def test_a_frozen_head_and_a_trained_one_lead_to_the_same_gradients(make: Callable[[], Any], entropy_gradient: bool):
+def test_a_frozen_head_and_a_trained_one_lead_to_the_same_gradients(make, entropy_gradient):
     model, batch = make(), Batch.of(grouped_rows())
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())  # no longer the embedding's
     found = []

@@ -38,7 +38,7 @@ def start(target: Path, log: Path, how: str = "live") -> subprocess.Popen[bytes]
     return subprocess.Popen([sys.executable, "-c", BUILDER, str(target), str(log), how], env=environment)
 
 
-def test_two_processes_build_one(tmp_path: Path) -> None:
+def test_two_processes_build_one(tmp_path):
     target, log = tmp_path / "cache" / "model", tmp_path / "log"
     processes = [start(target, log) for _ in range(2)]
     assert [process.wait(30) for process in processes] == [0, 0]
@@ -47,7 +47,7 @@ def test_two_processes_build_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs SIGKILL")
-def test_a_killed_builder_leaves_nothing_half_made(tmp_path: Path) -> None:
+def test_a_killed_builder_leaves_nothing_half_made(tmp_path):
     target, log = tmp_path / "cache" / "model", tmp_path / "log"
     assert start(target, log, "die").wait(30) == -signal.SIGKILL
     assert not target.exists()
@@ -57,7 +57,7 @@ def test_a_killed_builder_leaves_nothing_half_made(tmp_path: Path) -> None:
     assert list(target.parent.glob(".model.partial")) == []
 
 
-def test_an_error_passes_through_and_leaves_nothing(tmp_path: Path) -> None:
+def test_an_error_passes_through_and_leaves_nothing(tmp_path):
     def fail(staging: Path) -> None:
         (staging / "part").touch()
         raise KeyboardInterrupt
@@ -67,7 +67,7 @@ def test_an_error_passes_through_and_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.suffix != ".lock"] == []
 
 
-def test_a_damaged_folder_is_built_again(tmp_path: Path) -> None:
+def test_a_damaged_folder_is_built_again(tmp_path):
     target, built = tmp_path / "model", []
 
     def build(staging: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_damaged_folder_is_built_again(tmp_path: Path) -> None:
     assert (target / "sub" / "file").read_text() == "content"
 
 
-def test_files_get_the_usual_permissions(tmp_path: Path) -> None:
+def test_files_get_the_usual_permissions(tmp_path):
     def build(staging: Path) -> None:
         (staging / "private").touch(mode=0o600)
 
@@ -95,7 +95,7 @@ def test_files_get_the_usual_permissions(tmp_path: Path) -> None:
     assert (target / "private").stat().st_mode == (target / ".complete.json").stat().st_mode
 
 
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_the_cache_is(monkeypatch, tmp_path):
     monkeypatch.delenv("LITE_SELFPLAY_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     assert cache.cache_dir() == Path.home() / ".cache" / "lite-selfplay"
@@ -105,7 +105,7 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert cache.cache_dir() == tmp_path / "own"
 
 
-def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RequestError, match="LITE_SELFPLAY_CACHE"):
         cache.build_once(tmp_path / "file" / "model", lambda staging: None)

@@ -34,7 +34,7 @@ def converted(own_cache: Path, write_gguf: Writer) -> Converter:
     ("arch", "pre", "tied"),
     [("llama", "smollm", True), ("llama", "llama-bpe", False), ("qwen2", "qwen2", True), ("qwen3", "qwen2", False)],
 )
-def test_weights_survive(own_cache: Path, write_gguf: Writer, arch: str, pre: str, tied: bool) -> None:
+def test_weights_survive(own_cache, write_gguf, arch, pre, tied):
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -54,7 +54,7 @@ def test_weights_survive(own_cache: Path, write_gguf: Writer, arch: str, pre: st
     assert config["tie_word_embeddings"] is tied
 
 
-def test_a_file_is_read_once(converted: Converter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_read_once(converted, monkeypatch):
     import gguf as package
 
     own, read = package.GGUFReader.__init__, list[Any]()
@@ -65,7 +65,7 @@ def test_a_file_is_read_once(converted: Converter, monkeypatch: pytest.MonkeyPat
     assert package.GGUFReader is whole
 
 
-def test_tokenizer_follows_the_metadata(converted: Converter) -> None:
+def test_tokenizer_follows_the_metadata(converted):
     from transformers import AutoTokenizer
 
     resolved = converted()
@@ -95,7 +95,7 @@ def test_tokenizer_follows_the_metadata(converted: Converter) -> None:
         ("llama-bpe", ["123", "4", "x", "Ċ"]),
     ],
 )
-def test_digits_are_split_by_the_rule_of_the_file(converted: Converter, pre: str, pieces: list[str]) -> None:
+def test_digits_are_split_by_the_rule_of_the_file(converted, pre, pieces):
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(converted(pre=pre).path)
@@ -103,7 +103,7 @@ def test_digits_are_split_by_the_rule_of_the_file(converted: Converter, pre: str
     assert [piece for piece, _ in cut] == pieces
 
 
-def test_sentencepiece_vocabulary(converted: Converter) -> None:
+def test_sentencepiece_vocabulary(converted):
     chat = Chat.load(converted(pre="", template=None).path)
     tokenizer = chat.tokenizer
     assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.unk_token) == ("<|start|>", "<|end|>", "<unk>")
@@ -133,9 +133,7 @@ PIECES = ["▁", "ap", "it", "al", "ab", "aa", "cap", "ital", "capital", "▁cap
         ("<|start|>capital", ["<|start|>", "▁capital"]),
     ],
 )
-def test_sentencepiece_merges_by_scores_whatever_the_architecture(
-    write_gguf: Writer, text: str, tokens: list[str]
-) -> None:
+def test_sentencepiece_merges_by_scores_whatever_the_architecture(write_gguf, text, tokens):
     for architecture, prefix in (("gemma2", False), ("llama", None), ("qwen2", True)):
         options = {"pieces": PIECES, "scores": lambda index: -(max(index - 260.0, 0.0) ** 3), "space_prefix": prefix}
         file = write_gguf(claims=architecture, pre="", **options)
@@ -147,7 +145,7 @@ def test_sentencepiece_merges_by_scores_whatever_the_architecture(
             assert tokenizer.decode(ids) == given
 
 
-def test_quantised_weights(converted: Converter) -> None:
+def test_quantised_weights(converted):
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -161,7 +159,7 @@ def test_quantised_weights(converted: Converter) -> None:
         torch.testing.assert_close(copy.state_dict()[name].float(), tensor, atol=2e-3, rtol=2e-2)
 
 
-def test_converted_once(tmp_path: Path, own_cache: Path, write_gguf: Writer) -> None:
+def test_converted_once(tmp_path, own_cache, write_gguf):
     file = write_gguf()
     said: list[str] = []
     first = resolve(str(file), say=said.append)
@@ -172,7 +170,7 @@ def test_converted_once(tmp_path: Path, own_cache: Path, write_gguf: Writer) -> 
     assert "a.gguf" in said[0]
 
 
-def test_llama_3_factors_are_those_of_transformers() -> None:
+def test_llama_3_factors_are_those_of_transformers():
     import torch
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -214,14 +212,12 @@ def test_llama_3_factors_are_those_of_transformers() -> None:
          "unknown vocabulary", "log-probabilities", "a token that no merge makes", "an unknown token out of the list",
          "no bytes"],
 )  # fmt: skip
-def test_a_file_that_fits_no_model_is_refused(
-    write_gguf: Writer, refused: Callable[..., str], options: dict[str, Any], said: list[str]
-) -> None:
+def test_a_file_that_fits_no_model_is_refused(write_gguf, refused, options, said):
     text = refused(write_gguf(**options))
     assert all(part in text for part in said)
 
 
-def test_a_file_that_was_cut_is_refused(write_gguf: Writer, refused: Callable[..., str]) -> None:
+def test_a_file_that_was_cut_is_refused(write_gguf, refused):
     file = write_gguf()
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     assert "cannot be read as a GGUF file" in refused(file)
@@ -249,7 +245,7 @@ def header(tensors: int, pairs: int, rest: bytes = b"") -> bytes:
         header(1, 0, NAME + struct.pack("<IQQQIQ", 3, 2**60, 2**60, 2**60, 0, 0)),
     ],
 )
-def test_a_header_that_claims_too_much(tmp_path: Path, content: bytes) -> None:
+def test_a_header_that_claims_too_much(tmp_path, content):
     (tmp_path / "m.gguf").write_bytes(content)
     with pytest.raises(ModelNotFoundError, match="cannot be read as a GGUF file"):
         read_header(tmp_path / "m.gguf")
@@ -260,7 +256,7 @@ def test_a_header_that_claims_too_much(tmp_path: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_shape_of_a_file_is_that_of_its_model(own_cache: Path, write_gguf: Writer, arch: str, tied: bool) -> None:
+def test_the_shape_of_a_file_is_that_of_its_model(own_cache, write_gguf, arch, tied):
     file = write_gguf(small_model(arch, tie_word_embeddings=tied), arch=arch, pre="qwen2", quantise="Q8_0")
     assert shape_of(str(file)) == Shape(64, 2, 96, 4, 2, 16, VOCABULARY, tied=tied)
     assert not own_cache.exists()

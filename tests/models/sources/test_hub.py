@@ -52,7 +52,7 @@ def response(status: int) -> httpx.Response:
     return httpx.Response(status, request=httpx.Request("GET", "https://huggingface.co/api/models/x"))
 
 
-def test_a_hub_that_accepts_and_stays_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_accepts_and_stays_silent(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
         monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "1")
@@ -62,7 +62,7 @@ def test_a_hub_that_accepts_and_stays_silent(monkeypatch: pytest.MonkeyPatch) ->
     assert "someone/something is neither a local folder nor" in text
 
 
-def test_a_look_up_that_never_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_up_that_never_returns(monkeypatch):
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "0.2")
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *args, **options: time.sleep(5))
     begun = time.perf_counter()
@@ -70,7 +70,7 @@ def test_a_look_up_that_never_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.perf_counter() - begun < 2.0
 
 
-def test_offline_by_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_by_request(monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     answer(monkeypatch, AssertionError("the hub was asked"))
     assert "HF_HUB_OFFLINE" in refused("someone/something")
@@ -91,14 +91,14 @@ def test_offline_by_request(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["no network", "gated", "unknown", "busy", "no space", "GGUF files"],
 )
-def test_refusals(monkeypatch: pytest.MonkeyPatch, empty_hub_cache: Path, reply: Any, expected: list[str]) -> None:
+def test_refusals(monkeypatch, empty_hub_cache, reply, expected):
     answer(monkeypatch, reply)
     text = refused("qwen3-0.6b")
     assert [part for part in expected if part.format(cache=empty_hub_cache) not in text] == []
     assert "Qwen/Qwen3-0.6B" in text
 
 
-def test_an_id_that_cannot_be_one() -> None:
+def test_an_id_that_cannot_be_one():
     assert "valid hub id" in refused("some--one/some..thing")
 
 
@@ -112,7 +112,7 @@ def snapshot(cache: Path, owner: str, name: str) -> Path:
     return folder
 
 
-def test_a_cached_snapshot_needs_no_network(monkeypatch: pytest.MonkeyPatch, empty_hub_cache: Path) -> None:
+def test_a_cached_snapshot_needs_no_network(monkeypatch, empty_hub_cache):
     folder = snapshot(empty_hub_cache, "Qwen", "Qwen3-0.6B")
     answer(monkeypatch, AssertionError("the hub was asked"))
     resolved = resolve("QWEN/qwen3-0.6b")
@@ -120,7 +120,7 @@ def test_a_cached_snapshot_needs_no_network(monkeypatch: pytest.MonkeyPatch, emp
     assert resolved.identity == f"hub:Qwen/Qwen3-0.6B@{REVISION}"
 
 
-def test_an_incomplete_snapshot_is_not_used(monkeypatch: pytest.MonkeyPatch, empty_hub_cache: Path) -> None:
+def test_an_incomplete_snapshot_is_not_used(monkeypatch, empty_hub_cache):
     folder = snapshot(empty_hub_cache, "Qwen", "Qwen3-0.6B")
     index = {"weight_map": {"a": "model.safetensors", "b": "model-00002.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -128,7 +128,7 @@ def test_an_incomplete_snapshot_is_not_used(monkeypatch: pytest.MonkeyPatch, emp
     assert "no route" in refused("Qwen3-0.6B")
 
 
-def test_download(monkeypatch: pytest.MonkeyPatch, empty_hub_cache: Path) -> None:
+def test_download(monkeypatch, empty_hub_cache):
     answer(monkeypatch, ["config.json", "model.safetensors"])
     asked: list[dict[str, Any]] = []
 

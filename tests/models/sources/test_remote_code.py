@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,7 @@ def change(file: Path, **values: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
 
-def test_code_is_refused_by_a_sentence_that_names_the_flag(folder: Path, touched: Path, call: Callable[..., Any]):
+def test_code_is_refused_by_a_sentence_that_names_the_flag(folder, touched, call):
     for command in (("train", "grpo", "--model", folder, *SMALL), ("eval", folder, "--tasks", "letters")):
         ended = call(*command)
         assert ended.code == 2
@@ -66,7 +65,7 @@ def test_code_is_refused_by_a_sentence_that_names_the_flag(folder: Path, touched
     assert not (Path.cwd() / "runs").exists()
 
 
-def test_a_tokenizer_of_its_own_is_run_only_where_it_is_trusted(folder: Path, touched: Path):
+def test_a_tokenizer_of_its_own_is_run_only_where_it_is_trusted(folder, touched):
     change(folder / "config.json", model_type="qwen3", auto_map={})
     own = {"AutoTokenizer": [None, "own.OwnTokenizer"]}
     change(folder / "tokenizer_config.json", tokenizer_class="OwnTokenizer", auto_map=own)
@@ -76,16 +75,14 @@ def test_a_tokenizer_of_its_own_is_run_only_where_it_is_trusted(folder: Path, to
     assert touched.exists()
 
 
-def test_where_transformers_knows_the_model_its_own_code_is_not_needed_and_not_run(
-    folder: Path, touched: Path, call: Callable[..., Any]
-):
+def test_where_transformers_knows_the_model_its_own_code_is_not_needed_and_not_run(folder, touched, call):
     change(folder / "config.json", model_type="qwen3")
     assert call("eval", folder, "--tasks", "letters", "--limit", 1, "--precision", "fp32").code == 0
     assert not touched.exists()
 
 
 def test_with_the_flag_it_is_run_after_a_loud_warning_and_a_resume_needs_the_flag_again(
-    folder: Path, touched: Path, tmp_path: Path, call: Callable[..., Any]
+    folder, touched, tmp_path, call
 ):
     run = tmp_path / "run"
     trusted = "--trust-remote-code"
@@ -105,7 +102,7 @@ def test_with_the_flag_it_is_run_after_a_loud_warning_and_a_resume_needs_the_fla
     assert call("report", run).code == 0
 
 
-def test_code_is_part_of_what_a_base_is(folder: Path):
+def test_code_is_part_of_what_a_base_is(folder):
     before = resolve(str(folder)).identity
     (folder / "own.py").write_text((folder / "own.py").read_text() + "\n# changed\n")
     assert resolve(str(folder)).identity != before

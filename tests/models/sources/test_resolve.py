@@ -1,7 +1,6 @@
 """Names of models: what each means, in which order they are tried, and the messages for unknown ones."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from lite_selfplay.models.sources import folders, known_models, resolve
 from lite_selfplay.models.sources.tiny import build_tiny
 
 
-def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder(tmp_path, monkeypatch):
     build_tiny(tmp_path / "mine")
     by_path = resolve(str(tmp_path / "mine"))
     assert by_path.path == tmp_path / "mine"
@@ -21,7 +20,7 @@ def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert by_name.identity == by_path.identity
 
 
-def test_the_identity_follows_the_content(tmp_path: Path) -> None:
+def test_the_identity_follows_the_content(tmp_path):
     build_tiny(tmp_path)
     first = folders.fingerprint(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -33,7 +32,7 @@ def test_the_identity_follows_the_content(tmp_path: Path) -> None:
     assert folders.fingerprint(tmp_path) != first
 
 
-def test_folders_that_are_no_models(tmp_path: Path) -> None:
+def test_folders_that_are_no_models(tmp_path):
     with pytest.raises(ModelNotFoundError, match=r"lacks config\.json"):
         resolve(str(tmp_path))
     (tmp_path / "some.gguf").touch()
@@ -48,7 +47,7 @@ def test_folders_that_are_no_models(tmp_path: Path) -> None:
         resolve(str(tmp_path))
 
 
-def test_a_stray_folder_hides_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
+def test_a_stray_folder_hides_no_model(tmp_path, monkeypatch, own_cache):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny").mkdir()
     assert resolve("tiny").path.parent == own_cache
@@ -57,19 +56,19 @@ def test_a_stray_folder_hides_no_model(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/no/where/at/all", "../x", "~/no-such-folder", "a/b/c"])
-def test_paths_that_do_not_exist(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_that_do_not_exist(name, tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(ModelNotFoundError, match="no model folder at"):
         resolve(name)
 
 
-def test_a_gguf_file_that_does_not_exist() -> None:
+def test_a_gguf_file_that_does_not_exist():
     with pytest.raises(ModelNotFoundError, match=r"no \.gguf file at"):
         resolve("models/none.gguf")
 
 
-def test_unknown_names_come_with_near_ones() -> None:
+def test_unknown_names_come_with_near_ones():
     with pytest.raises(UnknownNameError, match=r"did you mean .*Qwen3-0\.6B"):
         resolve("Qwen3-0.6")
     with pytest.raises(UnknownNameError, match="owner/name"):
@@ -78,7 +77,7 @@ def test_unknown_names_come_with_near_ones() -> None:
         resolve("")
 
 
-def test_short_names_in_any_case() -> None:
+def test_short_names_in_any_case():
     assert sources.hub_id("QWEN3-1.7b") == "Qwen/Qwen3-1.7B"
     assert sources.hub_id("Qwen3-4B-Base") == "Qwen/Qwen3-4B-Base"
     assert sources.hub_id("qwen2.5-math-1.5b") == "Qwen/Qwen2.5-Math-1.5B"
@@ -90,7 +89,7 @@ def test_short_names_in_any_case() -> None:
     assert sources.hub_id("smollm2-135m") is None
 
 
-def test_the_list_of_models() -> None:
+def test_the_list_of_models():
     models = known_models()
     names = [info.name.lower() for info in models]
     assert names[:3] == ["tiny", "sums-1m", "smollm2-135m"]
@@ -117,9 +116,7 @@ CARD = "---\nlicense: mit\n{}\n---\n\n# A model\n\nA merge of two, made with lit
         (None, "bfloat16", None),
     ],
 )
-def test_a_card_that_says_that_a_model_was_merged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, card: str | None, dtype: str | None, saved: str | None
-) -> None:
+def test_a_card_that_says_that_a_model_was_merged(tmp_path, monkeypatch, card, dtype, saved):
     build_tiny(tmp_path / "mine")
     config = json.loads((tmp_path / "mine" / "config.json").read_text())
     (tmp_path / "mine" / "config.json").write_text(json.dumps({**config, "dtype": dtype}))

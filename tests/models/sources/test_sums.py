@@ -2,7 +2,6 @@
 
 import json
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from lite_selfplay.models.sources import provenance, resolve, sums
 from lite_selfplay.tasks.files import sha256_of
 
 
-def test_a_short_pretraining_is_bit_equal_and_says_what_it_did(own_cache: Path, tmp_path: Path, monkeypatch):
+def test_a_short_pretraining_is_bit_equal_and_says_what_it_did(own_cache, tmp_path, monkeypatch):
     monkeypatch.setattr(sums, "pretrain", partial(sums.pretrain, batches=2))
     said: list[str] = []
     torch.manual_seed(1)

@@ -1,6 +1,5 @@
 """The random model: the same everywhere, small, quick, and with a lossless tokenizer."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ def tokenizer() -> Any:
     return byte_tokenizer(None)
 
 
-def test_bit_equal_and_no_global_seed(tmp_path: Path) -> None:
+def test_bit_equal_and_no_global_seed(tmp_path):
     import torch
 
     torch.manual_seed(1)
@@ -30,7 +29,7 @@ def test_bit_equal_and_no_global_seed(tmp_path: Path) -> None:
     assert sum(file.stat().st_size for file in (tmp_path / "a").iterdir()) < 1_000_000
 
 
-def test_resolved_model_loads_and_can_learn(own_cache: Path) -> None:
+def test_resolved_model_loads_and_can_learn(own_cache):
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -53,7 +52,7 @@ def test_resolved_model_loads_and_can_learn(own_cache: Path) -> None:
 
 @settings(deadline=None)
 @given(st.binary())
-def test_ids_are_bytes_and_decode_as_utf8_does(tokenizer: Any, data: bytes) -> None:
+def test_ids_are_bytes_and_decode_as_utf8_does(tokenizer, data):
     text = data.decode(errors="replace")
     assert tokenizer.decode(list(data)) == text
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
