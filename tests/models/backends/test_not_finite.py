@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.adapters import BASE
+from tests.models.small import change_tensors
 from tests.models.spoken import asked, spoken
 
 PROMPTS = [[10, 11, 12], [20]]
@@ -37,8 +37,6 @@ def test_of_two_seats_the_one_that_has_them_is_named(make_backend):
 @pytest.mark.parametrize("command", [("eval",), ("train", "agon", "--steps", "1", "--model")])
 def test_neither_an_evaluation_nor_a_run_counts_them_as_wrong_answers(tiny_path, tmp_path, call, command):
     folder = shutil.copytree(tiny_path, tmp_path / "base")
-    tensors = load_file(folder / "model.safetensors")
-    tensors["model.layers.1.mlp.down_proj.weight"][0, 0] = torch.nan
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    change_tensors(folder, lambda tensors: tensors["model.layers.1.mlp.down_proj.weight"][0, 0].fill_(torch.nan))
     ended = call(*command, folder, "--tasks", "letters", "--precision", "fp32", "--max-completion-tokens", "8")
     assert (ended.code, "the logits of" in ended.err, "%" in ended.out) == (1, True, False), ended

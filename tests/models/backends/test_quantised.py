@@ -21,12 +21,9 @@ def test_every_linear_layer_but_the_head_is_held_in_nf4(make_backend):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.8])
-@pytest.mark.parametrize(
-    ("precision", "seat"), [("4bit", "A"), ("bf16", "A"), ("fp16", "A"), ("fp32", "B"), ("fp32", BASE)]
-)
-def test_what_is_noted_while_speaking_are_the_log_probabilities_of_a_full_forward(
-    make_backend, precision, seat, temperature
-):
+@pytest.mark.parametrize("how", ["4bit A", "bf16 A", "fp16 A", "fp32 B", f"fp32 {BASE}"])
+def test_what_is_noted_while_speaking_are_the_log_probabilities_of_a_full_forward(make_backend, how, temperature):
+    precision, seat = how.split()
     backend = make_backend(precision)
     said = spoken(backend, asked(seat, PROMPTS, 4, temperature=temperature, max_tokens=12))
     scores = backend.score(seat, [(PROMPTS[i // 4], out.token_ids) for i, out in enumerate(said)], temperature)
@@ -36,29 +33,22 @@ def test_what_is_noted_while_speaking_are_the_log_probabilities_of_a_full_forwar
     assert near(sampled, recomputed, 2e-5 if exact else 0.02)
 
 
-def test_the_type_weights_are_multiplied_in():
-    cpu = torch.device("cpu")
-    named = ModelSection(name="x", precision="4bit", compute_dtype="fp16")
-    assert compute_dtype(named, cpu) == torch.float16
-    assert compute_dtype(ModelSection(name="x", precision="bf16", compute_dtype="fp16"), cpu) == torch.bfloat16
-
-
 @pytest.mark.parametrize(
     ("instructions", "capability", "expected"),
     [
-        (True, "AVX512", torch.bfloat16),
-        (True, "AVX10_2", torch.bfloat16),
-        (True, "AVX2", torch.float32),
-        (True, "DEFAULT", torch.float32),
+        *((True, capability, torch.bfloat16) for capability in ("AVX512", "AVX10_2")),
+        *((True, capability, torch.float32) for capability in ("AVX2", "DEFAULT")),
         (False, "AVX512", torch.float32),
     ],
 )
-def test_a_cpu_multiplies_in_bf16_where_torch_may_use_such_instructions(
-    monkeypatch, instructions, capability, expected
-):
+def test_a_cpu_multiplies_in_bf16_where_it_has_such_instructions(monkeypatch, instructions, capability, expected):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: instructions)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    assert compute_dtype(ModelSection(name="x"), torch.device("cpu")) == expected
+    cpu = torch.device("cpu")
+    assert compute_dtype(ModelSection(name="x"), cpu) == expected
+    # Where a type was asked for, 4-bit weights are multiplied in that, others in their own.
+    for precision, asked_for in (("4bit", torch.float16), ("bf16", torch.bfloat16)):
+        assert compute_dtype(ModelSection(name="x", precision=precision, compute_dtype="fp16"), cpu) == asked_for
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
@@ -76,6 +66,5 @@ def test_dense_weights_of_a_4_bit_base_speak_as_the_seat_does(make_backend, seat
 
 
 def test_dense_weights_need_memory_that_is_free(make_backend, monkeypatch):
-    assert make_backend("4bit")._speaks_dense
     monkeypatch.setattr(Adapters, "dense_bytes", lambda *_: [2**60])  # more than any machine has
     assert not make_backend("4bit")._speaks_dense

@@ -41,21 +41,16 @@ def _registry_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def config(folder: Path, backend: str) -> RunConfig:
-    return RunConfig(
-        game="agon",
-        model={"name": "tiny", "backend": backend},
-        tasks="arithmetic:max=3,terms=2,ops=+",
-        max_completion_tokens=40,
-        precision="fp32",
-        group_size=4,
-        problems_per_step=2,
-        steps=2,
-        roles={"*": {"beta": 0.01}},
-        cold_start={"enabled": True, "steps": 2, "examples_per_step": 2},
-        eval_tasks="arithmetic:max=3,terms=2,ops=+",
-        eval_limit=2,
-        run_dir=folder,
-    )
+    tasks, run = "arithmetic:max=3,terms=2,ops=+", {"steps": 2, "group_size": 4, "problems_per_step": 2}
+    asked: dict[str, Any] = {
+        "game": "agon",
+        "tasks": tasks,
+        "roles": {"*": {"beta": 0.01}},
+        "max_completion_tokens": 40,
+    }
+    asked |= {"model": {"name": "tiny", "precision": "fp32", "backend": backend}, "run_dir": folder}
+    asked |= {"cold_start": {"enabled": True, "steps": 2, "examples_per_step": 2}}
+    return RunConfig(**asked, **run, eval={"tasks": tasks, "limit": 2})
 
 
 def files(run: Path) -> dict[str, bytes]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,10 +44,7 @@ class FastLanguageModel:
 
     def get_peft_model(self, base: Any, **options: Any) -> Any:
         self.wrapped = options
-        return get_peft_model(
-            base,
-            LoraConfig(r=options["r"], lora_alpha=options["lora_alpha"], target_modules=options["target_modules"]),
-        )
+        return get_peft_model(base, LoraConfig(**{key: options[key] for key in ("r", "lora_alpha", "target_modules")}))
 
     def for_inference(self, model: Any) -> None:
         self.modes.append("inference")
@@ -60,7 +56,7 @@ class FastLanguageModel:
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FastLanguageModel:
+def fake(monkeypatch):
     kind = FastLanguageModel()
     monkeypatch.setitem(sys.modules, "unsloth", SimpleNamespace(FastLanguageModel=kind))
     monkeypatch.setenv("UNSLOTH_COMPILE_LOCATION", "")
@@ -68,8 +64,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FastLanguageModel:
 
 
 @pytest.fixture
-def make(fake: FastLanguageModel, tiny_path: Any) -> Callable[..., Any]:
-    def make(**section: Any) -> UnslothBackend:
+def make(fake, tiny_path):
+    def make(**section):
         chosen = ModelSection(name="tiny", **{"precision": "bf16", **section})
         return UnslothBackend(tiny_path, chosen, SEATS, seed=0, eos_ids=[2, *range(100, 130)])
 
@@ -116,10 +112,10 @@ def test_what_a_base_would_sample_with_by_itself_changes_nothing(make, make_back
 
 
 def test_it_samples_by_its_own_graphs_and_releases_them_for_an_update(make, monkeypatch):
-    noted: list[Any] = []
+    noted = []
 
     @contextlib.contextmanager
-    def rl_generation() -> Iterator[None]:
+    def rl_generation():
         noted.append("in")
         yield
         noted.append("out")
@@ -179,17 +175,11 @@ def test_vllm_is_asked_for_room_for_every_seat_and_its_engine_is_kept_from_trl(f
     assert len(served) == 2
 
 
-def test_vllm_that_is_not_there_is_said(make):
+def test_what_is_not_there_or_would_change_the_model_is_refused(make):
     with pytest.raises(RequestError, match="needs the package vllm, which is not installed"):
         make(fast_inference=True)
-
-
-def test_a_trainer_class_that_was_not_replaced_is_refused(make):
     with pytest.raises(TrainingError, match="has not replaced TRL's GRPOTrainer"):
         make().trainer_parent()
-
-
-def test_a_window_that_only_the_whole_model_puts_in_is_refused():
     with pytest.raises(RequestError, match="slides over 128 tokens: use --backend transformers"):
         refuse_windows(MistralConfig(sliding_window=128, layer_types=None))
     refuse_windows(MistralConfig(sliding_window=None))

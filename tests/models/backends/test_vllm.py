@@ -1,6 +1,5 @@
 """Seats served by an engine that refuses what vLLM refuses: never weights that a seat no longer has."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +13,13 @@ from lite_selfplay.models.adapters import BASE, WEIGHTS, Adapters
 from lite_selfplay.models.backends.vllm import Engine, lora_limits
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.training.optimizer import adamw
-from tests.models.backends.vllm_engine import LLM, SamplingParams, install
+from tests.models.backends.vllm_engine import LLM, install
 from tests.models.spoken import asked
 
 
 @pytest.fixture(autouse=True)
 def _vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
-
-
-class Noted(LLM):
-    """Notes what it was asked."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.asked: list[Any] = []
-        self.params: list[SamplingParams] = []
-
-    def generate(self, prompts: Any, params: Any, *, lora_request: Any = None, **told: Any) -> list[Any]:
-        self.asked.append(lora_request)
-        self.params += params
-        return super().generate(prompts, params, lora_request=lora_request, **told)
 
 
 def checksum(state: dict[str, torch.Tensor]) -> int:
@@ -46,7 +31,7 @@ class Served:
 
     def __init__(self, adapters: Adapters, **engine: Any):
         self.adapters = adapters
-        self.llm = Noted(
+        self.llm = LLM(
             load=lambda folder: checksum(load_file(folder / WEIGHTS)),
             speak=lambda served, ids, params: ([*ids, served or 0, 2], [-0.5] * (len(ids) + 2), "stop"),
             **{"max_loras": 2, "logprobs_mode": "processed_logprobs", **engine},
@@ -64,12 +49,12 @@ class Served:
 
 
 @pytest.fixture
-def serve(make_backend: Callable[..., Any]) -> Callable[..., Served]:
+def serve(make_backend):
     return lambda **engine: Served(make_backend().adapters, **engine)
 
 
 @pytest.fixture
-def served(serve: Callable[..., Served]) -> Served:
+def served(serve):
     return serve()
 
 
@@ -144,15 +129,13 @@ def test_what_the_engine_is_told_and_what_comes_back(served):
     assert (told.temperature, told.top_p, told.top_k, told.max_tokens) == (0.7, 0.9, 0, 9)
     assert (told.stop, told.stop_token_ids, told.logprobs) == (["x"], [2, 3], 0)
 
-
-@pytest.mark.parametrize(("reason", "stop"), [("length", "length"), ("stop", "string")])
-def test_how_a_completion_ended(served, reason, stop):
-    served.llm.speak = lambda *_: ([5, 6], [-0.5] * 2, reason)
-    ((said,),) = served.engine.generate(asked("A", [[7]], 1, max_tokens=3), [2])
-    assert (said.token_ids, said.stop) == ([5, 6], stop)
+    for reason, stop in (("length", "length"), ("stop", "string")):
+        served.llm.speak = lambda *_, reason=reason: ([5, 6], [-0.5] * 2, reason)
+        ((out,),) = served.engine.generate(asked("A", [[7]], 1, max_tokens=3), [2])
+        assert (out.token_ids, out.stop) == ([5, 6], stop)
 
 
-def test_an_engine_sleeps_while_the_seats_learn_and_wakes_when_it_is_asked(serve):
+def test_an_engine_sleeps_while_the_seats_learn_if_it_can_and_wakes_when_it_is_asked(serve, monkeypatch):
     served = serve(enable_sleep_mode=True)
     assert served.word("A") == served.now("A")
     served.engine.sleep()
@@ -160,26 +143,25 @@ def test_an_engine_sleeps_while_the_seats_learn_and_wakes_when_it_is_asked(serve
     assert served.llm.calls == ["sleep 0", "release"]
     assert not served.llm.keys_and_values
     step(served.adapters, "A")
-    assert served.word("A") == served.now("A")
-    assert served.word("B") == served.now("B")
+    assert [served.word(name) for name in "AB"] == [served.now(name) for name in "AB"]
     assert served.llm.calls == ["sleep 0", "release", "wake_up"]
-
-
-def test_an_engine_that_cannot_sleep_is_left_awake_and_one_that_does_not_wake_up_is_not_asked(serve, monkeypatch):
-    served = serve()
-    served.engine.sleep()
-    assert served.llm.calls == []
-    served = serve(enable_sleep_mode=True)
+    awake = serve()
+    awake.engine.sleep()
+    assert awake.llm.calls == []
     served.engine.sleep()
     monkeypatch.setattr(LLM, "wake_up", lambda self: False)
     with pytest.raises(RequestError, match="did not wake up"):
         served.word("A")
 
 
-@pytest.mark.parametrize("temperature", [2.5, 0.005])
-def test_temperatures_that_vllm_refuses_or_changes(served, temperature):
-    with pytest.raises(RequestError, match=f"from 0.01 to 2, and {temperature:g} is asked for"):
-        served.word("A", temperature)
+def test_temperatures_that_vllm_refuses_or_changes_and_what_is_noted_before_them(serve):
+    for temperature in (2.5, 0.005):
+        with pytest.raises(RequestError, match=f"from 0.01 to 2, and {temperature:g} is asked for"):
+            serve().word("A", temperature)
+    served = serve(logprobs_mode="raw_logprobs")
+    assert served.word("A") == served.now("A")
+    with pytest.raises(RequestError, match=r"before the temperature \(raw_logprobs\)"):
+        served.word("A", 0.7)
 
 
 def test_the_limits_that_an_engine_is_started_with(serve):
@@ -192,10 +174,3 @@ def test_the_limits_that_an_engine_is_started_with(serve):
         serve(max_lora_rank=1).word("A")
     with pytest.raises(ValueError, match="max_lora_rank"):
         serve(max_lora_rank=4)
-
-
-def test_log_probabilities_before_the_temperature_are_nothing_to_train_on(serve):
-    served = serve(logprobs_mode="raw_logprobs")
-    assert served.word("A") == served.now("A")
-    with pytest.raises(RequestError, match=r"before the temperature \(raw_logprobs\)"):
-        served.word("A", 0.7)

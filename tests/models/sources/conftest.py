@@ -26,7 +26,7 @@ def refused(own_cache: Path) -> Callable[[object], str]:
     def refused(name: object) -> str:
         with pytest.raises(ModelNotFoundError) as caught:
             resolve(str(name))
-        assert [path.name for path in own_cache.glob("*") if path.suffix != ".lock"] == []
+        assert {path.suffix for path in own_cache.glob("*")} <= {".lock"}
         return str(caught.value)
 
     return refused
@@ -40,12 +40,8 @@ def smollm2() -> ResolvedModel:
 
 @pytest.fixture
 def write_gguf(tmp_path: Path) -> Callable[..., Path]:
-    """A GGUF file of a model: `write_gguf(model, name="a.gguf", arch="llama", ...)`."""
-
-    def write(model: Any = None, *, name: str = "a.gguf", **options: Any) -> Path:
-        return _write_gguf(tmp_path / name, model or small_model(), **options)
-
-    return write
+    """A GGUF file of a model: `write_gguf(model, arch="llama", ...)`."""
+    return lambda model=None, **options: _write_gguf(tmp_path / "a.gguf", model or small_model(), **options)
 
 
 TOKEN_NORMAL, TOKEN_CONTROL, TOKEN_USER_DEFINED = 1, 3, 4

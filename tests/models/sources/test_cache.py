@@ -1,6 +1,5 @@
 """Building once: two processes, a killed builder, a failing one, a damaged folder."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import pytest
 from lite_selfplay.errors import RequestError
 from lite_selfplay.models.sources import cache
 
+ROOT = Path(cache.__file__).parents[3]
 BUILDER = """
 import os, signal, sys, time
 from pathlib import Path
@@ -32,33 +32,24 @@ assert (target / "whole").read_text() == "half"
 """
 
 
-def start(target: Path, log: Path, how: str = "live") -> subprocess.Popen[bytes]:
-    root = Path(cache.__file__).parents[3]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
-    return subprocess.Popen([sys.executable, "-c", BUILDER, str(target), str(log), how], env=environment)
-
-
-def test_two_processes_build_one(tmp_path):
+def test_a_killed_builder_leaves_nothing_half_made_and_two_processes_build_one(tmp_path):
     target, log = tmp_path / "cache" / "model", tmp_path / "log"
-    processes = [start(target, log) for _ in range(2)]
-    assert [process.wait(30) for process in processes] == [0, 0]
-    assert log.read_text().splitlines() == ["built"]
-    assert cache.is_built(target)
 
+    def start(how):
+        return subprocess.Popen([sys.executable, "-c", BUILDER, str(target), str(log), how], cwd=ROOT)
 
-@pytest.mark.skipif(os.name == "nt", reason="needs SIGKILL")
-def test_a_killed_builder_leaves_nothing_half_made(tmp_path):
-    target, log = tmp_path / "cache" / "model", tmp_path / "log"
-    assert start(target, log, "die").wait(30) == -signal.SIGKILL
+    assert start("die").wait(30) == -signal.SIGKILL
     assert not target.exists()
-    assert len(list(target.parent.glob(".model.partial"))) == 1
-    cache.build_once(target, lambda staging: (staging / "whole").touch())
+    assert [path.name for path in target.parent.iterdir() if path.is_dir()] == [".model.partial"]
+    processes = [start("live") for _ in range(2)]
+    assert [process.wait(30) for process in processes] == [0, 0]
+    assert log.read_text().splitlines() == ["built"] * 2  # by the one that was killed, and by one of the others
     assert cache.is_built(target)
-    assert list(target.parent.glob(".model.partial")) == []
+    assert [path.name for path in target.parent.iterdir() if path.is_dir()] == ["model"]
 
 
 def test_an_error_passes_through_and_leaves_nothing(tmp_path):
-    def fail(staging: Path) -> None:
+    def fail(staging):
         (staging / "part").touch()
         raise KeyboardInterrupt
 
@@ -67,32 +58,23 @@ def test_an_error_passes_through_and_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir() if path.suffix != ".lock"] == []
 
 
-def test_a_damaged_folder_is_built_again(tmp_path):
+def test_a_damaged_folder_is_built_again_and_its_files_get_the_usual_permissions(tmp_path):
     target, built = tmp_path / "model", []
+    file, complete = target / "sub" / "file", target / ".complete.json"
 
-    def build(staging: Path) -> None:
+    def build(staging):
         built.append(1)
         (staging / "sub").mkdir()
+        (staging / "sub" / "file").touch(mode=0o600)
         (staging / "sub" / "file").write_text("content")
 
-    for expected in (1, 1):
+    for damaged, times in ((None, 1), (None, 1), (file, 2), (complete, 3)):
+        if damaged:
+            damaged.write_text("{")
         cache.build_once(target, build)
-        assert len(built) == expected
-    (target / "sub" / "file").write_text("cut")
-    cache.build_once(target, build)
-    assert len(built) == 2
-    (target / ".complete.json").write_text("{")
-    cache.build_once(target, build)
-    assert len(built) == 3
-    assert (target / "sub" / "file").read_text() == "content"
-
-
-def test_files_get_the_usual_permissions(tmp_path):
-    def build(staging: Path) -> None:
-        (staging / "private").touch(mode=0o600)
-
-    target = cache.build_once(tmp_path / "model", build)
-    assert (target / "private").stat().st_mode == (target / ".complete.json").stat().st_mode
+        assert len(built) == times
+        assert file.read_text() == "content"
+    assert file.stat().st_mode == complete.stat().st_mode
 
 
 def test_where_the_cache_is(monkeypatch, tmp_path):

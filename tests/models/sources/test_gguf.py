@@ -5,9 +5,6 @@ import math
 import os
 import re
 import struct
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,18 +12,17 @@ import pytest
 from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.shapes import Shape, shape_of
-from lite_selfplay.models.sources import ResolvedModel, gguf, provenance, resolve
+from lite_selfplay.models.sources import gguf, provenance, resolve
 from lite_selfplay.models.sources.gguf import read_header
 from lite_selfplay.models.sources.gguf_tokenizer import build_tokenizer
 from tests.made_runs import small_model
+from tests.models.watch import noted
 
-Writer = Callable[..., Path]
-Converter = Callable[..., ResolvedModel]
 VOCABULARY = 263
 
 
 @pytest.fixture
-def converted(own_cache: Path, write_gguf: Writer) -> Converter:
+def converted(own_cache, write_gguf):
     return lambda *given, **options: resolve(str(write_gguf(*given, **options)))
 
 
@@ -41,7 +37,11 @@ def test_weights_survive(own_cache, write_gguf, arch, pre, tied):
     original = small_model(arch, tie_word_embeddings=tied)
     file = write_gguf(original, arch=arch, pre=pre)
     state = torch.get_rng_state()
+    # What a plan knows of a file, without converting it
+    assert shape_of(str(file)) == Shape(64, 2, 96, 4, 2, 16, VOCABULARY, tied=tied)
+    assert not own_cache.exists()
     resolved = resolve(str(file))
+    assert shape_of(str(resolved.path)) == shape_of(str(file))
     assert torch.equal(torch.get_rng_state(), state)
     assert resolved.path.parent == own_cache
     assert resolved.identity.startswith("gguf:")
@@ -54,15 +54,19 @@ def test_weights_survive(own_cache, write_gguf, arch, pre, tied):
     assert config["tie_word_embeddings"] is tied
 
 
-def test_a_file_is_read_once(converted, monkeypatch):
+def test_a_file_is_read_once_and_converted_once(tmp_path, own_cache, write_gguf, monkeypatch):
     import gguf as package
 
-    own, read = package.GGUFReader.__init__, list[Any]()
-    monkeypatch.setattr(package.GGUFReader, "__init__", lambda self, *a: (read.append(a), own(self, *a))[1])
-    whole = package.GGUFReader
-    converted()
+    read, whole = noted(monkeypatch, package.GGUFReader, "__init__", lambda *given: given), package.GGUFReader
+    file, said = write_gguf(), []
+    first = resolve(str(file), say=said.append)
     assert len(read) == 1  # transformers alone reads it twice, in ten seconds each where a vocabulary is large
     assert package.GGUFReader is whole
+    copied = tmp_path / "another-name.GGUF"
+    os.link(file, copied)
+    assert resolve(str(copied), say=said.append).path == first.path
+    (sentence,) = said
+    assert "a.gguf" in sentence
 
 
 def test_tokenizer_follows_the_metadata(converted):
@@ -79,28 +83,21 @@ def test_tokenizer_follows_the_metadata(converted):
     assert tokenizer.convert_ids_to_tokens(ids)[:4] == ["the", "Ġ", "1", "2"]
     assert "<think>" in tokenizer.convert_ids_to_tokens(ids)
     generation = json.loads((resolved.path / "generation_config.json").read_text())
-    assert generation["eos_token_id"] == tokenizer.eos_token_id
-    assert generation["pad_token_id"] == tokenizer.pad_token_id
+    ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    assert generation == generation | ids
     chat = Chat.load(resolved.path)
-    assert chat.eos_ids == (tokenizer.eos_token_id,)
-    assert chat.end_of_turn == tokenizer.eos_token_id
+    assert (*chat.eos_ids, chat.end_of_turn) == (tokenizer.eos_token_id, tokenizer.eos_token_id)
 
 
 @pytest.mark.parametrize(
     ("pre", "pieces"),
-    [
-        ("gpt-2", ["1234", "x", "Ċ"]),
-        ("smollm", ["1", "2", "3", "4", "x", "Ċ"]),
-        ("qwen2", ["1", "2", "3", "4", "x", "Ċ"]),
-        ("llama-bpe", ["123", "4", "x", "Ċ"]),
-    ],
+    [("gpt-2", "1234 x Ċ"), ("smollm", "1 2 3 4 x Ċ"), ("qwen2", "1 2 3 4 x Ċ"), ("llama-bpe", "123 4 x Ċ")],
 )
-def test_digits_are_split_by_the_rule_of_the_file(converted, pre, pieces):
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(converted(pre=pre).path)
+def test_digits_are_split_by_the_rule_of_the_file(write_gguf, pre, pieces):
+    file = write_gguf(pre=pre)
+    tokenizer = build_tokenizer(read_header(file).metadata, file)
     cut = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("1234x\n")
-    assert [piece for piece, _ in cut] == pieces
+    assert [piece for piece, _ in cut] == pieces.split()
 
 
 def test_sentencepiece_vocabulary(converted):
@@ -159,30 +156,13 @@ def test_quantised_weights(converted):
         torch.testing.assert_close(copy.state_dict()[name].float(), tensor, atol=2e-3, rtol=2e-2)
 
 
-def test_converted_once(tmp_path, own_cache, write_gguf):
-    file = write_gguf()
-    said: list[str] = []
-    first = resolve(str(file), say=said.append)
-    copied = tmp_path / "another-name.GGUF"
-    os.link(file, copied)
-    assert resolve(str(copied), say=said.append).path == first.path
-    assert len(said) == 1
-    assert "a.gguf" in said[0]
-
-
 def test_llama_3_factors_are_those_of_transformers():
     import torch
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    rope = {
-        "rope_type": "llama3",
-        "rope_theta": 500000.0,
-        "factor": 32.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    }
+    rope = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0}
+    rope |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
     config = LlamaConfig(head_dim=64, hidden_size=512, num_attention_heads=8, rope_parameters=rope)
     stretched, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
     plain = 1.0 / 500000.0 ** (torch.arange(0, 64, 2) / 64)
@@ -208,17 +188,11 @@ def test_llama_3_factors_are_those_of_transformers():
         ({"pre": "", "unknown": 4096}, ["does not fit the architecture llama"]),
         ({"pre": "", "byte": "<{}>"}, ["does not give a text back: 'The quick"]),
     ],
-    ids=["another end of turn", "a tensor too few", "one too many", "unknown rule", "architecture", "factors", "yarn",
-         "unknown vocabulary", "log-probabilities", "a token that no merge makes", "an unknown token out of the list",
-         "no bytes"],
-)  # fmt: skip
+)
 def test_a_file_that_fits_no_model_is_refused(write_gguf, refused, options, said):
-    text = refused(write_gguf(**options))
+    file = write_gguf(**options)
+    text = refused(file)
     assert all(part in text for part in said)
-
-
-def test_a_file_that_was_cut_is_refused(write_gguf, refused):
-    file = write_gguf()
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     assert "cannot be read as a GGUF file" in refused(file)
 
@@ -233,31 +207,14 @@ def header(tensors: int, pairs: int, rest: bytes = b"") -> bytes:
     return b"GGUF" + struct.pack("<IQQ", 3, tensors, pairs) + rest
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        header(2**60, 0),
-        header(0, 2**60),
+def test_a_header_that_claims_too_much(tmp_path):
+    for content in (
+        *(b"", header(2**60, 0), header(0, 2**60)),
         header(0, 1, NAME + struct.pack("<IIQ", 9, 8, 2**60)),
         header(0, 1, NAME + struct.pack("<IIQ", 9, 9, 1) * 40),
         header(0, 1, NAME + struct.pack("<I", 99) + bytes(40)),
         header(1, 0, NAME + struct.pack("<IQQQIQ", 3, 2**60, 2**60, 2**60, 0, 0)),
-    ],
-)
-def test_a_header_that_claims_too_much(tmp_path, content):
-    (tmp_path / "m.gguf").write_bytes(content)
-    with pytest.raises(ModelNotFoundError, match="cannot be read as a GGUF file"):
-        read_header(tmp_path / "m.gguf")
-
-
-# What a plan knows of a file, without converting it
-
-
-@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
-@pytest.mark.parametrize("tied", [True, False])
-def test_the_shape_of_a_file_is_that_of_its_model(own_cache, write_gguf, arch, tied):
-    file = write_gguf(small_model(arch, tie_word_embeddings=tied), arch=arch, pre="qwen2", quantise="Q8_0")
-    assert shape_of(str(file)) == Shape(64, 2, 96, 4, 2, 16, VOCABULARY, tied=tied)
-    assert not own_cache.exists()
-    assert shape_of(str(resolve(str(file)).path)) == shape_of(str(file))
+    ):
+        (tmp_path / "m.gguf").write_bytes(content)
+        with pytest.raises(ModelNotFoundError, match="cannot be read as a GGUF file"):
+            read_header(tmp_path / "m.gguf")

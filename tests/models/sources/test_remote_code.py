@@ -1,15 +1,14 @@
 """Models with Python code of their own: it runs only on request, and with a warning."""
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources import folders, resolve
 from lite_selfplay.runs.folder import CONFIG
+from tests.models.small import change
 
 CODE = """
 from pathlib import Path
@@ -43,16 +42,11 @@ def touched(tmp_path: Path) -> Path:
 @pytest.fixture
 def folder(tiny_path: Path, tmp_path: Path, touched: Path) -> Path:
     """`tiny` as a model of a kind that transformers does not know."""
-    folder = tmp_path / "own"
-    shutil.copytree(tiny_path, folder)
+    folder = shutil.copytree(tiny_path, tmp_path / "own")
     (folder / "own.py").write_text(CODE.format(touched=str(touched)))
     own = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
     change(folder / "config.json", model_type="its_own", auto_map=own)
     return folder
-
-
-def change(file: Path, **values: Any) -> None:
-    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
 
 def test_code_is_refused_by_a_sentence_that_names_the_flag(folder, touched, call):
@@ -65,8 +59,10 @@ def test_code_is_refused_by_a_sentence_that_names_the_flag(folder, touched, call
     assert not (Path.cwd() / "runs").exists()
 
 
-def test_a_tokenizer_of_its_own_is_run_only_where_it_is_trusted(folder, touched):
-    change(folder / "config.json", model_type="qwen3", auto_map={})
+def test_where_transformers_knows_the_model_its_own_code_is_run_only_where_it_is_trusted(folder, touched, call):
+    change(folder / "config.json", model_type="qwen3")
+    assert call("eval", folder, "--tasks", "letters", "--limit", 1, "--precision", "fp32").code == 0
+    change(folder / "config.json", auto_map={})
     own = {"AutoTokenizer": [None, "own.OwnTokenizer"]}
     change(folder / "tokenizer_config.json", tokenizer_class="OwnTokenizer", auto_map=own)
     assert Chat.load(folder).decode([104, 105]) == "hi"  # transformers has one that fits
@@ -75,17 +71,10 @@ def test_a_tokenizer_of_its_own_is_run_only_where_it_is_trusted(folder, touched)
     assert touched.exists()
 
 
-def test_where_transformers_knows_the_model_its_own_code_is_not_needed_and_not_run(folder, touched, call):
-    change(folder / "config.json", model_type="qwen3")
-    assert call("eval", folder, "--tasks", "letters", "--limit", 1, "--precision", "fp32").code == 0
-    assert not touched.exists()
-
-
 def test_with_the_flag_it_is_run_after_a_loud_warning_and_a_resume_needs_the_flag_again(
     folder, touched, tmp_path, call
 ):
-    run = tmp_path / "run"
-    trusted = "--trust-remote-code"
+    run, trusted = tmp_path / "run", "--trust-remote-code"
     ended = call("train", "grpo", "--model", folder, *SMALL, "--run-dir", run, trusted)
     assert ended.code == 0, ended.err
     assert f"TRUSTING REMOTE CODE: Python code that comes with {folder}" in ended.err + ended.out

