@@ -41,16 +41,11 @@ def _registry_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def config(folder: Path, backend: str) -> RunConfig:
-    tasks, run = "arithmetic:max=3,terms=2,ops=+", {"steps": 2, "group_size": 4, "problems_per_step": 2}
-    asked: dict[str, Any] = {
-        "game": "agon",
-        "tasks": tasks,
-        "roles": {"*": {"beta": 0.01}},
-        "max_completion_tokens": 40,
-    }
-    asked |= {"model": {"name": "tiny", "precision": "fp32", "backend": backend}, "run_dir": folder}
-    asked |= {"cold_start": {"enabled": True, "steps": 2, "examples_per_step": 2}}
-    return RunConfig(**asked, **run, eval={"tasks": tasks, "limit": 2})
+    tasks, model = "arithmetic:max=3,terms=2,ops=+", {"name": "tiny", "precision": "fp32", "backend": backend}
+    run = {"steps": 2, "group_size": 4, "problems_per_step": 2, "max_completion_tokens": 40, "dir": folder}
+    begun = {"enabled": True, "steps": 2, "examples_per_step": 2}
+    roles, measured = {"*": {"beta": 0.01}}, {"tasks": tasks, "limit": 2}
+    return RunConfig(game="agon", model=model, tasks=tasks, run=run, roles=roles, cold_start=begun, eval=measured)
 
 
 def files(run: Path) -> dict[str, bytes]:

@@ -16,7 +16,9 @@ import pytest
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "use_dora": (None, False), "bias": (None, "none"), "modules_to_save": (None, []),
+    "use_dora": (None, False),
+    "bias": (None, "none"),
+    "modules_to_save": (None, []),
     "init_lora_weights": (None, True, False, "gaussian"),
 }
 """Of an adapter's configuration, beside its rank."""
