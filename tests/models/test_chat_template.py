@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import processors
 
 from lite_selfplay.data import Turn
 from lite_selfplay.errors import ConfigError, ModelNotFoundError, RequestError
@@ -94,8 +95,6 @@ def test_prefill_and_end(template, thinking, prefill, thinks, end):
 
 @pytest.mark.parametrize("template", [DATED, MODEL, OPENS, WRAPS, BEGINS, None])
 def test_no_second_bos(template):
-    from tokenizers import processors
-
     tokenizer = byte_tokenizer(template, extra=TURNS)
     bos = tokenizer.bos_token_id
     plain = Chat(tokenizer).encode("hi").ids

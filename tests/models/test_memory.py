@@ -22,6 +22,7 @@ from lite_selfplay.models.sources import known_models
 from lite_selfplay.runs.defaults import filled_in
 
 TINY = shape_of("tiny")
+SMOLLM2 = {"name": "smollm2-135m", "precision": "4bit", "compute_dtype": "fp32"}
 SMALL = Load(rows=8, prompt_tokens=20, completion_tokens=16)
 
 
@@ -242,10 +243,9 @@ def test_products_that_are_kept_are_counted():
     # Queries 576, keys and values 192 each, output 576, gate and up 1,536 each, down 576, attention 576: 5,760 numbers.
     shape = shape_of("smollm2-135m")
     assert memory.product_bytes(shape, 4) == 4 * 5760
-    run = {"model": {"name": "smollm2-135m", "precision": "4bit", "compute_dtype": "fp32"}}
-    least = {"model": {**run["model"], "gradient_checkpointing": True}}
-    load = Load(64, 100, 50)
-    kept, inputs = (parts(config(**given), shape, load, on_cpu=True)["activations"] for given in (run, least))
+    least = {**SMOLLM2, "gradient_checkpointing": True}
+    given = shape, Load(64, 100, 50)
+    kept, inputs = (parts(config(model=model), *given, on_cpu=True)["activations"] for model in (SMOLLM2, least))
     assert inputs == 896 * (30 * 576 * 4 + activation_bytes(shape, 4))
     assert kept - inputs == 896 * 30 * 4 * 5760
 
@@ -261,7 +261,6 @@ def test_logits_that_are_held_at_once():
 @pytest.mark.parametrize(("rows", "expanded"), [(15, True), (16, False)])
 def test_a_lean_base_holds_no_expanded_weights_while_many_rows_are_sampled(rows, expanded):
     shape = shape_of("smollm2-135m")
-    run = config(model={"name": "smollm2-135m", "precision": "4bit", "compute_dtype": "fp32"})
-    told = parts(run, shape, Load(rows, 50, 50), on_cpu=True)
+    told = parts(config(model=SMOLLM2), shape, Load(rows, 50, 50), on_cpu=True)
     assert told.get("dense weights") == (4 * shape.linear_parameters if expanded else None)
     assert told["logits, update"] == 12 * 2**22

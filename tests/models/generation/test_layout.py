@@ -29,7 +29,5 @@ def test_places_by_hand(asked, mixed, rows, columns, longs):
     ends = [place.first + place.columns for place in (*homes, *spare)]
     assert ([place.first for place in (*homes, *spare)], ends[-1]) == ([0, *ends[:-1]], layout.total)
     assert all(place.columns >= asked[1] + asked[2] + LOOK_EVERY for place in spare or homes)
-
-
-def test_where_the_heads_of_a_place_begin():
+    # Where the heads of a place begin
     assert Place(first=20, columns=5).starts(heads=3) == [60, 65, 70]

@@ -4,7 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import gguf
+import gguf.quants
 import pytest
+from tokenizers.pre_tokenizers import ByteLevel
 
 from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.sources import ResolvedModel, resolve
@@ -55,8 +58,6 @@ TEMPLATE = (
 
 def gguf_tokens() -> dict[str, int]:
     """A byte-level vocabulary of 263 tokens with two merges: token -> its GGUF type."""
-    from tokenizers.pre_tokenizers import ByteLevel
-
     plain = [*sorted(ByteLevel.alphabet()), "th", "the"]
     return {**SPECIAL, **dict.fromkeys(plain, TOKEN_NORMAL), **THINK}
 
@@ -91,9 +92,6 @@ def _write_gguf(
 
     Without a rule of splitting (`pre`) the vocabulary is one of SentencePiece, of the `kind` that llama.cpp gives it.
     """
-    import gguf
-    import gguf.quants
-
     config = model.config
     tokens = gguf_tokens() if pre else sentencepiece_tokens(pieces, byte)
     names = list(tokens)
@@ -148,8 +146,6 @@ def _write_gguf(
 
 
 def _gguf_tensors(model: Any, arch: str) -> dict[str, Any]:
-    import gguf
-
     kind = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names = gguf.get_tensor_name_map(kind, model.config.num_hidden_layers)
     tensors = {}

@@ -5,11 +5,12 @@ import subprocess
 import sys
 import zipfile
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import torch
 
+from lite_selfplay.models.backends.transformers import load_base
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources import provenance
 from lite_selfplay.models.sources import smollm2 as source
@@ -62,16 +63,7 @@ def test_the_real_tokenizer(smollm2):
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", [pytest.param("bf16", marks=pytest.mark.long), "4bit"])
 def test_it_answers_and_stops(smollm2, precision):
-    import torch
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
-
-    options: dict[str, Any] = {"dtype": torch.bfloat16}
-    if precision == "4bit":
-        pytest.importorskip("bitsandbytes")
-        options["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
-        )
-    model: Any = AutoModelForCausalLM.from_pretrained(smollm2.path, **options)
+    model = load_base(smollm2.path, precision, torch.bfloat16, torch.device("cpu"))
     chat = Chat.load(smollm2.path)
     prompt = torch.tensor([chat.encode("What is 7 + 5? Answer with a number.").ids])
     with torch.no_grad():
