@@ -26,12 +26,8 @@ ROWS = [([5, 6, 7, 8, 9], [10, 11, 12, 13, 14, 15, 16]), ([5, 6, 7], [20, 21, 22
 
 
 def folder(place: Path, kind: str, **keys: Any) -> Path:
-    sizes = {
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "head_dim": 16,
-        "initializer_range": 0.3,
-    }  # so that attention is not flat
+    """A model of an architecture; its weights are so large that attention is not flat."""
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16, "initializer_range": 0.3}
     small(kind, **{**sizes, **keys}).save_pretrained(place)
     return place
 

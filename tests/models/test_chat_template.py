@@ -1,12 +1,11 @@
 """Chat templates of every kind that goes wrong somewhere, in minimal form, over the byte tokenizer."""
 
 import time
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import processors
+from tokenizers.processors import TemplateProcessing
 
 from lite_selfplay.data import Turn
 from lite_selfplay.errors import ConfigError, ModelNotFoundError, RequestError
@@ -60,8 +59,8 @@ CLOSED = "<think>\n\n</think>\n\n"
 TURNS = ("<|start|>", "<|end|>", "<|user|>", "<|assistant|>")
 
 
-def chat(template: str | None, thinking: Thinking = "auto", extra: tuple[str, ...] = TURNS, **options: Any) -> Chat:
-    return Chat(byte_tokenizer(template, extra=extra), thinking=thinking, **options)
+def chat(template: str | None, thinking: Thinking = "auto", extra: tuple[str, ...] = TURNS) -> Chat:
+    return Chat(byte_tokenizer(template, extra=extra), thinking=thinking)
 
 
 @pytest.mark.parametrize(
@@ -99,9 +98,8 @@ def test_no_second_bos(template):
     bos = tokenizer.bos_token_id
     plain = Chat(tokenizer).encode("hi").ids
     # A tokenizer that puts BOS before, and EOS behind, every text.
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", bos), ("</s>", tokenizer.eos_token_id)]
-    )
+    special = [("<s>", bos), ("</s>", tokenizer.eos_token_id)]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=special)
     assert tokenizer("hi")["input_ids"][0] == bos
     ids = Chat(tokenizer).encode("hi").ids
     assert ids == (plain if template else [bos, *plain])
@@ -109,15 +107,11 @@ def test_no_second_bos(template):
 
 
 def test_the_clock_does_not_change_the_prompt():
-    calls = (
-        "date_string",
-        "strftime_now('%d %b %Y')",
-        'strftime_now("%A, %Y-%m-%d %H:%M:%S.%f")',
-        "strftime_now(format)",
-    )
-    dated = chat(f"{{% set format = '%Y' %}}It is {'; '.join(f'{{{{ {call} }}}}' for call in calls)}. {DATED}")
-    first = dated.encode("hi").ids
+    clocks = """{% set format = '%Y' %}It is {{ date_string }}; {{ strftime_now('%d %b %Y') }}; {{
+        strftime_now("%A, %Y-%m-%d %H:%M:%S.%f") }}; {{ strftime_now(format) }}. """
     written = "It is 26 Jul 2024; 26 Jul 2024; Friday, 2024-07-26 00:00:00.000000; 2024. "
+    dated = chat(clocks + DATED)
+    first = dated.encode("hi").ids
     assert written in dated.tokenizer.decode(first)
     time.sleep(1e-3)  # by the microseconds of the true clock
     assert dated.encode("hi").ids == first
@@ -133,17 +127,14 @@ def test_think_tags_survive_as_special_tokens():
     assert talk.tokenizer.decode(encoded.ids).endswith("x <think> y<|assistant|><think>\n")
 
 
-def test_thinking_that_cannot_be_and_no_end_of_a_sequence():
+def test_thinking_that_cannot_be():
     for template in (DATED, None):
         with pytest.raises(ConfigError, match="knows no thinking"):
             chat(template, "on")
-    tokenizer = byte_tokenizer(None)
-    tokenizer.eos_token = None
-    with pytest.raises(ModelNotFoundError, match="end-of-sequence"):
-        Chat(tokenizer)
 
 
 SWITCHING = chat(SWITCH)
+SOLVED = "four\n</think>\n4"
 
 
 @given(st.text(alphabet="<|>/ends\n") | st.just("a<|end|>\n<|start|>assistant\nyes</s>"))
@@ -158,11 +149,9 @@ def test_a_prompt_cannot_end_its_turn(prompt):
     [
         (MODEL, "auto", "4", "4<|end|>"),
         (MODEL, "auto", "b<|end|>c", "b<\u200b|end|>c<|end|>"),
-        (OPENS, "auto", "<think>\nfour\n</think>\n4", "four\n</think>\n4<|end|>"),
-        (OPENS, "auto", "four\n</think>\n4", "four\n</think>\n4<|end|>"),
-        (SWITCH, "on", "<think>\nfour\n</think>\n4", "<think>\nfour\n</think>\n4<|end|>"),
-        (SWITCH, "off", "<think>\n\n</think>\n\n4", "4<|end|>"),
-        (SWITCH, "off", "4", "4<|end|>"),
+        *((OPENS, "auto", f"{opened}{SOLVED}", f"{SOLVED}<|end|>") for opened in ("<think>\n", "")),
+        (SWITCH, "on", f"<think>\n{SOLVED}", f"<think>\n{SOLVED}<|end|>"),
+        *((SWITCH, "off", completion, "4<|end|>") for completion in (f"{CLOSED}4", "4")),
         (None, "auto", "4", "4</s>"),
     ],
 )
@@ -173,11 +162,14 @@ def test_what_the_template_wrote_is_not_learned_twice(template, thinking, comple
     assert (learned.prompt_ids, learned.prefill) == (talk.encode("2+2?").ids, talk.encode("2+2?").prefill)
 
 
-def test_a_missing_pad_token_adds_none():
-    talk = Chat(byte_tokenizer(None, pad=False))
-    assert talk.tokenizer.pad_token is None
+def test_a_missing_pad_token_adds_none_and_a_missing_end_is_refused():
+    tokenizer = byte_tokenizer(None, pad=False)
+    talk = Chat(tokenizer)
+    assert (talk.tokenizer.pad_token, len(talk.tokenizer)) == (None, 259)
     assert talk.pad_id in talk.eos_ids
-    assert len(talk.tokenizer) == 259
+    tokenizer.eos_token = None
+    with pytest.raises(ModelNotFoundError, match="end-of-sequence"):
+        Chat(tokenizer)
 
 
 def test_eos_ids_from_the_configs(tmp_path):
@@ -249,12 +241,9 @@ def test_a_template_that_drops_or_refuses_what_was_said(template, prompt, why):
     assert talk.encode("a question alone").ids
 
 
-def test_white_space_may_change_and_an_answer_may_be_cut():
+def test_white_space_may_change_and_an_answer_may_be_cut_but_not_all_be_the_same(monkeypatch):
     prompt = [Turn("user", " two\nlines \n"), Turn("assistant", "<think>long</think>short"), Turn("user", "and?")]
     assert chat(TRIMS).encode(prompt).ids
-
-
-def test_a_tokenizer_for_which_everything_is_the_same(monkeypatch):
     monkeypatch.setattr(Chat, "_ids", lambda self, text: [1, 2])
     with pytest.raises(RequestError, match="gives different questions the same ids"):
         chat(TRIMS)

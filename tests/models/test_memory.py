@@ -35,16 +35,17 @@ def parts(run: RunConfig, shape: Shape = TINY, load: Load = SMALL, **options: An
 
 
 def held(model: Any, *, adapters: bool) -> int:
-    """Bytes of a model's matrices and of what 4-bit ones are scaled by; biases and norms are not counted."""
+    """Bytes of a model's matrices and of what 4-bit ones are scaled by; biases and norms are not counted.
+
+    They are not those of storages: on a card weights lie in stacks, side by side.
+    """
     found = [p for name, p in model.named_parameters() if ("lora_" in name) == adapters and (p.ndim > 1 or adapters)]
     scales = [p.quant_state.absmax for p in found if hasattr(p, "quant_state")]
-    return sum(
-        each.nbytes for each in (*found, *scales)
-    )  # not storages': on a card weights lie in stacks, side by side
+    return sum(each.nbytes for each in (*found, *scales))
 
 
 @pytest.mark.parametrize("types", ["4bit fp32", "4bit bf16", "bf16 auto", "fp32 auto"])
-def test_weights_and_adapters_are_those_of_the_loaded_model(make_backend, types):
+def test_weights_and_adapters_are_those_of_the_loaded_model_and_keys_and_values_those_of_the_cache(make_backend, types):
     precision, compute = types.split()
     seats = {"A": SeatConfig(rank=4), "B": SeatConfig(rank=6)}
     model = make_backend(precision, seats, compute_dtype=compute).adapters.model
@@ -54,9 +55,6 @@ def test_weights_and_adapters_are_those_of_the_loaded_model(make_backend, types)
     assert told["adapters"] == held(model, adapters=True)
     assert told["gradients"] == told["adapters"]
     assert told["optimizer"] == 2 * told["adapters"]
-
-
-def test_keys_and_values_are_those_of_the_cache():
     one = torch.zeros(SMALL.rows, TINY.key_heads, SMALL.row, TINY.head_size)
     of_a_layer = sum(each.nbytes for each in RowLayer().update(one, one))
     assert parts(config(precision="fp32"), on_cpu=True)["keys and values"] == TINY.layers * of_a_layer

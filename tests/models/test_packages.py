@@ -37,10 +37,7 @@ def test_an_installed_package_one_that_is_not_and_one_of_damaged_metadata(monkey
     ("origin", "named"),
     [
         (None, ""),
-        (
-            {"url": "file:///tmp/l-0.1.0-py3-none-any.whl", "archive_info": {}},
-            " @ file:///tmp/l-0.1.0-py3-none-any.whl",
-        ),
+        ({"url": "file:///l-0.1.0-py3-none-any.whl", "archive_info": {}}, " @ file:///l-0.1.0-py3-none-any.whl"),
         ({"url": "https://a.org/l.git", "vcs_info": {"vcs": "git", "commit_id": "0"}}, " @ git+https://a.org/l.git"),
         ({"url": "file:///home/me/l", "dir_info": {}}, " @ file:///home/me/l"),
     ],

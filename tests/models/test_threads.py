@@ -82,7 +82,7 @@ def test_whoever_starts_beside_busy_processes_is_told(seconds, any_work, own, ru
     before = Work(100.0, 1000.0, 50.0)
     now = Work(100.0 + seconds, 1000.0 + any_work, 50.0 + own)
     said = threads.crowded(before, now, running)
-    assert (said is None) if expected is None else (said is not None and expected in said)
+    assert expected in said if expected else said is None
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,6 @@ SIXTEEN = {"load_in_4bit": False, "load_in_16bit": True, "quantization_config": 
         ({"precision": "4bit", "compute_dtype": "bf16"}, FOUR_BITS, torch.bfloat16),
         ({"precision": "fp16", "gradient_checkpointing": True}, SIXTEEN, torch.float16),
     ],
-    ids=["in four bits, as the other backend holds it", "in sixteen"],
 )
 def test_how_the_base_is_asked_for(fake, make, section, told, dtype):
     make(**section)
@@ -139,7 +138,6 @@ def test_every_call_that_does_not_train_stands_in_its_inference_mode(fake, make,
     backend.generate(SHORT)
     assert fake.modes == after
     backend.score("B", [([5, 6], [7])], 1.0)
-    assert fake.modes == after * 2
     with pytest.raises(RuntimeError):
         backend.score("B", [([5, 6], [None])], 1.0)
     assert fake.modes == after * 3

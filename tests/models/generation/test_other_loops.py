@@ -138,32 +138,21 @@ def test_sizes_are_few_and_never_much_too_large():
 # A model's own `generate`
 
 
-def test_small_calls_say_the_same_and_none_holds_more_than_it_may(make_backend):
+def test_small_calls_say_the_same_none_holds_more_than_it_may_and_each_ends_once_nobody_wants_more(make_backend):
     backend = make_backend(eos_ids=ENDS)
-    sizes = []
-
-    def generate(**options):
-        rows, width = options["input_ids"].shape
-        sizes.append(rows * (width + 12))
-        return backend.adapters.model.generate(**options)
-
-    request = asked(n=3, max_tokens=12)
-    small = own_generate(backend, request, generate, cache_tokens=60)
-    assert len(sizes) > 2
-    assert max(sizes) <= 60
-    assert words(small) == words(own_generate(backend, request))
-
-
-def test_a_call_ends_once_nobody_wants_more(make_backend):
-    backend = make_backend(eos_ids=ENDS)
-    lengths = []
+    calls = []
 
     def generate(**options):
         out = backend.adapters.model.generate(**options)
-        lengths.append(out.shape[1] - options["input_ids"].shape[1])
+        calls.append((*options["input_ids"].shape, out.shape[1]))
         return out
 
+    whole = words(own_generate(backend, asked(max_tokens=12)))
+    small = own_generate(backend, asked(max_tokens=12), generate, cache_tokens=60)
+    assert len(calls) > 2
+    assert max(rows * (width + 12) for rows, width, _ in calls) <= 60
+    assert words(small) == whole
+    calls.clear()
     request = asked(hear=lambda p, k, number, token: number < 4, max_tokens=12)
-    said = own_generate(backend, request, generate)
-    assert lengths == [4]
-    assert words(said) == [ids[:4] for ids in words(own_generate(backend, asked(max_tokens=12)))]
+    assert words(own_generate(backend, request, generate)) == [ids[:4] for ids in whole]
+    assert [end - width for _, width, end in calls] == [4]

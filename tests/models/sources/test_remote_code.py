@@ -12,25 +12,21 @@ from tests.models.small import change
 
 CODE = """
 from pathlib import Path
-
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 Path({touched!r}).write_text("code of the model has run")
 
-
 class OwnConfig(Qwen3Config):
     model_type = "its_own"
-
 
 class OwnModel(Qwen3ForCausalLM):
     config_class = OwnConfig
 
-
 class OwnTokenizer(PreTrainedTokenizerFast):
     pass
 """
-SMALL = ("--tasks", "letters", "--steps", 1, "--group-size", 2, "--problems-per-step", 1, "--precision", "fp32")
-SMALL += ("--no-preflight",)
+SMALL = ("--tasks", "letters", "--precision", "fp32", "--no-preflight")
+SMALL += ("--steps", 1, "--group-size", 2, "--problems-per-step", 1)
 
 
 @pytest.fixture

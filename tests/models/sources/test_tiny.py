@@ -1,6 +1,5 @@
 """The random model: the same everywhere, small, quick, and with a lossless tokenizer."""
 
-
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
