@@ -18,7 +18,6 @@ from tests.models.small import change, change_tensors
 
 UP, BIAS = "model.layers.1.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias"
 Tensors = dict[str, torch.Tensor]
-Copy = Callable[[Callable[[Tensors], Any]], Path]
 
 FIRST = ("lm_head.weight", "model.embed_tokens.weight", "model.layers.0.input_layernorm.weight")
 MISFITS: dict[str, tuple[Callable[[Tensors], Any], str]] = {
@@ -33,10 +32,10 @@ MISFITS: dict[str, tuple[Callable[[Tensors], Any], str]] = {
 
 
 @pytest.fixture
-def copy(tiny_path: Path, tmp_path: Path) -> Copy:
+def copy(tiny_path, tmp_path):
     """A copy of the random model with other tensors."""
 
-    def copy(how: Callable[[Tensors], Any]) -> Path:
+    def copy(how):
         folder = shutil.copytree(tiny_path, tmp_path / "base")
         change_tensors(folder, how)
         return folder

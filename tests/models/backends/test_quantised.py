@@ -11,26 +11,34 @@ from tests.near import near
 PROMPTS = [[10, 11, 12], [20]]
 
 
-def test_every_linear_layer_but_the_head_is_held_in_nf4(make_backend):
+def test_every_linear_layer_but_the_head_is_held_in_nf4_and_expanded_where_memory_is_free(make_backend, monkeypatch):
     model = make_backend("4bit").adapters.model.get_base_model()
     layers = [module for module in model.modules() if isinstance(module, Linear4bit)]
     assert len(layers) == 2 * 7
     assert {layer.weight.quant_type for layer in layers} == {"nf4"}
     assert not any(layer.support_avx512bf16_for_cpu for layer in layers)
     assert not isinstance(model.lm_head, Linear4bit)
+    monkeypatch.setattr(Adapters, "dense_bytes", lambda *_: [2**60])  # more than any machine has
+    assert not make_backend("4bit")._speaks_dense
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.8])
-@pytest.mark.parametrize("how", ["4bit A", "bf16 A", "fp16 A", "fp32 B", f"fp32 {BASE}"])
-def test_what_is_noted_while_speaking_are_the_log_probabilities_of_a_full_forward(make_backend, how, temperature):
-    precision, seat = how.split()
-    backend = make_backend(precision)
-    said = spoken(backend, asked(seat, PROMPTS, 4, temperature=temperature, max_tokens=12))
+@pytest.mark.parametrize("seat", ["A", "B", BASE])
+@pytest.mark.parametrize("types", ["4bit fp32", "4bit bf16", "bf16 auto", "fp16 auto", "fp32 auto"])
+def test_what_is_noted_while_speaking_is_what_a_full_forward_gives(make_backend, types, seat, temperature):
+    precision, compute = types.split()
+    backend = make_backend(precision, compute_dtype=compute)
+    request = asked(seat, PROMPTS, 4, temperature=temperature, max_tokens=12)
+    said = spoken(backend, request)
     scores = backend.score(seat, [(PROMPTS[i // 4], out.token_ids) for i, out in enumerate(said)], temperature)
-    sampled = torch.tensor([lp for out in said for lp in out.logprobs])
-    recomputed = torch.tensor([lp for score in scores for lp in score.logprobs])
     exact = backend.compute_dtype == torch.float32
-    assert near(sampled, recomputed, 2e-5 if exact else 0.02)
+    for one, score in zip(said, scores, strict=True):
+        assert near(one.logprobs, score.logprobs, 2e-5 if exact else 0.02)
+    if precision == "4bit":
+        assert backend._speaks_dense
+        backend._speaks_dense = False
+        if exact:
+            assert_alike(said, spoken(backend, request))
 
 
 @pytest.mark.parametrize(
@@ -49,22 +57,3 @@ def test_a_cpu_multiplies_in_bf16_where_it_has_such_instructions(monkeypatch, in
     # Where a type was asked for, 4-bit weights are multiplied in that, others in their own.
     for precision, asked_for in (("4bit", torch.float16), ("bf16", torch.bfloat16)):
         assert compute_dtype(ModelSection(name="x", precision=precision, compute_dtype="fp16"), cpu) == asked_for
-
-
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("seat", ["A", "B", BASE])
-def test_dense_weights_of_a_4_bit_base_speak_as_the_seat_does(make_backend, seat, dtype):
-    backend, request = make_backend("4bit", compute_dtype=dtype), asked(seat, PROMPTS, 4, max_tokens=12)
-    assert backend._speaks_dense
-    dense = spoken(backend, request)
-    backend._speaks_dense = False
-    if dtype == "fp32":
-        assert_alike(dense, spoken(backend, request))
-    scored = backend.score(seat, [(PROMPTS[i // 4], out.token_ids) for i, out in enumerate(dense)], 1.0)
-    for one, score in zip(dense, scored, strict=True):
-        assert near(one.logprobs, score.logprobs, 2e-5 if dtype == "fp32" else 0.02)
-
-
-def test_dense_weights_need_memory_that_is_free(make_backend, monkeypatch):
-    monkeypatch.setattr(Adapters, "dense_bytes", lambda *_: [2**60])  # more than any machine has
-    assert not make_backend("4bit")._speaks_dense

@@ -7,7 +7,7 @@ from torch.nn.functional import pad
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lite_selfplay.models.attention import OURS, Block, install
-from lite_selfplay.models.logprobs.batch import Batch, Row, Way
+from lite_selfplay.models.logprobs.batch import Batch, Way
 from lite_selfplay.models.logprobs.reading import Packed, packs
 from lite_selfplay.models.logprobs.token_logprobs import token_logprobs
 from tests.models.small import small
@@ -25,13 +25,6 @@ def with_our_attention(kind: str = "llama", **options: Any) -> Any:
     return model
 
 
-def rows() -> list[Row]:
-    """Two rows of one prompt, two whose prompts part after five tokens, and one alone."""
-    prompts = [[5, 6, 7, 8, 9, 10, 11]] * 2 + [[30, 31, 32, 33, 34, 35], [30, 31, 32, 33, 34, 36, 37], [50, 51]]
-    completions = [[40, 41, 42], [43], [44, 45], [46, 47, 48, 49], [60, 61, 62]]
-    return list(zip(prompts, completions, strict=True))
-
-
 def test_where_everything_lies_by_hand_and_that_rows_of_very_different_length_are_no_rectangle():
     packed = Packed.of(Batch.of([([1, 2, 3, 4], [5, 6]), ([1, 2, 3, 7], [8]), ([9], [10, 11])]))
     # The row alone and the shared beginning, both of three tokens, then what is each row's own, the shorter one first.
@@ -46,7 +39,10 @@ def test_where_everything_lies_by_hand_and_that_rows_of_very_different_length_ar
 def test_no_more_tokens_are_read_than_there_are(monkeypatch):
     model = with_our_attention("qwen3", head_dim=8)
     read = noted(monkeypatch, model.model, "forward", lambda **inputs: inputs["input_ids"].numel())
-    token_logprobs(model, Batch.of(rows(), Way.PACKED))
+    # Two rows of one prompt, two whose prompts part after five tokens, and one alone.
+    prompts = [[5, 6, 7, 8, 9, 10, 11]] * 2 + [[30, 31, 32, 33, 34, 35], [30, 31, 32, 33, 34, 36, 37], [50, 51]]
+    completions = [[40, 41, 42], [43], [44, 45], [46, 47, 48, 49], [60, 61, 62]]
+    token_logprobs(model, Batch.of(zip(prompts, completions, strict=True), Way.PACKED))
     # Beginnings of 6 and 5; of the rows after them 4 + 2 and 3 + 6 tokens; the row alone has 5.
     assert read == [6 + 5 + 4 + 2 + 3 + 6 + 5]
 

@@ -55,7 +55,7 @@ def test_an_error_passes_through_and_leaves_nothing(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         cache.build_once(tmp_path / "model", fail)
-    assert [path.name for path in tmp_path.iterdir() if path.suffix != ".lock"] == []
+    assert {path.suffix for path in tmp_path.iterdir()} == {".lock"}
 
 
 def test_a_damaged_folder_is_built_again_and_its_files_get_the_usual_permissions(tmp_path):
@@ -77,7 +77,7 @@ def test_a_damaged_folder_is_built_again_and_its_files_get_the_usual_permissions
     assert file.stat().st_mode == complete.stat().st_mode
 
 
-def test_where_the_cache_is(monkeypatch, tmp_path):
+def test_where_the_cache_is_and_one_that_cannot_be_written(monkeypatch, tmp_path):
     monkeypatch.delenv("LITE_SELFPLAY_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     assert cache.cache_dir() == Path.home() / ".cache" / "lite-selfplay"
@@ -85,9 +85,6 @@ def test_where_the_cache_is(monkeypatch, tmp_path):
     assert cache.cache_dir() == tmp_path / "lite-selfplay"
     monkeypatch.setenv("LITE_SELFPLAY_CACHE", str(tmp_path / "own"))
     assert cache.cache_dir() == tmp_path / "own"
-
-
-def test_a_cache_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RequestError, match="LITE_SELFPLAY_CACHE"):
         cache.build_once(tmp_path / "file" / "model", lambda staging: None)
