@@ -24,11 +24,12 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def refused(own_cache: Path) -> Callable[[object], str]:
-    """The sentence with which `resolve` refuses a name; nothing half made is left."""
+    """The sentence with which `resolve` refuses a name, of one line; nothing half made is left."""
 
     def refused(name: object) -> str:
         with pytest.raises(ModelNotFoundError) as caught:
             resolve(str(name))
+        assert "\n" not in str(caught.value)
         assert {path.suffix for path in own_cache.glob("*")} <= {".lock"}
         return str(caught.value)
 

@@ -13,7 +13,6 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants, errors
 
-from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.sources import resolve
 from lite_selfplay.models.sources.tiny import build_tiny
 from lite_selfplay.tasks import hub_data as reached
@@ -42,18 +41,11 @@ def answer(monkeypatch: pytest.MonkeyPatch, reply: Any) -> None:
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
 
 
-def refused(name: str) -> str:
-    with pytest.raises(ModelNotFoundError) as caught:
-        resolve(name)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 def response(status: int) -> httpx.Response:
     return httpx.Response(status, request=httpx.Request("GET", "https://huggingface.co/api/models/x"))
 
 
-def test_a_hub_that_accepts_and_stays_silent_and_a_look_up_that_never_returns(monkeypatch):
+def test_a_hub_that_accepts_and_stays_silent_and_a_look_up_that_never_returns(refused, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server, monkeypatch.context() as patch:
         patch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
         patch.setenv("HF_HUB_ETAG_TIMEOUT", "0.5")
@@ -68,7 +60,7 @@ def test_a_hub_that_accepts_and_stays_silent_and_a_look_up_that_never_returns(mo
     assert time.perf_counter() - begun < 2.0
 
 
-def test_what_is_known_without_asking(monkeypatch):
+def test_what_is_known_without_asking(refused, monkeypatch):
     answer(monkeypatch, AssertionError("the hub was asked"))
     assert "valid hub id" in refused("some--one/some..thing")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -87,7 +79,7 @@ def test_what_is_known_without_asking(monkeypatch):
     ],
     ids=["no network", "gated", "unknown", "busy", "no space", "GGUF files"],
 )
-def test_refusals(monkeypatch, empty_hub_cache, reply, expected):
+def test_refusals(refused, monkeypatch, empty_hub_cache, reply, expected):
     answer(monkeypatch, reply)
     text = refused("qwen3-0.6b")
     assert [part for part in expected if part.format(cache=empty_hub_cache) not in text] == []
@@ -104,7 +96,7 @@ def snapshot(cache: Path, owner: str, name: str) -> Path:
     return folder
 
 
-def test_a_cached_snapshot_needs_no_network(monkeypatch, empty_hub_cache):
+def test_a_cached_snapshot_needs_no_network(refused, monkeypatch, empty_hub_cache):
     folder = snapshot(empty_hub_cache, "Qwen", "Qwen3-0.6B")
     answer(monkeypatch, AssertionError("the hub was asked"))
     resolved = resolve("QWEN/qwen3-0.6b")
