@@ -40,7 +40,7 @@ def test_a_seat_speaks_as_a_model_that_holds_that_adapter_alone_and_the_base_alo
     assert not any(torch.allclose(heard(adapters, a), heard(adapters, b)) for a in names for b in names if a < b)
 
 
-def test_zero_start_speaks_as_the_base_until_something_is_added_and_gaussian_start_does_not_even_at_1e_3(make):
+def test_zero_start_speaks_as_the_base_and_gaussian_start_does_not_even_at_1e_3(make):
     adapters = make(A=SeatConfig(init="zero"), B=SeatConfig(init="gaussian", init_std=1e-3))
     assert [adapters.is_the_base(seat) for seat in "AB"] == [True, False]
     assert torch.equal(heard(adapters, "A"), heard(adapters, BASE))

@@ -53,7 +53,7 @@ def test_the_catalogue_has_no_other_architecture():
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
-def test_what_a_sampler_notes_log_probabilities_and_gradients_are_those_of_eager_attention(tmp_path, name):
+def test_samples_log_probabilities_and_gradients_are_those_of_eager_attention(tmp_path, name):
     kind, keys = CATALOGUE[name]
     backend = backend_over(folder(tmp_path, kind, **keys))
     prompts = [[5, 6, 7, 8, 9, 10, 11, 12, 13, 14], [5, 6, 7]]

@@ -43,7 +43,7 @@ def test_a_gated_product_by_hand():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_gated_product_is_that_of_autograd_bit_by_bit_and_changes_nothing_that_it_was_given(dtype):
+def test_a_gated_product_is_that_of_autograd_bit_by_bit_and_changes_no_input(dtype):
     gate, up = (drawn(2, 5, 12, dtype=dtype, seed=seed) for seed in (0, 1))
     expected = gradients(lambda g, u: nn.functional.silu(g) * u, gate, up)
     assert all(map(torch.equal, gradients(fused.gated, gate, up), expected))
@@ -70,9 +70,7 @@ class WithAnotherPart(LlamaMLP):
     ("kind", "activation", "is_fused"),
     [(LlamaMLP, "silu", 1), (LlamaMLP, "gelu", 0), (Doubled, "silu", 0), (WithAnotherPart, "silu", 0)],
 )
-def test_an_mlp_stays_the_same_bit_by_bit_and_one_that_computes_something_else_is_left_alone(
-    kind, activation, is_fused
-):
+def test_an_mlp_stays_the_same_bit_by_bit_and_another_one_is_left_alone(kind, activation, is_fused):
     torch.manual_seed(0)
     config = LlamaConfig(hidden_size=8, intermediate_size=12, num_attention_heads=2, hidden_act=activation)
     mlp, x = kind(config).requires_grad_(False), drawn(2, 3, 8)

@@ -144,7 +144,7 @@ def test_gradients_are_the_same_and_no_product_is_computed_twice():
     assert module._layer is None
 
 
-def test_a_result_that_was_changed_in_place_and_a_second_backward_pass_compute_everything_again():
+def test_what_was_changed_in_place_and_a_second_backward_pass_are_computed_again():
     weights = Weights()
     changed, right = (gradients(weights, weights.changed, through) for through in (again_but_for_products, None))
     assert all(map(torch.equal, changed, right))

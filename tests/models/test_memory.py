@@ -45,7 +45,7 @@ def held(model: Any, *, adapters: bool) -> int:
 
 
 @pytest.mark.parametrize("types", ["4bit fp32", "4bit bf16", "bf16 auto", "fp32 auto"])
-def test_weights_and_adapters_are_those_of_the_loaded_model_and_keys_and_values_those_of_the_cache(make_backend, types):
+def test_weights_adapters_keys_and_values_are_those_of_the_loaded_model(make_backend, types):
     precision, compute = types.split()
     seats = {"A": SeatConfig(rank=4), "B": SeatConfig(rank=6)}
     model = make_backend(precision, seats, compute_dtype=compute).adapters.model

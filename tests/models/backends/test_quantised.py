@@ -11,7 +11,7 @@ from tests.near import near
 PROMPTS = [[10, 11, 12], [20]]
 
 
-def test_every_linear_layer_but_the_head_is_held_in_nf4_and_expanded_where_memory_is_free(make_backend, monkeypatch):
+def test_all_layers_but_the_head_are_held_in_nf4_and_expanded_where_memory_is_free(make_backend, monkeypatch):
     model = make_backend("4bit").adapters.model.get_base_model()
     layers = [module for module in model.modules() if isinstance(module, Linear4bit)]
     assert len(layers) == 2 * 7

@@ -73,7 +73,7 @@ LOOP = [*range(70, 80), *([65, 66, 67] * 400)]
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 16])
-def test_a_row_ends_at_the_same_token_however_it_is_drawn_and_an_end_or_a_stop_string_comes_first(at_once):
+def test_a_row_ends_at_the_same_token_however_it_is_drawn(at_once):
     for ids, options, stop, length in (
         (LOOP, {}, "loop", 266),
         (LOOP, {"end_loops": False}, "length", len(LOOP)),

@@ -138,7 +138,7 @@ def test_sizes_are_few_and_never_much_too_large():
 # A model's own `generate`
 
 
-def test_small_calls_say_the_same_none_holds_more_than_it_may_and_each_ends_once_nobody_wants_more(make_backend):
+def test_small_calls_say_the_same_and_end_once_nobody_wants_more(make_backend):
     backend = make_backend(eos_ids=ENDS)
     calls = []
 

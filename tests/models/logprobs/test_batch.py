@@ -59,7 +59,7 @@ def alone(rows: list[Row]) -> int:
     return shared + sum(len(prompt) - shared + len(completion) for prompt, completion in rows)
 
 
-def test_different_prompts_are_read_whole_and_values_of_all_tokens_are_handed_back_row_by_row():
+def test_different_prompts_are_read_whole_and_values_come_back_row_by_row():
     rows = [row([1, 1, 1], 1), row([2, 2, 2], 1)]
     assert not Batch.of(rows).shares
     assert costs(rows) == dict.fromkeys(Way, 8)

@@ -25,13 +25,14 @@ def with_our_attention(kind: str = "llama", **options: Any) -> Any:
     return model
 
 
-def test_where_everything_lies_by_hand_and_that_rows_of_very_different_length_are_no_rectangle():
+def test_where_everything_lies_by_hand():
     packed = Packed.of(Batch.of([([1, 2, 3, 4], [5, 6]), ([1, 2, 3, 7], [8]), ([9], [10, 11])]))
     # The row alone and the shared beginning, both of three tokens, then what is each row's own, the shorter one first.
     assert packed.ids == [1, 2, 3, 9, 10, 11, 7, 8, 4, 5, 6]
     assert packed.positions == [0, 1, 2, 0, 1, 2, 3, 4, 3, 4, 5]
     assert packed.blocks == [Block(0, (3, 3)), Block(6, (2, 3), range(3))]
     assert packed.predicting == [8, 9, 6, 3, 4]  # 4 says 5, 5 says 6; 7 says 8; 9 says 10, 10 says 11
+    # Rows of very different length are no rectangle.
     packed = Packed.of(Batch.of([([1], [2] * 9), ([3], [4]), ([5], [6, 7, 8])]))
     assert packed.blocks == [Block(0, (2, 4)), Block(6, (10,))]
 

@@ -163,7 +163,7 @@ def test_without_gradients_a_frozen_head_makes_none(mode, monkeypatch):
         assert all(map(near, scores, expected))
 
 
-def test_only_a_plain_untrained_matrix_counts_as_frozen_as_the_head_beside_adapters_does():
+def test_only_a_plain_untrained_matrix_counts_as_frozen():
     class Scaled(nn.Linear):
         pass
 

@@ -54,7 +54,7 @@ def test_weights_survive(own_cache, write_gguf, arch, pre, tied):
     assert config["tie_word_embeddings"] is tied
 
 
-def test_a_file_is_read_once_and_converted_once(tmp_path, own_cache, write_gguf, monkeypatch):
+def test_a_file_is_read_and_converted_once(tmp_path, own_cache, write_gguf, monkeypatch):
     whole = package.GGUFReader
     read = noted(monkeypatch, whole, "__init__", lambda *given: given)
     file, said = write_gguf(), []

@@ -67,9 +67,7 @@ def test_where_transformers_knows_the_model_its_own_code_is_run_only_where_it_is
     assert touched.exists()
 
 
-def test_with_the_flag_it_is_run_after_a_loud_warning_and_a_resume_needs_the_flag_again(
-    folder, touched, tmp_path, call
-):
+def test_with_the_flag_it_is_run_after_a_warning_and_a_resume_needs_the_flag_again(folder, touched, tmp_path, call):
     run, trusted = tmp_path / "run", "--trust-remote-code"
     ended = call("train", "grpo", "--model", folder, *SMALL, "--run-dir", run, trusted)
     assert ended.code == 0, ended.err
