@@ -155,10 +155,10 @@ def test_an_engine_sleeps_while_the_seats_learn_if_it_can_and_wakes_when_it_is_a
 
 
 def test_temperatures_that_vllm_refuses_or_changes_and_what_is_noted_before_them(serve):
+    served = serve(logprobs_mode="raw_logprobs")
     for temperature in (2.5, 0.005):
         with pytest.raises(RequestError, match=f"from 0.01 to 2, and {temperature:g} is asked for"):
-            serve().word("A", temperature)
-    served = serve(logprobs_mode="raw_logprobs")
+            served.word("A", temperature)
     assert served.word("A") == served.now("A")
     with pytest.raises(RequestError, match=r"before the temperature \(raw_logprobs\)"):
         served.word("A", 0.7)
