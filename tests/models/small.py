@@ -1,8 +1,12 @@
-"""Small random models of any architecture that transformers knows."""
+"""Small random models of any architecture that transformers knows, and models whose files are changed."""
 
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 SIZES = {
@@ -20,3 +24,14 @@ def small(kind: str, **options: Any) -> Any:
     """A model of two layers, always the same; `options` of its configuration replace `SIZES`."""
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **{**SIZES, **options}))
+
+
+def change(file: Path, **values: Any) -> None:
+    """Set keys of a file of JSON."""
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def change_tensors(folder: Path, how: Callable[[dict[str, torch.Tensor]], Any]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    how(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

@@ -27,15 +27,13 @@ def draw(heads: int, key_heads: int, size: int = 8, value_size: int = 8) -> list
 def row_by_row(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     out = []
     for block in BLOCKS:
-        start, before = block.start, list(block.before)
-        for length in block.lengths:
-            own = list(range(start, start + length))
-            keys, values = (x[before + own].transpose(0, 1)[None] for x in (k, v))
-            mask = torch.ones(length, len(before) + length, dtype=torch.bool).tril(len(before))
-            queries = q[own].transpose(0, 1)[None]
+        before = list(block.before)
+        for own in torch.arange(block.start, block.start + sum(block.lengths)).split(block.lengths):
+            seen = [*before, *own.tolist()]
+            queries, keys, values = (x.transpose(0, 1)[None] for x in (q[own], k[seen], v[seen]))
+            mask = torch.ones(len(own), len(seen), dtype=torch.bool).tril(len(before))
             said = scaled_dot_product_attention(queries, keys, values, mask, scale=SCALE, enable_gqa=True)
             out.append(said[0].transpose(0, 1))
-            start += length
     return torch.cat(out)
 
 
@@ -52,9 +50,7 @@ def packed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("scores", [1, 40, 2**20], ids=["a token at a time", "in pieces", "at once"])
 @pytest.mark.parametrize(("heads", "key_heads", "value_size"), [(6, 2, 8), (4, 1, 8), (3, 3, 8), (6, 2, 5)])
-def test_equal_to_attention_row_by_row(
-    heads: int, key_heads: int, value_size: int, scores: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_equal_to_attention_row_by_row(heads, key_heads, value_size, scores, monkeypatch):
     monkeypatch.setattr(module, "SCORES", scores)
     drawn = draw(heads, key_heads, value_size=value_size)
     found, right = (values_and_gradients(attention, *drawn) for attention in (packed, row_by_row))
@@ -67,11 +63,9 @@ def test_in_bfloat16_it_is_as_near_to_the_truth_as_torchs_own():
     drawn = [x.bfloat16() for x in draw(6, 2, 64, 64)]
     truth = values_and_gradients(row_by_row, *(x.double() for x in drawn))
 
-    def error(attention: Any) -> list[float]:
-        found = values_and_gradients(attention, *drawn)
-        return [float((x.double() - t).norm() / t.norm()) for x, t in zip(found, truth, strict=True)]
-
-    for mine, theirs in zip(error(packed), error(row_by_row), strict=True):
+    found, right = (values_and_gradients(attention, *drawn) for attention in (packed, row_by_row))
+    for true, *both in zip(truth, found, right, strict=True):
+        mine, theirs = (float((x.double() - true).norm() / true.norm()) for x in both)
         assert mine < 1.5 * theirs + 1e-3
         assert mine < 0.01
 
@@ -98,4 +92,4 @@ def test_gradients_are_the_same_every_time():
     q, k, v = (torch.randn(895, heads, 16) for heads in (4, 2, 2))
     grad = torch.randn(895, 4, 16)
     runs = [values_and_gradients(lambda *x: attend(*x, blocks, 0.25), q, k, v, grad) for _ in range(4)]
-    assert all(torch.equal(a, b) for run in runs[1:] for a, b in zip(run, runs[0], strict=True))
+    assert all(all(map(torch.equal, run, runs[0])) for run in runs)

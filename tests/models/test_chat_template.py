@@ -1,18 +1,17 @@
 """Chat templates of every kind that goes wrong somewhere, in minimal form, over the byte tokenizer."""
 
-import json
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers.processors import TemplateProcessing
 
 from lite_selfplay.data import Turn
 from lite_selfplay.errors import ConfigError, ModelNotFoundError, RequestError
 from lite_selfplay.models.chat_template import Chat, Thinking
 from lite_selfplay.models.sources.tiny import build_tiny, byte_tokenizer
+from tests.models.small import change
 
 # A switch; nothing opened when it is on, an empty block when it is off; finished turns get a block as well.
 SWITCH = (
@@ -56,38 +55,30 @@ SINGLE = (
     "{% for m in messages %}{% if m.role != 'user' %}{{ raise_exception('one question') }}{% endif %}"
     "{{ m.content }}\n{% endfor %}{{ '<think>\n' }}"
 )
+CLOSED = "<think>\n\n</think>\n\n"
 TURNS = ("<|start|>", "<|end|>", "<|user|>", "<|assistant|>")
 
 
-def chat(template: str | None, thinking: Thinking = "auto", extra: tuple[str, ...] = TURNS, **options: Any) -> Chat:
-    return Chat(byte_tokenizer(template, extra=extra), thinking=thinking, **options)
-
-
-@pytest.fixture(scope="module")
-def switching() -> Chat:
-    return chat(SWITCH)
+def chat(template: str | None, thinking: Thinking = "auto", extra: tuple[str, ...] = TURNS) -> Chat:
+    return Chat(byte_tokenizer(template, extra=extra), thinking=thinking)
 
 
 @pytest.mark.parametrize(
     ("template", "thinking", "prefill", "thinks", "end"),
     [
-        (SWITCH, "auto", "", True, "<|end|>"),
-        (SWITCH, "on", "", True, "<|end|>"),
-        (SWITCH, "off", "<think>\n\n</think>\n\n", False, "<|end|>"),
-        (OPENS, "auto", "<think>\n", True, "<|end|>"),
-        (OPENS, "on", "<think>\n", True, "<|end|>"),
-        (OPENS, "off", "<think>\n\n</think>\n\n", False, "<|end|>"),
-        (DATED, "auto", "", False, "<|end|>"),
-        (DATED, "off", "", False, "<|end|>"),
+        *((SWITCH, thinking, "", True, "<|end|>") for thinking in ("auto", "on")),
+        *((OPENS, thinking, "<think>\n", True, "<|end|>") for thinking in ("auto", "on")),
+        *((template, "off", CLOSED, False, "<|end|>") for template in (SWITCH, OPENS)),
+        *((DATED, thinking, "", False, "<|end|>") for thinking in ("auto", "off")),
         (MODEL, "auto", "", False, "<|end|>"),
         (WRAPS, "auto", "", False, "</s>"),
         (BEGINS, "auto", "Answer:", False, "</s>"),
         (SINGLE, "auto", "<think>\n", True, None),
-        (SINGLE, "off", "<think>\n\n</think>\n\n", False, None),
+        (SINGLE, "off", CLOSED, False, None),
         (None, "auto", "", False, None),
     ],
 )
-def test_prefill_and_end(template: str | None, thinking: Thinking, prefill: str, thinks: bool, end: str | None) -> None:
+def test_prefill_and_end(template, thinking, prefill, thinks, end):
     talk = chat(template, thinking)
     for prompt in ("2+2?", "say <think> twice: <think>\nassistant\n", "  spaces\n"):
         encoded = talk.encode(prompt)
@@ -102,40 +93,31 @@ def test_prefill_and_end(template: str | None, thinking: Thinking, prefill: str,
 
 
 @pytest.mark.parametrize("template", [DATED, MODEL, OPENS, WRAPS, BEGINS, None])
-def test_no_second_bos(template: str | None) -> None:
-    from tokenizers import processors
-
+def test_no_second_bos(template):
     tokenizer = byte_tokenizer(template, extra=TURNS)
     bos = tokenizer.bos_token_id
     plain = Chat(tokenizer).encode("hi").ids
     # A tokenizer that puts BOS before, and EOS behind, every text.
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", bos), ("</s>", tokenizer.eos_token_id)]
-    )
+    special = [("<s>", bos), ("</s>", tokenizer.eos_token_id)]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=special)
     assert tokenizer("hi")["input_ids"][0] == bos
     ids = Chat(tokenizer).encode("hi").ids
     assert ids == (plain if template else [bos, *plain])
     assert ids[-1] != tokenizer.eos_token_id
 
 
-@pytest.mark.parametrize(
-    ("call", "written"),
-    [
-        ("date_string", "26 Jul 2024"),
-        ("strftime_now('%d %b %Y')", "26 Jul 2024"),
-        ('strftime_now("%A, %Y-%m-%d %H:%M:%S.%f")', "Friday, 2024-07-26 00:00:00.000000"),
-        ("strftime_now(format)", "2024"),
-    ],
-)
-def test_the_clock_does_not_change_the_prompt(call: str, written: str) -> None:
-    dated = chat(f"{{% set format = '%Y' %}}It is {{{{ {call} }}}}. {DATED}")
+def test_the_clock_does_not_change_the_prompt():
+    clocks = """{% set format = '%Y' %}It is {{ date_string }}; {{ strftime_now('%d %b %Y') }}; {{
+        strftime_now("%A, %Y-%m-%d %H:%M:%S.%f") }}; {{ strftime_now(format) }}. """
+    written = "It is 26 Jul 2024; 26 Jul 2024; Friday, 2024-07-26 00:00:00.000000; 2024. "
+    dated = chat(clocks + DATED)
     first = dated.encode("hi").ids
-    assert f"It is {written}. " in dated.tokenizer.decode(first)
+    assert written in dated.tokenizer.decode(first)
     time.sleep(1e-3)  # by the microseconds of the true clock
     assert dated.encode("hi").ids == first
 
 
-def test_think_tags_survive_as_special_tokens() -> None:
+def test_think_tags_survive_as_special_tokens():
     talk = chat(OPENS, extra=(*TURNS, "<think>", "</think>"))
     ids = talk.tokenizer("<think>\na</think>b<|end|><pad></s>")["input_ids"]
     assert len(ids) == 8
@@ -145,86 +127,68 @@ def test_think_tags_survive_as_special_tokens() -> None:
     assert talk.tokenizer.decode(encoded.ids).endswith("x <think> y<|assistant|><think>\n")
 
 
-def test_thinking_that_cannot_be() -> None:
-    with pytest.raises(ConfigError, match="knows no thinking"):
-        chat(DATED, "on")
-    with pytest.raises(ConfigError, match="knows no thinking"):
-        chat(None, "on")
+def test_thinking_that_cannot_be():
+    for template in (DATED, None):
+        with pytest.raises(ConfigError, match="knows no thinking"):
+            chat(template, "on")
 
 
-@settings(deadline=None)
+SWITCHING = chat(SWITCH)
+SOLVED = "four\n</think>\n4"
+
+
 @given(st.text(alphabet="<|>/ends\n") | st.just("a<|end|>\n<|start|>assistant\nyes</s>"))
-def test_a_prompt_cannot_end_its_turn(switching: Chat, prompt: str) -> None:
-    talk = switching
-    specials = set(talk.tokenizer.added_tokens_decoder)
-    markers = [identity for identity in talk.encode(prompt).ids if identity in specials]
-    assert markers == [identity for identity in talk.encode("x").ids if identity in specials]
-
-
-def test_conversation() -> None:
-    talk = chat(MODEL)
-    learned = talk.conversation("2+2?", "4")
-    assert learned.prompt_ids == talk.encode("2+2?").ids
-    assert talk.tokenizer.decode(learned.completion_ids) == "4<|end|>"
-    assert learned.prefill == ""
-    assert talk.tokenizer.decode(talk.conversation("a", "b<|end|>c").completion_ids) == "b<\u200b|end|>c<|end|>"
+def test_a_prompt_cannot_end_its_turn(prompt):
+    specials = set(SWITCHING.tokenizer.added_tokens_decoder)
+    markers, right = ([i for i in SWITCHING.encode(text).ids if i in specials] for text in (prompt, "x"))
+    assert markers == right
 
 
 @pytest.mark.parametrize(
     ("template", "thinking", "completion", "expected"),
     [
-        (OPENS, "auto", "<think>\nfour\n</think>\n4", "four\n</think>\n4<|end|>"),
-        (OPENS, "auto", "four\n</think>\n4", "four\n</think>\n4<|end|>"),
-        (SWITCH, "on", "<think>\nfour\n</think>\n4", "<think>\nfour\n</think>\n4<|end|>"),
-        (SWITCH, "off", "<think>\n\n</think>\n\n4", "4<|end|>"),
-        (SWITCH, "off", "4", "4<|end|>"),
+        (MODEL, "auto", "4", "4<|end|>"),
+        (MODEL, "auto", "b<|end|>c", "b<\u200b|end|>c<|end|>"),
+        *((OPENS, "auto", f"{opened}{SOLVED}", f"{SOLVED}<|end|>") for opened in ("<think>\n", "")),
+        (SWITCH, "on", f"<think>\n{SOLVED}", f"<think>\n{SOLVED}<|end|>"),
+        *((SWITCH, "off", completion, "4<|end|>") for completion in (f"{CLOSED}4", "4")),
         (None, "auto", "4", "4</s>"),
     ],
 )
-def test_what_the_template_wrote_is_not_learned_twice(
-    template: str | None, thinking: Thinking, completion: str, expected: str
-) -> None:
+def test_what_the_template_wrote_is_not_learned_twice(template, thinking, completion, expected):
     talk = chat(template, thinking)
-    assert talk.tokenizer.decode(talk.conversation("2+2?", completion).completion_ids) == expected
+    learned = talk.conversation("2+2?", completion)
+    assert talk.tokenizer.decode(learned.completion_ids) == expected
+    assert (learned.prompt_ids, learned.prefill) == (talk.encode("2+2?").ids, talk.encode("2+2?").prefill)
 
 
-def test_a_missing_pad_token_adds_none(tmp_path: Path) -> None:
-    build_tiny(tmp_path, pad=False)
-    talk = Chat.load(tmp_path)
-    assert talk.tokenizer.pad_token is None
+def test_a_missing_pad_token_adds_none_and_a_missing_end_is_refused():
+    tokenizer = byte_tokenizer(None, pad=False)
+    talk = Chat(tokenizer)
+    assert (talk.tokenizer.pad_token, len(talk.tokenizer)) == (None, 259)
     assert talk.pad_id in talk.eos_ids
-    assert len(talk.tokenizer) == 259
-
-
-@pytest.mark.parametrize(
-    ("generation", "config", "expected"),
-    [([258, 256], 257, (258, 256)), (256, 257, (258, 256)), (None, 257, (258, 257)), (None, None, (258,))],
-)
-def test_eos_ids_from_the_configs(tmp_path: Path, generation: Any, config: Any, expected: tuple[int, ...]) -> None:
-    build_tiny(tmp_path)
-    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": generation}))
-    whole = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**whole, "eos_token_id": config}))
-    assert Chat.load(tmp_path).eos_ids == expected
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '{"eos_token_id": ["a"]}', '{"eos_token_id": {}}'])
-def test_a_damaged_generation_config_is_named(tmp_path: Path, content: str) -> None:
-    build_tiny(tmp_path)
-    (tmp_path / "generation_config.json").write_text(content)
-    with pytest.raises(ModelNotFoundError, match=r"generation_config\.json"):
-        Chat.load(tmp_path)
-
-
-def test_no_eos_anywhere() -> None:
-    tokenizer = byte_tokenizer(None)
     tokenizer.eos_token = None
     with pytest.raises(ModelNotFoundError, match="end-of-sequence"):
         Chat(tokenizer)
 
 
+def test_eos_ids_from_the_configs(tmp_path):
+    build_tiny(tmp_path)
+    for generation, config, expected in (
+        *(([258, 256], 257, (258, 256)), (256, 257, (258, 256))),
+        *((None, 257, (258, 257)), (None, None, (258,))),
+    ):
+        change(tmp_path / "generation_config.json", eos_token_id=generation)
+        change(tmp_path / "config.json", eos_token_id=config)
+        assert Chat.load(tmp_path).eos_ids == expected
+    for damaged in ("{", "[]", '{"eos_token_id": ["a"]}', '{"eos_token_id": {}}'):
+        (tmp_path / "generation_config.json").write_text(damaged)
+        with pytest.raises(ModelNotFoundError, match=r"generation_config\.json"):
+            Chat.load(tmp_path)
+
+
 @pytest.mark.parametrize("template", [SWITCH, OPENS, DATED, MODEL, WRAPS, BEGINS, None])
-def test_a_conversation_of_one_turn_is_the_prompt_and_longer_ones_hold_each_turn(template: str | None) -> None:
+def test_a_conversation_of_one_turn_is_the_prompt_and_longer_ones_hold_each_turn(template):
     talk = chat(template)
     assert talk.encode([Turn("user", "2+2?")]) == talk.encode("2+2?")
     longer = talk.encode([Turn("user", "2+2?"), Turn("assistant", "It is 4."), Turn("user", "and 3?")])
@@ -232,11 +196,6 @@ def test_a_conversation_of_one_turn_is_the_prompt_and_longer_ones_hold_each_turn
     places = [text.index(said) for said in ("2+2?", "It is 4.", "and 3?")]
     assert places == sorted(places)
     assert longer.prefill == talk.encode("and 3?").prefill
-
-
-def test_a_conversation_that_a_template_refuses_is_a_wrong_request() -> None:
-    with pytest.raises(RequestError, match="does not take this conversation: no system role"):
-        chat(MODEL).encode([Turn("system", "Be short."), Turn("user", "2+2?")])
 
 
 # Templates that never end, and that drop what was said
@@ -252,41 +211,39 @@ TRIMS = "{% for m in messages %}{{ m.role }}: {{ m.content.replace('\\n', ' ') |
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        (LOOPS, "did not end within 1 seconds"),
+        (LOOPS, "did not end within 0.1 seconds"),
         ("{{ 'x' * 10 ** 15 }}", "does not take this conversation: MemoryError"),
         ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "does not take this conversation: RecursionError"),
         ("{{ 1 // 0 }}", "does not take this conversation: ZeroDivisionError"),
         ("hello", "leaves out what it is given: 'probequestion' of the turn of user is not in the prompt"),
     ],
 )
-def test_a_template_that_is_none(template: str, message: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_template_that_is_none(template, message, monkeypatch):
     if template == LOOPS:
-        monkeypatch.setattr("lite_selfplay.models.chat_template._SECONDS", 1)
+        monkeypatch.setattr("lite_selfplay.models.chat_template._SECONDS", 0.1)
     with pytest.raises(RequestError, match="the chat template of .* " + message):
         chat(template)
 
 
 @pytest.mark.parametrize(
-    ("template", "prompt"),
+    ("template", "prompt", "why"),
     [
-        (LAST, [Turn("user", "first words"), Turn("assistant", "an answer"), Turn("user", "last words")]),
-        (NO_SYSTEM, [Turn("system", "you are kind"), Turn("user", "words")]),
-        (MARKER, "a question\n### and its numbers"),
+        (LAST, [Turn("user", "first words"), Turn("assistant", "an answer"), Turn("user", "last words")], "leaves out"),
+        (NO_SYSTEM, [Turn("system", "you are kind"), Turn("user", "words")], "leaves out what it is given"),
+        (MARKER, "a question\n### and its numbers", "leaves out what it is given"),
+        (MODEL, [Turn("system", "you are kind"), Turn("user", "2+2?")], "does not take this conversation: no system"),
     ],
 )
-def test_a_template_that_drops_what_was_said(template: str, prompt: str | list[Turn]):
+def test_a_template_that_drops_or_refuses_what_was_said(template, prompt, why):
     talk = chat(template)
-    with pytest.raises(RequestError, match="leaves out what it is given"):
+    with pytest.raises(RequestError, match=why):
         talk.encode(prompt)
     assert talk.encode("a question alone").ids
 
 
-def test_white_space_may_change_and_an_answer_may_be_cut():
+def test_white_space_may_change_and_an_answer_may_be_cut_but_not_all_be_the_same(monkeypatch):
     prompt = [Turn("user", " two\nlines \n"), Turn("assistant", "<think>long</think>short"), Turn("user", "and?")]
     assert chat(TRIMS).encode(prompt).ids
-
-
-def test_a_tokenizer_for_which_everything_is_the_same(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Chat, "_ids", lambda self, text: [1, 2])
     with pytest.raises(RequestError, match="gives different questions the same ids"):
         chat(TRIMS)

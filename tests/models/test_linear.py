@@ -1,11 +1,14 @@
 """Layers with their adapters, and layers that are computed again in the backward pass, but for their products."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity, silu
 from torch.utils.checkpoint import checkpoint
 
 from lite_selfplay.models import linear as module
@@ -15,14 +18,14 @@ from lite_selfplay.models.backends import transformers
 from lite_selfplay.models.linear import LowRank, keeping_products, linear
 from lite_selfplay.models.logprobs.batch import Batch
 from lite_selfplay.models.shapes import shape_of
+from tests.models.watch import noted
 from tests.near import near
 
 
 def test_by_hand():
     # W = [[1, 2], [3, 4]], x = [1, 1]: [3, 7]. The adapter: down x = 1 - 2 = -1, times up [1, 10] times 0.5.
-    x = torch.tensor([[1.0, 1.0]], requires_grad=True)
-    down = torch.tensor([[1.0, -2.0]], requires_grad=True)
-    up = torch.tensor([[1.0], [10.0]], requires_grad=True)
+    numbers = [[1.0, 1.0]], [[1.0, -2.0]], [[1.0], [10.0]]
+    x, down, up = (torch.tensor(each, requires_grad=True) for each in numbers)
     weight = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     out = linear(x, lambda: weight, torch.tensor([0.0, 1.0]), LowRank(down, up, 0.5))
     assert out.tolist() == [[2.5, 3.0]]
@@ -34,7 +37,7 @@ def test_by_hand():
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(7,), (2, 5), (3, 1, 2)])
-def test_values_and_gradients_are_those_of_the_plain_formula(bias: bool, shape: tuple[int, ...]):
+def test_values_and_gradients_are_those_of_the_plain_formula(bias, shape):
     torch.manual_seed(0)
     weight, b = torch.randn(6, 4), torch.randn(6) if bias else None
     down, up = torch.randn(3, 4, requires_grad=True), torch.randn(6, 3, requires_grad=True)
@@ -52,29 +55,24 @@ def test_values_and_gradients_are_those_of_the_plain_formula(bias: bool, shape: 
 
 
 def test_only_what_asks_for_a_gradient_gets_one_and_the_weight_is_not_kept():
-    asked: list[None] = []
-
-    def weight() -> Tensor:
-        asked.append(None)
-        return torch.ones(2, 2)
-
+    weight = Mock(return_value=torch.ones(2, 2))
     down, up = torch.ones(1, 2, requires_grad=True), torch.ones(2, 1)
     linear(torch.ones(3, 2), weight, None, LowRank(down, up, 1.0)).sum().backward()
     assert down.grad is not None
     assert up.grad is None
-    assert len(asked) == 1  # the input is frozen, as in a first layer: nothing is multiplied by W again
+    assert weight.call_count == 1  # the input is frozen, as in a first layer: nothing is multiplied by W again
     linear(torch.ones(3, 2, requires_grad=True), weight, None, LowRank(down, up, 1.0)).sum().backward()
-    assert len(asked) == 3
+    assert weight.call_count == 3
 
 
 @pytest.mark.parametrize("precision", ["4bit-fp32", "4bit-bf16", "fp32", "bf16"])
-def test_a_model_has_the_gradients_that_peft_gives(make_backend: Callable[..., Any], precision: str):
+def test_a_model_has_the_gradients_that_peft_gives(make_backend, precision):
     held, _, multiplied = precision.partition("-")
     backend = make_backend(held, **({"compute_dtype": multiplied} if multiplied else {}))
     ids = torch.randint(10, 200, (3, 12), generator=torch.Generator().manual_seed(0)).to(backend.device)
     adapters = backend.adapters
 
-    def gradients() -> tuple[Tensor, dict[str, Tensor]]:
+    def gradients():
         adapters.activate("B")
         adapters.model.zero_grad()
         logits = adapters.model(input_ids=ids).logits.float()
@@ -91,16 +89,13 @@ def test_a_model_has_the_gradients_that_peft_gives(make_backend: Callable[..., A
     assert difference.max() < 1e-5 if exact else difference.mean() < 0.05
     assert any(grad.abs().max() > 0 for grad in ours.values())
     for name, grad in ours.items():
-        same = torch.nn.functional.cosine_similarity(grad.flatten(), theirs[name].flatten(), dim=0)
+        same = cosine_similarity(grad.flatten(), theirs[name].flatten(), dim=0)
         assert same > (0.99999 if exact else 0.995) or theirs[name].abs().max() == 0, name
     both = [torch.cat([g.flatten() for g in grads.values()]) for grads in (ours, theirs)]
-    assert torch.nn.functional.cosine_similarity(*both, dim=0) > (0.999999 if exact else 0.9995)
+    assert cosine_similarity(*both, dim=0) > (0.999999 if exact else 0.9995)
 
 
 # Computed again, but for their products
-
-
-Layer = Callable[[Tensor], Tensor]
 
 
 class Weights:
@@ -113,117 +108,74 @@ class Weights:
         self.asked: list[str] = []
 
     def ask(self, name: str) -> Callable[[], Tensor]:
-        def weight() -> Tensor:
-            self.asked.append(name)
-            found: Tensor = getattr(self, name)
-            return found
-
-        return weight
+        return lambda: (self.asked.append(name), getattr(self, name))[1]
 
     def layer(self, x: Tensor) -> Tensor:
         """Two products, the first with an adapter, and what is computed again between them."""
         inside = linear(x, self.ask("into"), None, LowRank(self.down, self.up, 0.5))
-        return x + linear(torch.nn.functional.silu(inside), self.ask("out_of"), None, None)
+        return x + linear(silu(inside), self.ask("out_of"), None, None)
+
+    def changed(self, x: Tensor) -> Tensor:
+        """Two products, of which the first one's result is changed in place."""
+        inside = linear(x, self.ask("into"), None, None).mul_(2.0)
+        return linear(silu(inside), self.ask("out_of"), None, LowRank(self.up.T, self.down.T, 1.0))
 
 
-def gradients(weights: Weights, run: Callable[[Layer, Tensor], Tensor], layer: Layer) -> list[Tensor]:
+again = partial(checkpoint, use_reentrant=False)
+again_but_for_products = partial(again, context_fn=keeping_products)
+
+
+def gradients(weights: Weights, layer: Callable[[Tensor], Tensor], through: Any = None) -> tuple[Tensor, ...]:
+    """Of two layers: the second one's products are not taken for the first one's."""
+    run = partial(through, layer) if through else layer
     x = torch.linspace(-1, 1, 12).view(3, 4).requires_grad_()
-    out = run(layer, run(layer, x))  # two layers: the second one's products are not taken for the first one's
-    return list(torch.autograd.grad(out.square().sum(), (x, weights.down, weights.up)))
-
-
-def at_once(layer: Layer, x: Tensor) -> Tensor:
-    return layer(x)
-
-
-def again(layer: Layer, x: Tensor) -> Tensor:
-    out: Tensor = checkpoint(layer, x, use_reentrant=False)
-    return out
-
-
-def again_but_for_products(layer: Layer, x: Tensor) -> Tensor:
-    out: Tensor = checkpoint(layer, x, use_reentrant=False, context_fn=keeping_products)
-    return out
+    return torch.autograd.grad(run(run(x)).square().sum(), (x, weights.down, weights.up))
 
 
 def test_gradients_are_the_same_and_no_product_is_computed_twice():
     weights = Weights()
-    expected = gradients(weights, at_once, weights.layer)
+    expected = gradients(weights, weights.layer)
     once = len(weights.asked)
     assert once == 8  # two layers of two products, forwards and backwards
-    found = gradients(weights, again_but_for_products, weights.layer)
+    assert all(map(torch.equal, gradients(weights, weights.layer, again_but_for_products), expected))
     assert len(weights.asked) == 2 * once
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(gradients(weights, again, weights.layer), expected, strict=True))
+    assert all(map(torch.equal, gradients(weights, weights.layer, again), expected))
     assert len(weights.asked) > 3 * once
     assert module._layer is None
 
 
-def test_a_result_that_was_changed_in_place_is_computed_again():
+def test_what_was_changed_in_place_and_a_second_backward_pass_are_computed_again():
     weights = Weights()
-
-    def layer(x: Tensor) -> Tensor:
-        inside = linear(x, weights.ask("into"), None, None).mul_(2.0)
-        return linear(
-            torch.nn.functional.silu(inside), weights.ask("out_of"), None, LowRank(weights.up, weights.down, 1.0)
-        )
-
-    def run(through: Callable[[Layer, Tensor], Tensor]) -> list[Tensor]:
-        weights.up, weights.down = (torch.ones(2, 6, requires_grad=True), torch.ones(4, 2, requires_grad=True))
-        return gradients(weights, through, layer)
-
-    for found, expected in zip(run(again_but_for_products), run(at_once), strict=True):
-        assert torch.equal(found, expected)
-
-
-def test_a_second_backward_pass_computes_everything_again():
-    weights = Weights()
+    changed, right = (gradients(weights, weights.changed, through) for through in (again_but_for_products, None))
+    assert all(map(torch.equal, changed, right))
     x = torch.ones(3, 4, requires_grad=True)
     out = again_but_for_products(weights.layer, x).sum()
     first = torch.autograd.grad(out, (x, weights.down), retain_graph=True)
     before = len(weights.asked)
-    second = torch.autograd.grad(out, (x, weights.down))
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert all(map(torch.equal, torch.autograd.grad(out, (x, weights.down)), first))
     assert weights.asked[before:].count("into") == 2  # forwards again, and backwards
 
 
-def test_attention_is_kept_as_well(monkeypatch: pytest.MonkeyPatch):
+def test_attention_is_kept_as_well(monkeypatch):
     torch.manual_seed(0)
     q, k, v = (torch.randn(7, heads, 4, requires_grad=True) for heads in (4, 2, 2))
-    computed: list[None] = []
-    rows = Block.rectangle
+    computed = noted(monkeypatch, Block, "rectangle", lambda *given: None)
 
-    def counted(self: Block, x: Tensor) -> Tensor:
-        computed.append(None)
-        return rows(self, x)
-
-    monkeypatch.setattr(Block, "rectangle", counted)
-
-    def layer(q: Tensor) -> Tensor:
+    def layer(q):
         return attend(q.sin(), k, v, [Block(0, (3, 4))], 0.5).square()
 
     expected = torch.autograd.grad(layer(q).sum(), (q, k, v))
     once = len(computed)
-    out: Tensor = checkpoint(layer, q, use_reentrant=False, context_fn=keeping_products)
-    found = torch.autograd.grad(out.sum(), (q, k, v))
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    found = torch.autograd.grad(again_but_for_products(layer, q).sum(), (q, k, v))
+    assert all(map(torch.equal, found, expected))
     assert len(computed) == 2 * once
 
 
-def test_an_update_without_its_products_is_that_of_a_base_that_keeps_everything(
-    make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-):
+def test_an_update_without_its_products_is_that_of_a_base_that_keeps_everything(make_backend, monkeypatch):
     rows = [([3, 4, 5], [6, 7, 8, 9]), ([3, 4, 5], [10, 11]), ([12, 13], [14, 15, 16])]
-    asked = list[None]()
-    expand = transformers.dense_weight
+    asked = noted(monkeypatch, transformers, "dense_weight", lambda *layer, **options: None)
 
-    def counted(*layer: Any, **options: Any) -> Tensor:
-        asked.append(None)
-        return expand(*layer, **options)
-
-    monkeypatch.setattr(transformers, "dense_weight", counted)
-
-    def update(keeps: tuple[bool, bool], **options: Any) -> tuple[dict[str, Tensor], int]:
+    def update(keeps, **options):
         backend = make_backend("4bit", compute_dtype="fp32", **options)
         assert (backend._checkpointing, backend._keeps_products) == keeps
         backend.adapters.activate("A")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import trl
@@ -20,74 +20,42 @@ from lite_selfplay.config import ModelSection, RunConfig
 from lite_selfplay.errors import RequestError
 from lite_selfplay.models import packages, sources
 from lite_selfplay.models.chat_template import Chat
-from lite_selfplay.models.packages import (
-    PEFT,
-    PRIVATE,
-    TORCH,
-    TRANSFORMERS,
-    TRL,
-    Private,
-    require,
-    untried,
-    version_of,
-    versions,
-)
+from lite_selfplay.models.packages import PRIVATE, TRANSFORMERS, TRL, Private, require, untried, version_of, versions
 from lite_selfplay.training.losses import make_loss
-from lite_selfplay.training.progress import Progress
+from tests.made_runs import Ear
 
 
-def test_an_installed_package_and_one_that_is_not():
+def test_an_installed_package_one_that_is_not_and_one_of_damaged_metadata(monkeypatch):
     assert version_of("torch") == metadata.version("torch")
     assert version_of("no-such-package") is None
     assert versions(["torch", "no-such-package"]) == {"torch": metadata.version("torch")}
-
-
-def test_damaged_metadata_is_an_unknown_version(monkeypatch: pytest.MonkeyPatch):
-    def broken(name: str) -> str:
-        raise KeyError("Version")
-
-    monkeypatch.setattr(metadata, "version", broken)
+    monkeypatch.setattr(metadata, "version", Mock(side_effect=KeyError("Version")))
     assert version_of("torch") == "unknown"
 
 
 @pytest.mark.parametrize(
-    ("origin", "command"),
+    ("origin", "named"),
     [
-        (None, 'pip install "lite-selfplay[unsloth,plots]"'),
-        (
-            {"url": "file:///tmp/lite_selfplay-0.1.0-py3-none-any.whl", "archive_info": {}},
-            'pip install "lite-selfplay[unsloth,plots] @ file:///tmp/lite_selfplay-0.1.0-py3-none-any.whl"',
-        ),
-        (
-            {"url": "https://example.org/l.git", "vcs_info": {"vcs": "git", "commit_id": "0"}},
-            'pip install "lite-selfplay[unsloth,plots] @ git+https://example.org/l.git"',
-        ),
-        (
-            {"url": "file:///home/me/l", "dir_info": {}},
-            'pip install "lite-selfplay[unsloth,plots] @ file:///home/me/l"',
-        ),
+        (None, ""),
+        ({"url": "file:///l-0.1.0-py3-none-any.whl", "archive_info": {}}, " @ file:///l-0.1.0-py3-none-any.whl"),
+        ({"url": "https://a.org/l.git", "vcs_info": {"vcs": "git", "commit_id": "0"}}, " @ git+https://a.org/l.git"),
+        ({"url": "file:///home/me/l", "dir_info": {}}, " @ file:///home/me/l"),
     ],
     ids=["PyPI", "wheel", "git", "folder"],
 )
-def test_how_to_install_is_true_wherever_it_came_from(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, origin: dict[str, Any] | None, command: str
-):
+def test_how_to_install_is_true_wherever_it_came_from(monkeypatch, tmp_path, origin, named):
     text = None if origin is None else json.dumps(origin)
     monkeypatch.setattr(metadata, "distribution", lambda name: SimpleNamespace(read_text=lambda file: text))
     monkeypatch.setattr(packages, "__file__", str(tmp_path / "site-packages" / "lite_selfplay" / "models" / "x.py"))
-    assert packages.install("unsloth,plots") == command
+    assert packages.install("unsloth,plots") == f'pip install "lite-selfplay[unsloth,plots]{named}"'
 
 
-def test_in_a_checkout_the_checkout_is_installed(monkeypatch: pytest.MonkeyPatch):
+def test_in_a_checkout_the_checkout_is_installed(monkeypatch):
     root = Path(packages.__file__).parents[2]
     editable = json.dumps({"url": root.as_uri(), "dir_info": {"editable": True}})
     monkeypatch.setattr(metadata, "distribution", lambda name: SimpleNamespace(read_text=lambda file: editable))
     assert packages.install("plots") == f'pip install -e "{root}[plots]"'
-
-    def nothing(name: str) -> None:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "distribution", nothing)  # on the path alone
+    monkeypatch.setattr(metadata, "distribution", Mock(side_effect=metadata.PackageNotFoundError))  # on the path alone
     assert packages.install("plots") == f'pip install "lite-selfplay[plots] @ {root.as_uri()}"'
 
 
@@ -95,9 +63,8 @@ def test_in_a_checkout_the_checkout_is_installed(monkeypatch: pytest.MonkeyPatch
 
 
 PACKAGE = Path(lite_selfplay.__file__).parent
-SOURCES = sorted(
-    path for path in PACKAGE.rglob("*.py") if not {"verify", "programs"} & set(path.parts)
-)  # they know none of these libraries
+KNOW_NO_OTHER_LIBRARY = {"verify", "programs"}
+SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if not KNOW_NO_OTHER_LIBRARY & set(path.parts))
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
 DOCUMENTED = {"_exit"}
 """Names that a library documents, of `os`."""
@@ -114,24 +81,19 @@ def defined() -> Iterator[str]:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
                 yield node.name
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                yield node.id
-            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                yield node.attr
+            elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+                yield node.id if isinstance(node, ast.Name) else node.attr
 
 
 def used() -> Iterator[tuple[str, str]]:
     """Private attributes that are read or set, by name or by a string, with their place."""
     for path, tree in TREES.items():
         for node in ast.walk(tree):
-            found: list[str] = []
-            if isinstance(node, ast.Attribute):
-                found = [node.attr]
-            elif isinstance(node, ast.Call):
-                texts = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-                kind = node.func.id if isinstance(node.func, ast.Name) else ""
-                found = texts if kind in ("getattr", "setattr", "hasattr") else []
-                found = [*found, *(keyword.arg for keyword in node.keywords if keyword.arg)]
+            found = [node.attr] if isinstance(node, ast.Attribute) else []
+            if isinstance(node, ast.Call):
+                found = [keyword.arg for keyword in node.keywords if keyword.arg]
+                if getattr(node.func, "id", "") in ("getattr", "setattr", "hasattr"):
+                    found += [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
             for name in filter(is_private, found):
                 yield name, f"{path.name}:{node.lineno}"
 
@@ -155,28 +117,20 @@ def test_the_list_names_nothing_that_is_not_used():
     assert [name for name in sorted(LISTED) if not re.search(rf"\b{name}\b", text)] == []
 
 
-def test_the_libraries_that_are_installed_have_them_all():
-    require("torch", "transformers", "trl")
-
-
 @pytest.mark.parametrize(
-    ("missing", "called"),
+    ("owner", "name", "called"),
     [
-        (Private(TRL, "trl:GRPOTrainer", ("_compute_losses",)), "trl.GRPOTrainer._compute_losses"),
-        (Private(TRL, "trl:Nobody", ("_name",)), "trl.Nobody"),
-        (Private(TRL, "trl.no_module", ("_name",)), "trl.no_module"),
+        ("trl:GRPOTrainer", "_compute_losses", r"trl\.GRPOTrainer\._compute_losses"),
+        ("trl:Nobody", "_name", r"trl\.Nobody"),
+        ("trl.no_module", "_name", r"trl\.no_module"),
     ],
-    ids=["an attribute", "a class", "a module"],
 )
-def test_one_that_is_missing_is_said_with_the_version_and_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, missing: Private, called: str
-):
-    monkeypatch.setattr(packages, "PRIVATE", (*PRIVATE, missing))
-    with pytest.raises(RequestError) as caught:
+def test_one_that_is_missing_is_said_with_the_version_and_what_to_install(monkeypatch, owner, name, called):
+    require("torch", "transformers", "trl")  # what is installed has them all
+    monkeypatch.setattr(packages, "PRIVATE", (*PRIVATE, Private(TRL, owner, (name,))))
+    said = rf'^trl {trl.__version__} has no {called}, which this library uses: pip install "trl[<>=~!.,\d]+"$'
+    with pytest.raises(RequestError, match=said):
         require("trl")
-    start = f"trl {trl.__version__} has no {called}, which this library uses: pip install "
-    assert str(caught.value).startswith(start)
-    assert re.search(r'pip install "trl[<>=~!.,\d]+"$', str(caught.value))
     require("transformers")
 
 
@@ -187,7 +141,7 @@ def test_one_that_a_trainer_lacks_is_said_before_the_first_step(make_backend, ti
         make_loss(make_backend(), RunConfig(game="grpo", model="tiny"), Chat.load(tiny_path).tokenizer, str(tmp_path))
 
 
-def test_a_newer_release_than_was_tried_is_named_once_and_an_older_one_is_not_let_in(monkeypatch: pytest.MonkeyPatch):
+def test_a_newer_release_than_was_tried_is_named_once_and_an_older_one_is_not_let_in(monkeypatch):
     assert untried() is None
     versions = {"torch": "2.13.0+cpu", "transformers": "5.24.3", "trl": "1.16.0", "peft": "0.21.9"}
     monkeypatch.setattr(packages.metadata, "version", versions.__getitem__)
@@ -199,17 +153,14 @@ def test_a_newer_release_than_was_tried_is_named_once_and_an_older_one_is_not_le
     )
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     bounds = {each.name: each.specifier for each in map(Requirement, project["dependencies"])}
-    for tried in (TORCH, TRANSFORMERS, TRL, PEFT):
+    for tried in (packages.TORCH, TRANSFORMERS, TRL, packages.PEFT):
         # What was tried begins where pip begins, and pip refuses nothing newer.
         assert {str(each) for each in bounds[tried.name]} == {str(e) for e in tried.specifier if e.operator == ">="}
 
 
-def test_a_run_and_an_evaluation_say_so(monkeypatch: pytest.MonkeyPatch):
-    said: list[str] = []
-    progress = Progress()
-    monkeypatch.setattr(progress, "say", said.append)
-    sources.base_of(ModelSection(name="tiny"), progress)
-    assert said == []
-    monkeypatch.setattr(sources, "untried", lambda: "not tried yet")
-    sources.base_of(ModelSection(name="tiny"), progress)
-    assert said == ["not tried yet"]
+def test_a_run_and_an_evaluation_say_so(monkeypatch):
+    ear = Ear()
+    for said in ([], ["not tried yet"]):
+        sources.base_of(ModelSection(name="tiny"), ear)
+        assert ear.said == said
+        monkeypatch.setattr(sources, "untried", lambda: "not tried yet")

@@ -1,17 +1,17 @@
 """Layers on the same input as one product, with another seat's adapter copied in: what PEFT's own layers give."""
 
 import functools
-from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lite_selfplay.config import SeatConfig
 from lite_selfplay.models.adapters import BASE, Adapters
 from lite_selfplay.models.backends.transformers import dense_weight, load_base
 from lite_selfplay.models.linear import LowRank
 from lite_selfplay.models.stacked import Stack, take, together
+from tests.models.watch import heard, move, said, trainable
 from tests.near import near
 
 SEATS = {
@@ -22,62 +22,52 @@ DENSE = functools.partial(dense_weight, dtype=torch.float32)
 
 
 @pytest.fixture
-def adapters(tiny_path: Path) -> Adapters:
-    base = load_base(tiny_path, "fp32", torch.float32, torch.device("cpu"))
-    return Adapters(base, SEATS, seed=0)
+def adapters(tiny_path):
+    return Adapters(load_base(tiny_path, "fp32", torch.float32, torch.device("cpu")), SEATS, seed=0)
 
 
-def said(adapters: Adapters) -> Tensor:
-    with torch.no_grad():
-        logits: Tensor = adapters.model(torch.tensor([[5, 6, 7, 8], [9, 8, 7, 6]])).logits
-    return logits
-
-
-def heard(adapters: Adapters, name: str) -> Tensor:
-    with adapters.speaking(name):
-        return said(adapters)
-
-
-@pytest.mark.parametrize("way", ["instead", "expanded", "beside"])
-def test_every_seat_says_the_same_however_often_they_take_turns(adapters: Adapters, way: str):
+@pytest.mark.parametrize("way", ["dense", "instead", "expanded", "beside"])
+def test_every_seat_says_the_same_however_often_they_take_turns_and_leaves_no_trace(adapters, way):
     adapters.snapshot("A", "A@then")
-    with torch.no_grad():
-        for parameter in adapters.parameters("A").values():
-            parameter.add_(0.05)
+    move(adapters, "A")
     names = ("A", "B", BASE, "A@then")
     plain = {name: heard(adapters, name) for name in names}
     assert all((plain[a] - plain[b]).abs().max() > 0.1 for a in names for b in names if a < b)
     weights = {key: tensor.clone() for key, tensor in adapters.model.state_dict().items()}
+    forwards = [layer.forward for layer in adapters._layers()]
     assert adapters.stackable
     stacks = adapters.beside(torch.float32) if way == "beside" else adapters.stacked(DENSE, instead=way == "instead")
 
-    def places() -> list[int]:
+    def places():
         own = [stack for stack, _ in stacks if isinstance(stack, Stack)]
         return [tensor.data_ptr() for stack in own for tensor in (stack.weight, stack.up)]
 
     before = places()
     for name in ("A", "B", BASE, "A@then", "B", "A"):
-        with adapters.speaking_stacked(name, stacks):
-            assert near(said(adapters), plain[name], 2e-4)
+        dense = way == "dense"
+        with adapters.speaking_dense(name, DENSE) if dense else adapters.speaking_stacked(name, stacks):
+            assert near(said(adapters.model), plain[name], 2e-4)
             assert places() == before  # a seat that takes over moves no tensor
         assert near(heard(adapters, name), plain[name], 1e-6)
+        assert [layer.forward for layer in adapters._layers()] == forwards
+        assert trainable(adapters) == {"A"}
     after = adapters.model.state_dict()
     assert all(torch.equal(after[key], tensor) for key, tensor in weights.items())
 
 
-def test_weights_that_lie_in_stacks_take_their_memory_once_and_give_the_same_gradients(adapters: Adapters):
-    def gradients() -> list[Tensor]:
+def test_weights_that_lie_in_stacks_take_their_memory_once_and_give_the_same_gradients(adapters):
+    def gradients():
         adapters.activate("A")
         adapters.model(torch.tensor([[5, 6, 7, 8]])).logits.square().mean().backward()
-        found = [p.grad.clone() for p in adapters.parameters("A").values() if p.grad is not None]
+        found = [p.grad.clone() for p in adapters.parameters("A").values()]
         adapters.model.zero_grad()
         return found
 
     before = gradients()
     stacks = adapters.stacked(DENSE, instead=True)
     with adapters.speaking_stacked("B", stacks):
-        said(adapters)
-    assert all(torch.equal(a, b) for a, b in zip(before, gradients(), strict=True))
+        said(adapters.model)
+    assert all(map(torch.equal, before, gradients()))
     for stack, layers in stacks:
         assert isinstance(stack, Stack)
         for layer in layers:

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -31,57 +30,37 @@ def two_layers(width: int) -> torch.nn.Module:
     return Base()
 
 
-def test_small_matrices_are_left_to_one_thread_unless_a_number_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = 3
-    torch.set_num_threads(before)
-    monkeypatch.setattr(threads, "cores", lambda: 64)
-    undo = threads.choose(two_layers(64))
-    assert torch.get_num_threads() == 1
-    undo()
-    assert torch.get_num_threads() == before
-    undo = threads.choose(two_layers(512))
-    assert torch.get_num_threads() == before
-    monkeypatch.setattr(threads, "cores", lambda: 1)
-    threads.choose(two_layers(512))
-    assert torch.get_num_threads() == 1
-    undo = threads.choose(two_layers(64), asked=3)
-    assert torch.get_num_threads() == 3
-    undo()
+def test_small_matrices_are_left_to_one_thread_unless_a_number_is_asked_for(monkeypatch):
+    for cores, width, asked, chosen in ((64, 64, None, 1), (64, 512, None, 3), (1, 512, None, 1), (1, 64, 4, 4)):
+        torch.set_num_threads(3)
+        monkeypatch.setattr(threads, "cores", lambda count=cores: count)
+        undo = threads.choose(two_layers(width), asked=asked)
+        assert torch.get_num_threads() == chosen
+        undo()
+        assert torch.get_num_threads() == 3
     torch.set_num_threads(1)  # as for the whole suite
-
-
-def test_packed_weights_count_as_the_numbers_they_hold() -> None:
-    base = two_layers(8)
+    base = two_layers(8)  # packed weights count as the numbers they hold
     base.layer.weight = torch.nn.Parameter(torch.zeros(512, 1, dtype=torch.uint8), requires_grad=False)
     assert threads._largest_of_a_layer(base) == 1024
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [({}, "1000"), ({"OMP_WAIT_POLICY": "active"}, None), ({"GOMP_SPINCOUNT": "7"}, "7")],
-)
-def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(
-    given: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    environment = dict(given)
-    threads.spin_briefly(environment)
-    assert environment == given  # nothing is set once torch is there
-    monkeypatch.delitem(sys.modules, "torch")
-    threads.spin_briefly(environment)
-    assert environment.get("GOMP_SPINCOUNT") == expected
+def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(monkeypatch):
+    for given, expected in (({}, "1000"), ({"OMP_WAIT_POLICY": "active"}, None), ({"GOMP_SPINCOUNT": "7"}, "7")):
+        environment = dict(given)
+        threads.spin_briefly(environment)
+        assert environment == given  # nothing is set once torch is there
+        with monkeypatch.context() as patch:
+            patch.delitem(sys.modules, "torch")
+            threads.spin_briefly(environment)
+        assert environment.get("GOMP_SPINCOUNT") == expected
 
 
-def test_the_policy_is_set_before_torch_is_imported(tmp_path: Path) -> None:
+def test_the_policy_is_set_before_torch_is_imported(tmp_path):
     """The first import of the package sets it, and what OpenMP read shows in what it prints."""
     environment = {k: v for k, v in os.environ.items() if k not in threads._POLICIES} | {"OMP_DISPLAY_ENV": "VERBOSE"}
-    done = subprocess.run(
-        [sys.executable, "-c", "import lite_selfplay, sys; assert 'torch' not in sys.modules; import torch"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-    )
+    code = "import lite_selfplay, sys; assert 'torch' not in sys.modules; import torch"
+    options = {"env": environment, "capture_output": True, "text": True, "check": True, "cwd": tmp_path}
+    done = subprocess.run([sys.executable, "-c", code], **options)
     if "GOMP_SPINCOUNT" not in done.stderr:
         pytest.skip("torch's OpenMP is not GNU's here")
     assert "GOMP_SPINCOUNT = '1000'" in done.stderr
@@ -99,29 +78,20 @@ def test_the_policy_is_set_before_torch_is_imported(tmp_path: Path) -> None:
         (0.4, 0.8, 0.1, 4, None),  # too short to tell
     ],
 )
-def test_whoever_starts_beside_busy_processes_is_told(
-    seconds: float, any_work: float, own: float, running: int, expected: str | None
-) -> None:
+def test_whoever_starts_beside_busy_processes_is_told(seconds, any_work, own, running, expected):
     before = Work(100.0, 1000.0, 50.0)
     now = Work(100.0 + seconds, 1000.0 + any_work, 50.0 + own)
     said = threads.crowded(before, now, running)
-    assert (said is None) if expected is None else (said is not None and expected in said)
-
-
-def group(root: Path, line: str, files: dict[str, str]) -> Path:
-    """A system's root with one control group of a process and the files of its groups."""
-    places = {"proc/self/cgroup": line, **{f"sys/fs/cgroup/{name}": text for name, text in files.items()}}
-    for name, text in places.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text + "\n")
-    return root
+    assert expected in said if expected else said is None
 
 
 @pytest.mark.parametrize(
     ("line", "files", "expected"),
     [
         ("0::/", {"cpu.max": "150000 100000"}, 1.5),
+        ("0::/", {"cpu.max": "50000 100000"}, 0.5),
         ("0::/", {"cpu.max": "max 100000"}, math.inf),
+        ("0::/", {"cpu.max": "99900000 100000"}, 999.0),
         ("0::/", {}, math.inf),
         ("0::/a/b", {"a/cpu.max": "50000 100000", "a/b/cpu.max": "max 100000"}, 0.5),
         ("0::/of/the/host", {"cpu.max": "200000 100000"}, 2.0),
@@ -131,19 +101,18 @@ def group(root: Path, line: str, files: dict[str, str]) -> Path:
         ("0::/", {"cpu.max": "100 0"}, math.inf),
     ],
 )
-def test_the_quota_of_a_container_is_found(tmp_path: Path, line: str, files: dict[str, str], expected: float) -> None:
-    assert threads._quota(group(tmp_path, line, files)) == expected
-
-
-def test_cores_are_those_of_the_quota_rounded_up_and_at_least_one(tmp_path: Path) -> None:
-    assert threads.cores(group(tmp_path / "half", "0::/", {"cpu.max": "50000 100000"})) == 1
+def test_the_quota_of_a_container_is_found_and_bounds_the_cores_rounded_up(tmp_path, line, files, expected):
+    for name, text in {"proc/self/cgroup": line, **{f"sys/fs/cgroup/{k}": text for k, text in files.items()}}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert threads._quota(tmp_path) == expected
     bound = len(os.sched_getaffinity(0))
-    assert threads.cores(group(tmp_path / "many", "0::/", {"cpu.max": "99900000 100000"})) == bound
+    assert threads.cores(tmp_path) == (bound if expected > bound else math.ceil(expected))
     assert threads.cores(tmp_path / "without") == bound
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system's own count of its cores")
-def test_a_busy_process_is_seen() -> None:
+def test_a_busy_process_is_seen():
     before = threads.work_so_far()
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
         time.sleep(1.0)

@@ -1,5 +1,6 @@
 """Which backend can work, and the sentence where one cannot. Versions and cards are made up: nothing is imported."""
 
+import re
 import sys
 from importlib import metadata
 
@@ -8,14 +9,8 @@ import torch
 
 from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.errors import RequestError
-from lite_selfplay.models.backends import (
-    availability,
-    choose_backend,
-    chosen,
-    import_first,
-    import_unsloth,
-    require_available,
-)
+from lite_selfplay.models import backends
+from lite_selfplay.models.backends import availability, choose_backend, chosen, import_first
 from lite_selfplay.models.packages import install
 
 
@@ -49,28 +44,23 @@ def card(monkeypatch):
     return put
 
 
-def test_a_whole_installation_can_be_asked_for_on_a_card_alone(installed, card):
-    card((7, 5))
-    assert availability.unsloth_problem() is None
-    require_available("unsloth")
-    card(None)
-    with pytest.raises(RequestError, match=r"needs a CUDA card, and torch finds none\. Use --backend transformers"):
-        require_available("unsloth")
-
-
 @pytest.mark.parametrize(
     ("capability", "cuda", "missing", "sentence"),
     [
         (None, None, None, f"torch {torch.__version__} is built without CUDA"),
+        (None, "13.0", None, "needs a CUDA card, and torch finds none. Use --backend transformers"),
         ((6, 1), "13.0", None, "Tesla X is too old for it: compute capability 6.1, and it needs 7.0 or later"),
         ((8, 0), "13.0", "unsloth", "unsloth is not installed ({install})"),
         ((8, 0), "13.0", "unsloth_zoo", "unsloth is installed without unsloth_zoo"),
     ],
 )
 def test_what_is_missing_is_named(installed, card, capability, cuda, missing, sentence):
+    card((7, 5))
+    backends.require_available("unsloth")
     card(capability, cuda)
     installed.pop(missing, None)
-    assert sentence.format(install=install("unsloth")) in (availability.unsloth_problem() or "")
+    with pytest.raises(RequestError, match=re.escape(sentence.format(install=install("unsloth")))):
+        backends.require_available("unsloth")
 
 
 @pytest.fixture
@@ -111,23 +101,27 @@ def test_what_it_compiles_goes_into_the_cache_and_what_it_prints_nowhere(unsloth
     monkeypatch.setenv("UNSLOTH_COMPILE_LOCATION", "")
     monkeypatch.delenv("UNSLOTH_COMPILE_LOCATION")
     unsloth("import os; found = os.environ['UNSLOTH_COMPILE_LOCATION']; print('noise')")
-    assert import_unsloth().found == str(tmp_path / "cache" / "unsloth")
+    assert backends.import_unsloth().found == str(tmp_path / "cache" / "unsloth")
     assert capsys.readouterr().out == ""
 
 
-def test_float32_is_left_to_transformers(installed, card):
-    card((8, 0))
-    assert chosen(ModelSection(name="tiny")) == chosen(ModelSection(name="tiny", precision="fp32")) == "transformers"
-    assert chosen(ModelSection(name="tiny", backend="unsloth")) == "unsloth"
-    with pytest.raises(RequestError, match=r"4 or 16 bits, not in fp32\. Use --backend transformers"):
-        chosen(ModelSection(name="tiny", backend="unsloth", precision="fp32"))
-
-
-def test_fast_inference_is_refused_where_unsloth_does_not_run(installed, card):
-    card(None)
-    with pytest.raises(RequestError, match=r"model\.fast_inference needs the Unsloth backend.*CUDA card"):
-        chosen(ModelSection(name="tiny", fast_inference=True))
-    card((8, 0))
-    with pytest.raises(RequestError, match="another one was asked for"):
-        chosen(ModelSection(name="tiny", fast_inference=True, backend="transformers"))
-    assert chosen(ModelSection(name="tiny", fast_inference=True)) == "unsloth"
+@pytest.mark.parametrize(
+    ("capability", "section", "expected"),
+    [
+        ((8, 0), {}, "transformers"),
+        ((8, 0), {"precision": "fp32"}, "transformers"),
+        ((8, 0), {"backend": "unsloth"}, "unsloth"),
+        ((8, 0), {"backend": "unsloth", "precision": "fp32"}, "4 or 16 bits, not in fp32. Use --backend transformers"),
+        ((8, 0), {"fast_inference": True}, "unsloth"),
+        ((8, 0), {"fast_inference": True, "backend": "transformers"}, "another one was asked for"),
+        (None, {"fast_inference": True}, "model.fast_inference needs the Unsloth backend"),
+    ],
+)
+def test_which_backend_is_chosen_or_why_none(installed, card, capability, section, expected):
+    card(capability)
+    given = ModelSection(name="tiny", **section)
+    if " " not in expected:
+        assert chosen(given) == expected
+    else:
+        with pytest.raises(RequestError, match=re.escape(expected)):
+            chosen(given)

@@ -1,6 +1,5 @@
 """Bases whose tensors are not those of the model that their configuration describes: refused in every precision."""
 
-import json
 import re
 import shutil
 from collections.abc import Callable
@@ -9,45 +8,36 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.backends import unsloth
 from lite_selfplay.models.backends.transformers import load_base, nf4
+from tests.models.small import change, change_tensors
 
-UP, QUERIES = "model.layers.1.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj"
+UP, BIAS = "model.layers.1.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias"
 Tensors = dict[str, torch.Tensor]
-Copy = Callable[[Callable[[Tensors], Any]], Path]
 
+FIRST = ("lm_head.weight", "model.embed_tokens.weight", "model.layers.0.input_layernorm.weight")
 MISFITS: dict[str, tuple[Callable[[Tensors], Any], str]] = {
     "missing": (lambda tensors: tensors.pop(UP), f"{UP} (missing)"),
-    "without a place": (
-        lambda tensors: tensors.update({f"{QUERIES}.bias": torch.zeros(64)}),
-        f"{QUERIES}.bias (without a place)",
-    ),
-    "of another shape": (
-        lambda tensors: tensors.update({f"{QUERIES}.weight": torch.zeros(32, 64)}),
-        f"{QUERIES}.weight (of another shape)",
-    ),
+    "without a place": (lambda tensors: tensors.update({BIAS: torch.zeros(64)}), f"{BIAS} (without a place)"),
+    "of another shape": (lambda tensors: tensors.update({UP: torch.zeros(32, 64)}), f"{UP} (of another shape)"),
     "all of them": (
         lambda tensors: [tensors.update({f"x.{name}": tensors.pop(name)}) for name in list(tensors)],
-        "lm_head.weight (missing), model.embed_tokens.weight (missing), model.layers.0.input_layernorm.weight "
-        "(missing) and 47 more",
+        ", ".join(f"{name} (missing)" for name in FIRST) + " and 47 more",
     ),
 }
 
 
 @pytest.fixture
-def copy(tiny_path: Path, tmp_path: Path) -> Copy:
+def copy(tiny_path, tmp_path):
     """A copy of the random model with other tensors."""
 
-    def copy(change: Callable[[Tensors], Any]) -> Path:
+    def copy(how):
         folder = shutil.copytree(tiny_path, tmp_path / "base")
-        tensors = load_file(folder / "model.safetensors")
-        change(tensors)
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        change_tensors(folder, how)
         return folder
 
     return copy
@@ -61,13 +51,13 @@ def loaded(folder: Path, precision: str) -> Any:
 @pytest.mark.parametrize(
     ("misfit", "precision"), [*((misfit, "4bit") for misfit in MISFITS), ("missing", "bf16"), ("missing", "fp32")]
 )
-def test_weights_of_another_model_are_refused_by_name(copy: Copy, misfit: str, precision: str):
-    change, words = MISFITS[misfit]
+def test_weights_of_another_model_are_refused_by_name(copy, misfit, precision):
+    how, words = MISFITS[misfit]
     with pytest.raises(ModelNotFoundError, match=re.escape(words)):
-        loaded(copy(change), precision)
+        loaded(copy(how), precision)
 
 
-def test_the_unsloth_backend_refuses_them_before_it_loads_anything(copy: Copy, monkeypatch: pytest.MonkeyPatch):
+def test_the_unsloth_backend_refuses_them_before_it_loads_anything(copy, monkeypatch):
     folder = copy(MISFITS["missing"][0])
     monkeypatch.setattr(unsloth, "import_unsloth", object)
     section = ModelSection(name=str(folder), backend="unsloth")
@@ -76,26 +66,23 @@ def test_the_unsloth_backend_refuses_them_before_it_loads_anything(copy: Copy, m
 
 
 @pytest.mark.filterwarnings("ignore:You passed `quantization_config`")
-def test_weights_that_were_quantised_before_are_held_to_the_same(tiny_path: Path, tmp_path: Path):
+def test_weights_that_were_quantised_before_are_held_to_the_same(tiny_path, tmp_path):
     made = AutoModelForCausalLM.from_pretrained(tiny_path, quantization_config=nf4(torch.float32), device_map="cpu")
     made.save_pretrained(tmp_path)
     assert loaded(tmp_path, "4bit") is not None
-    tensors = load_file(tmp_path / "model.safetensors")
-    del tensors["model.norm.weight"]
-    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    change_tensors(tmp_path, lambda tensors: tensors.pop("model.norm.weight"))
     with pytest.raises(ModelNotFoundError, match=r"model\.norm\.weight \(missing\)"):
         loaded(tmp_path, "4bit")
 
 
-def test_what_is_tied_or_computed_is_not_missed(copy: Copy):
+def test_what_is_tied_or_computed_is_not_missed(copy):
     """A head that is the embedding, and the rotary frequencies that older files hold."""
 
-    def change(tensors: Tensors) -> None:
+    def untied(tensors):
         del tensors["lm_head.weight"]
         tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(8)
 
-    folder = copy(change)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+    folder = copy(untied)
+    change(folder / "config.json", tie_word_embeddings=True)
     base = loaded(folder, "fp32")
     assert base.lm_head.weight is base.model.embed_tokens.weight

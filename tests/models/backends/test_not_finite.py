@@ -1,32 +1,28 @@
 """Logits that are not finite: named where a token is drawn from them, in whatever way."""
 
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.adapters import BASE
+from tests.models.small import change_tensors
 from tests.models.spoken import asked, spoken
 
 PROMPTS = [[10, 11, 12], [20]]
-FILTERS: list[dict[str, Any]] = [{}, {"temperature": 0.0}, {"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}]
 
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])
-def test_a_token_that_is_drawn_from_them_is_refused(make_backend: Callable[..., Any], number: float):
+def test_a_token_that_is_drawn_from_them_is_refused(make_backend, number):
     backend = make_backend("bf16")
     backend.adapters.model.get_base_model().lm_head.weight.data[77] = number  # of one token alone
-    for filters in FILTERS:
+    for filters in ({}, {"temperature": 0.0}, {"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}):
         with pytest.raises(TrainingError, match=r"logits of base are not finite, with weights in bf16, .*fp32"):
             spoken(backend, asked(BASE, PROMPTS, 2, max_tokens=4, **filters))
 
 
-def test_of_two_seats_the_one_that_has_them_is_named(make_backend: Callable[..., Any]):
+def test_of_two_seats_the_one_that_has_them_is_named(make_backend):
     backend = make_backend()
     for name, weight in backend.adapters.model.named_parameters():
         if ".lora_B." in name and name.endswith(f"{backend.adapters.seats[1]}.weight"):
@@ -37,12 +33,8 @@ def test_of_two_seats_the_one_that_has_them_is_named(make_backend: Callable[...,
 
 
 @pytest.mark.parametrize("command", [("eval",), ("train", "agon", "--steps", "1", "--model")])
-def test_neither_an_evaluation_nor_a_run_counts_them_as_wrong_answers(
-    tiny_path: Path, tmp_path: Path, call: Callable[..., Any], command: tuple[str, ...]
-):
+def test_neither_an_evaluation_nor_a_run_counts_them_as_wrong_answers(tiny_path, tmp_path, call, command):
     folder = shutil.copytree(tiny_path, tmp_path / "base")
-    tensors = load_file(folder / "model.safetensors")
-    tensors["model.layers.1.mlp.down_proj.weight"][0, 0] = torch.nan
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    change_tensors(folder, lambda tensors: tensors["model.layers.1.mlp.down_proj.weight"][0, 0].fill_(torch.nan))
     ended = call(*command, folder, "--tasks", "letters", "--precision", "fp32", "--max-completion-tokens", "8")
     assert (ended.code, "the logits of" in ended.err, "%" in ended.out) == (1, True, False), ended

@@ -1,6 +1,3 @@
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from bitsandbytes.nn import Linear4bit
@@ -14,71 +11,49 @@ from tests.near import near
 PROMPTS = [[10, 11, 12], [20]]
 
 
-def test_every_linear_layer_but_the_head_is_held_in_nf4(make_backend: Callable[..., Any]):
+def test_all_layers_but_the_head_are_held_in_nf4_and_expanded_where_memory_is_free(make_backend, monkeypatch):
     model = make_backend("4bit").adapters.model.get_base_model()
     layers = [module for module in model.modules() if isinstance(module, Linear4bit)]
     assert len(layers) == 2 * 7
     assert {layer.weight.quant_type for layer in layers} == {"nf4"}
     assert not any(layer.support_avx512bf16_for_cpu for layer in layers)
     assert not isinstance(model.lm_head, Linear4bit)
+    monkeypatch.setattr(Adapters, "dense_bytes", lambda *_: [2**60])  # more than any machine has
+    assert not make_backend("4bit")._speaks_dense
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.8])
-@pytest.mark.parametrize(
-    ("precision", "seat"), [("4bit", "A"), ("bf16", "A"), ("fp16", "A"), ("fp32", "B"), ("fp32", BASE)]
-)
-def test_what_is_noted_while_speaking_are_the_log_probabilities_of_a_full_forward(
-    make_backend: Callable[..., Any], precision: str, seat: str, temperature: float
-):
-    backend = make_backend(precision)
-    said = spoken(backend, asked(seat, PROMPTS, 4, temperature=temperature, max_tokens=12))
+@pytest.mark.parametrize("seat", ["A", "B", BASE])
+@pytest.mark.parametrize("types", ["4bit fp32", "4bit bf16", "bf16 auto", "fp16 auto", "fp32 auto"])
+def test_what_is_noted_while_speaking_is_what_a_full_forward_gives(make_backend, types, seat, temperature):
+    precision, compute = types.split()
+    backend = make_backend(precision, compute_dtype=compute)
+    request = asked(seat, PROMPTS, 4, temperature=temperature, max_tokens=12)
+    said = spoken(backend, request)
     scores = backend.score(seat, [(PROMPTS[i // 4], out.token_ids) for i, out in enumerate(said)], temperature)
-    sampled = torch.tensor([lp for out in said for lp in out.logprobs])
-    recomputed = torch.tensor([lp for score in scores for lp in score.logprobs])
     exact = backend.compute_dtype == torch.float32
-    assert near(sampled, recomputed, 2e-5 if exact else 0.02)
-
-
-def test_the_type_weights_are_multiplied_in():
-    cpu = torch.device("cpu")
-    named = ModelSection(name="x", precision="4bit", compute_dtype="fp16")
-    assert compute_dtype(named, cpu) == torch.float16
-    assert compute_dtype(ModelSection(name="x", precision="bf16", compute_dtype="fp16"), cpu) == torch.bfloat16
+    for one, score in zip(said, scores, strict=True):
+        assert near(one.logprobs, score.logprobs, 2e-5 if exact else 0.02)
+    if precision == "4bit":
+        assert backend._speaks_dense
+        backend._speaks_dense = False
+        if exact:
+            assert_alike(said, spoken(backend, request))
 
 
 @pytest.mark.parametrize(
     ("instructions", "capability", "expected"),
     [
-        (True, "AVX512", torch.bfloat16),
-        (True, "AVX10_2", torch.bfloat16),
-        (True, "AVX2", torch.float32),
-        (True, "DEFAULT", torch.float32),
+        *((True, capability, torch.bfloat16) for capability in ("AVX512", "AVX10_2")),
+        *((True, capability, torch.float32) for capability in ("AVX2", "DEFAULT")),
         (False, "AVX512", torch.float32),
     ],
 )
-def test_a_cpu_multiplies_in_bf16_where_torch_may_use_such_instructions(
-    monkeypatch: pytest.MonkeyPatch, instructions: bool, capability: str, expected: torch.dtype
-):
+def test_a_cpu_multiplies_in_bf16_where_it_has_such_instructions(monkeypatch, instructions, capability, expected):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: instructions)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    assert compute_dtype(ModelSection(name="x"), torch.device("cpu")) == expected
-
-
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("seat", ["A", "B", BASE])
-def test_dense_weights_of_a_4_bit_base_speak_as_the_seat_does(make_backend: Callable[..., Any], seat: str, dtype: str):
-    backend, request = make_backend("4bit", compute_dtype=dtype), asked(seat, PROMPTS, 4, max_tokens=12)
-    assert backend._speaks_dense
-    dense = spoken(backend, request)
-    backend._speaks_dense = False
-    if dtype == "fp32":
-        assert_alike(dense, spoken(backend, request))
-    scored = backend.score(seat, [(PROMPTS[i // 4], out.token_ids) for i, out in enumerate(dense)], 1.0)
-    for one, score in zip(dense, scored, strict=True):
-        assert near(one.logprobs, score.logprobs, 2e-5 if dtype == "fp32" else 0.02)
-
-
-def test_dense_weights_need_memory_that_is_free(make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
-    assert make_backend("4bit")._speaks_dense
-    monkeypatch.setattr(Adapters, "dense_bytes", lambda *_: [2**60])  # more than any machine has
-    assert not make_backend("4bit")._speaks_dense
+    cpu = torch.device("cpu")
+    assert compute_dtype(ModelSection(name="x"), cpu) == expected
+    # Where a type was asked for, 4-bit weights are multiplied in that, others in their own.
+    for precision, asked_for in (("4bit", torch.float16), ("bf16", torch.bfloat16)):
+        assert compute_dtype(ModelSection(name="x", precision=precision, compute_dtype="fp16"), cpu) == asked_for

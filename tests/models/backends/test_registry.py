@@ -41,28 +41,18 @@ def _registry_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def config(folder: Path, backend: str) -> RunConfig:
-    return RunConfig(
-        game="agon",
-        model={"name": "tiny", "backend": backend},
-        tasks="arithmetic:max=3,terms=2,ops=+",
-        max_completion_tokens=40,
-        precision="fp32",
-        group_size=4,
-        problems_per_step=2,
-        steps=2,
-        roles={"*": {"beta": 0.01}},
-        cold_start={"enabled": True, "steps": 2, "examples_per_step": 2},
-        eval_tasks="arithmetic:max=3,terms=2,ops=+",
-        eval_limit=2,
-        run_dir=folder,
-    )
+    tasks, model = "arithmetic:max=3,terms=2,ops=+", {"name": "tiny", "precision": "fp32", "backend": backend}
+    run = {"steps": 2, "group_size": 4, "problems_per_step": 2, "max_completion_tokens": 40, "dir": folder}
+    begun = {"enabled": True, "steps": 2, "examples_per_step": 2}
+    roles, measured = {"*": {"beta": 0.01}}, {"tasks": tasks, "limit": 2}
+    return RunConfig(game="agon", model=model, tasks=tasks, run=run, roles=roles, cold_start=begun, eval=measured)
 
 
 def files(run: Path) -> dict[str, bytes]:
     return {str(path.relative_to(run)): path.read_bytes() for path in sorted(run.rglob("*.safetensors"))}
 
 
-def test_a_run_over_a_backend_from_outside_ends_where_the_librarys_own_does(tmp_path: Path):
+def test_a_run_over_a_backend_from_outside_ends_where_the_librarys_own_does(tmp_path):
     train(config(tmp_path / "own", "transformers"))
     register_backend("outside", Outside)  # type: ignore[arg-type]  # its methods are found as they are asked for
     train(config(tmp_path / "outside", "outside"))
@@ -72,7 +62,7 @@ def test_a_run_over_a_backend_from_outside_ends_where_the_librarys_own_does(tmp_
     assert {"name", "release_memory"} == PROMISED - USED
 
 
-def test_an_installed_package_brings_one(monkeypatch: pytest.MonkeyPatch, tiny_path: Path):
+def test_an_installed_package_brings_one(monkeypatch, tiny_path):
     def found(group: str) -> list[Any]:
         assert group == "lite_selfplay.backends"
         return [SimpleNamespace(name="installed", load=lambda: Outside)]
@@ -83,7 +73,7 @@ def test_an_installed_package_brings_one(monkeypatch: pytest.MonkeyPatch, tiny_p
     assert isinstance(made, Outside)
 
 
-def test_a_name_that_is_taken_or_unknown_is_refused(tmp_path: Path):
+def test_a_name_that_is_taken_or_unknown_is_refused(tmp_path):
     for name in ("auto", "unsloth"):
         with pytest.raises(RequestError, match=f"the backend '{name}' exists already"):
             register_backend(name, TransformersBackend)

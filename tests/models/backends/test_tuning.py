@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +13,9 @@ from lite_selfplay.models.backends import transformers, tuning
 from lite_selfplay.models.logprobs.batch import Batch
 from tests.models.spoken import asked as request
 from tests.models.spoken import assert_alike, spoken
+from tests.models.watch import noted
 
+TRIM = ("malloc_trim", 0)
 on_a_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="a card has memory of its own")
 
 FAULTS = """
@@ -59,42 +60,34 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 
 @on_a_cpu
-def test_it_ends_with_the_last_backend_that_asked(make_backend: Callable[..., Any], asked: list[Any]):
-    keep = [("mallopt", -3, 2**30), ("mallopt", -1, -1)]
+def test_it_ends_with_the_last_backend_that_asked(make_backend, asked):
     first, second = make_backend(), make_backend()
-    assert asked == keep * 2
     first.close()
     first.close()
-    assert asked == keep * 2
+    assert asked == [("mallopt", -3, 2**30), ("mallopt", -1, -1)] * 2
     second.close()
-    assert asked[4:] == [("mallopt", -3, 131072), ("mallopt", -1, 131072), ("malloc_trim", 0)]
+    assert asked[4:] == [("mallopt", -3, 131072), ("mallopt", -1, 131072), TRIM]
 
 
 @on_a_cpu
-def test_a_base_whose_activations_are_computed_again_keeps_no_large_tensor(
-    make_backend: Callable[..., Any], asked: list[Any]
-):
+def test_a_base_whose_activations_are_computed_again_keeps_no_large_tensor(make_backend, asked):
     backend = make_backend(gradient_checkpointing=True)
-    assert asked == [("mallopt", -3, 10 * 2**20), ("mallopt", -1, -1)]
+    within, after = ([("mallopt", -3, size * 2**20), ("mallopt", -1, -1)] for size in (1, 10))
+    assert asked == after
     with backend.updating():
-        assert asked[2:] == [("malloc_trim", 0)]  # what sampling freed
-    assert asked[3:] == [("malloc_trim", 0)]  # what the update freed
+        assert asked[2:] == [TRIM]  # what sampling freed
+    assert asked[3:] == [TRIM]  # what the update freed
     backend.generate(request("A", [[1, 2, 3]], 1, max_tokens=2))
-    within, after = [("mallopt", -3, 2**20), ("mallopt", -1, -1)], [("mallopt", -3, 10 * 2**20), ("mallopt", -1, -1)]
-    read = ("malloc_trim", 0)
-    assert asked[4:] == [("malloc_trim", 0), *within, read, *after]
+    assert asked[4:] == [TRIM, *within, TRIM, *after]
 
 
 @on_a_cpu
-def test_a_lean_base_expands_weights_at_every_token_of_many_rows(
-    make_backend: Callable[..., Any], asked: list[Any], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_lean_base_expands_weights_at_every_token_of_many_rows(make_backend, asked, monkeypatch):
     backend = make_backend("4bit", compute_dtype="fp32", gradient_checkpointing=True)
     monkeypatch.setattr(backend.adapters, "dense_bytes", lambda dtype: [2**20, 5 * 2**20])
-    expand, expanded = backend.adapters.speaking_dense, list[str]()
-    monkeypatch.setattr(backend.adapters, "speaking_dense", lambda *x: (expanded.append(x[0]), expand(*x))[1])
+    expanded = noted(monkeypatch, backend.adapters, "speaking_dense", lambda seat, dense: seat)
 
-    def said(rows: int, cache_tokens: int = 65536) -> list[Any]:
+    def said(rows, cache_tokens=65536):
         asked.clear()
         return spoken(backend, request("A", [[1, 2, 3]], rows, max_tokens=4), cache_tokens=cache_tokens)
 
@@ -110,9 +103,7 @@ def test_a_lean_base_expands_weights_at_every_token_of_many_rows(
 
 @on_a_cpu
 @pytest.mark.parametrize(("dtype", "lean"), [("fp32", True), ("bf16", False)])
-def test_a_lean_base_gives_back_within_the_passes_of_an_update(
-    make_backend: Callable[..., Any], asked: list[Any], monkeypatch: pytest.MonkeyPatch, dtype: str, lean: bool
-):
+def test_a_lean_base_gives_back_within_the_passes_of_an_update(make_backend, asked, monkeypatch, dtype, lean):
     monkeypatch.setattr(transformers, "_LAYERS_OF_GAPS", 1)
     backend = make_backend("4bit", compute_dtype=dtype, gradient_checkpointing=True)
     layers = len(backend.adapters.model.get_base_model().model.layers)
@@ -124,25 +115,18 @@ def test_a_lean_base_gives_back_within_the_passes_of_an_update(
     with backend.updating():
         asked.clear()
         logprobs, _ = backend.token_logprobs(batch)
-        assert asked == [("malloc_trim", 0)] * (layers if lean else 0)
+        assert asked == [TRIM] * (layers if lean else 0)
         asked.clear()
         logprobs.sum().backward()
-        assert set(asked) == ({("malloc_trim", 0)} if lean else set())
+        assert set(asked) == ({TRIM} if lean else set())
         assert len(asked) >= (layers if lean else 0)
     assert backend.tokens_at_once(RunSection()) == (896 if lean else 1280)
     assert backend.tokens_at_once(RunSection(microbatch_tokens=40)) == 40
 
 
 @on_a_cpu
-def test_a_child_process_inherits_nothing(make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
-    seen: list[dict[str, str]] = []
-    product = torch.nn.functional.linear
-
-    def noted(*arguments: Any) -> Any:
-        seen.append(dict(os.environ))
-        return product(*arguments)
-
-    monkeypatch.setattr(torch.nn.functional, "linear", noted)
+def test_a_child_process_inherits_nothing(make_backend, monkeypatch):
+    seen = noted(monkeypatch, torch.nn.functional, "linear", lambda *given: dict(os.environ))
     monkeypatch.setenv("LRU_CACHE_CAPACITY", "7")
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
     before = dict(os.environ)

@@ -1,6 +1,5 @@
 """Seats served by an engine that refuses what vLLM refuses: never weights that a seat no longer has."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +13,13 @@ from lite_selfplay.models.adapters import BASE, WEIGHTS, Adapters
 from lite_selfplay.models.backends.vllm import Engine, lora_limits
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.training.optimizer import adamw
-from tests.models.backends.vllm_engine import LLM, SamplingParams, install
+from tests.models.backends.vllm_engine import LLM, install
 from tests.models.spoken import asked
 
 
 @pytest.fixture(autouse=True)
 def _vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
-
-
-class Noted(LLM):
-    """Notes what it was asked."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.asked: list[Any] = []
-        self.params: list[SamplingParams] = []
-
-    def generate(self, prompts: Any, params: Any, *, lora_request: Any = None, **told: Any) -> list[Any]:
-        self.asked.append(lora_request)
-        self.params += params
-        return super().generate(prompts, params, lora_request=lora_request, **told)
 
 
 def checksum(state: dict[str, torch.Tensor]) -> int:
@@ -46,7 +31,7 @@ class Served:
 
     def __init__(self, adapters: Adapters, **engine: Any):
         self.adapters = adapters
-        self.llm = Noted(
+        self.llm = LLM(
             load=lambda folder: checksum(load_file(folder / WEIGHTS)),
             speak=lambda served, ids, params: ([*ids, served or 0, 2], [-0.5] * (len(ids) + 2), "stop"),
             **{"max_loras": 2, "logprobs_mode": "processed_logprobs", **engine},
@@ -64,12 +49,12 @@ class Served:
 
 
 @pytest.fixture
-def serve(make_backend: Callable[..., Any]) -> Callable[..., Served]:
+def serve(make_backend):
     return lambda **engine: Served(make_backend().adapters, **engine)
 
 
 @pytest.fixture
-def served(serve: Callable[..., Served]) -> Served:
+def served(serve):
     return serve()
 
 
@@ -83,7 +68,7 @@ def step(adapters: Adapters, seat: str, *, counted: bool = True, **kernels: bool
         adapters.moved(seat)
 
 
-def test_two_seats_are_served_side_by_side_and_written_once(served: Served):
+def test_two_seats_are_served_side_by_side_and_written_once(served):
     for name in ("A", "B", "A", "B"):
         assert served.word(name) == served.now(name)
     assert [lora.lora_int_id for lora in served.llm.asked] == [1, 2, 1, 2]
@@ -92,7 +77,7 @@ def test_two_seats_are_served_side_by_side_and_written_once(served: Served):
 
 @pytest.mark.parametrize("kernels", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
 @pytest.mark.parametrize("counted", [True, False], ids=["an update", "a cold start"])
-def test_weights_that_moved_get_a_fresh_id_and_folder(served: Served, counted: bool, kernels: dict[str, bool]):
+def test_weights_that_moved_get_a_fresh_id_and_folder(served, counted, kernels):
     before = served.word("A")
     step(served.adapters, "A", counted=counted, **kernels)
     assert served.word("A") == served.now("A") != before
@@ -105,7 +90,7 @@ def test_weights_that_moved_get_a_fresh_id_and_folder(served: Served, counted: b
     assert not Path(first.lora_path).exists()
 
 
-def test_a_seat_that_was_put_back_is_not_served_as_it_was_in_between(served: Served):
+def test_a_seat_that_was_put_back_is_not_served_as_it_was_in_between(served):
     adapters = served.adapters
     adapters.snapshot("A", "A@0")
     start = served.word("A")
@@ -118,7 +103,7 @@ def test_a_seat_that_was_put_back_is_not_served_as_it_was_in_between(served: Ser
     assert len({lora.lora_int_id for lora in served.llm.asked}) == 4
 
 
-def test_snapshots_and_the_base(served: Served):
+def test_snapshots_and_the_base(served):
     adapters = served.adapters
     adapters.snapshot("B", "kept")
     first = served.word("kept")
@@ -133,7 +118,7 @@ def test_snapshots_and_the_base(served: Served):
         served.word("nobody")
 
 
-def test_what_the_engine_is_told_and_what_comes_back(served: Served):
+def test_what_the_engine_is_told_and_what_comes_back(served):
     sampling = Sampling(temperature=0.7, top_p=0.9, top_k=0, max_tokens=9, stop=("x",))
     said = served.engine.generate(GenerationRequest("A", [[5], [6]], 2, sampling, [[1, 2], [3, 2**64 + 4]]), [3, 2])
     assert [[out.token_ids[0] for out in group] for group in said] == [[5, 5], [6, 6]]
@@ -144,15 +129,13 @@ def test_what_the_engine_is_told_and_what_comes_back(served: Served):
     assert (told.temperature, told.top_p, told.top_k, told.max_tokens) == (0.7, 0.9, 0, 9)
     assert (told.stop, told.stop_token_ids, told.logprobs) == (["x"], [2, 3], 0)
 
-
-@pytest.mark.parametrize(("reason", "stop"), [("length", "length"), ("stop", "string")])
-def test_how_a_completion_ended(served: Served, reason: str, stop: str):
-    served.llm.speak = lambda *_: ([5, 6], [-0.5] * 2, reason)
-    ((said,),) = served.engine.generate(asked("A", [[7]], 1, max_tokens=3), [2])
-    assert (said.token_ids, said.stop) == ([5, 6], stop)
+    for reason, stop in (("length", "length"), ("stop", "string")):
+        served.llm.speak = lambda *_, reason=reason: ([5, 6], [-0.5] * 2, reason)
+        ((out,),) = served.engine.generate(asked("A", [[7]], 1, max_tokens=3), [2])
+        assert (out.token_ids, out.stop) == ([5, 6], stop)
 
 
-def test_an_engine_sleeps_while_the_seats_learn_and_wakes_when_it_is_asked(serve: Callable[..., Served]):
+def test_an_engine_sleeps_while_the_seats_learn_if_it_can_and_wakes_when_it_is_asked(serve, monkeypatch):
     served = serve(enable_sleep_mode=True)
     assert served.word("A") == served.now("A")
     served.engine.sleep()
@@ -160,31 +143,28 @@ def test_an_engine_sleeps_while_the_seats_learn_and_wakes_when_it_is_asked(serve
     assert served.llm.calls == ["sleep 0", "release"]
     assert not served.llm.keys_and_values
     step(served.adapters, "A")
-    assert served.word("A") == served.now("A")
-    assert served.word("B") == served.now("B")
+    assert [served.word(name) for name in "AB"] == [served.now(name) for name in "AB"]
     assert served.llm.calls == ["sleep 0", "release", "wake_up"]
-
-
-def test_an_engine_that_cannot_sleep_is_left_awake_and_one_that_does_not_wake_up_is_not_asked(
-    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
-):
-    served = serve()
-    served.engine.sleep()
-    assert served.llm.calls == []
-    served = serve(enable_sleep_mode=True)
+    awake = serve()
+    awake.engine.sleep()
+    assert awake.llm.calls == []
     served.engine.sleep()
     monkeypatch.setattr(LLM, "wake_up", lambda self: False)
     with pytest.raises(RequestError, match="did not wake up"):
         served.word("A")
 
 
-@pytest.mark.parametrize("temperature", [2.5, 0.005])
-def test_temperatures_that_vllm_refuses_or_changes(served: Served, temperature: float):
-    with pytest.raises(RequestError, match=f"from 0.01 to 2, and {temperature:g} is asked for"):
-        served.word("A", temperature)
+def test_temperatures_that_vllm_refuses_or_changes_and_what_is_noted_before_them(serve):
+    served = serve(logprobs_mode="raw_logprobs")
+    for temperature in (2.5, 0.005):
+        with pytest.raises(RequestError, match=f"from 0.01 to 2, and {temperature:g} is asked for"):
+            served.word("A", temperature)
+    assert served.word("A") == served.now("A")
+    with pytest.raises(RequestError, match=r"before the temperature \(raw_logprobs\)"):
+        served.word("A", 0.7)
 
 
-def test_the_limits_that_an_engine_is_started_with(serve: Callable[..., Served]):
+def test_the_limits_that_an_engine_is_started_with(serve):
     assert lora_limits({"A": 4, "B": 16}) == {"max_lora_rank": 16, "max_loras": 2}
     assert lora_limits({"A": 24}) == {"max_lora_rank": 32, "max_loras": 1}
     assert lora_limits({"A": 300})["max_lora_rank"] == 320
@@ -194,10 +174,3 @@ def test_the_limits_that_an_engine_is_started_with(serve: Callable[..., Served])
         serve(max_lora_rank=1).word("A")
     with pytest.raises(ValueError, match="max_lora_rank"):
         serve(max_lora_rank=4)
-
-
-def test_log_probabilities_before_the_temperature_are_nothing_to_train_on(serve: Callable[..., Served]):
-    served = serve(logprobs_mode="raw_logprobs")
-    assert served.word("A") == served.now("A")
-    with pytest.raises(RequestError, match=r"before the temperature \(raw_logprobs\)"):
-        served.word("A", 0.7)

@@ -15,6 +15,13 @@ from typing import Any
 import pytest
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "use_dora": (None, False),
+    "bias": (None, "none"),
+    "modules_to_save": (None, []),
+    "init_lora_weights": (None, True, False, "gaussian"),
+}
+"""Of an adapter's configuration, beside its rank."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +31,8 @@ class LoRARequest:
     lora_path: str = ""
 
     def __post_init__(self) -> None:
-        if self.lora_int_id < 1:
-            raise ValueError(f"id must be > 0, got {self.lora_int_id}")
-        assert self.lora_path, "lora_path cannot be empty"
+        refuse(self.lora_int_id < 1, f"id must be > 0, got {self.lora_int_id}")
+        refuse(not self.lora_path, "lora_path cannot be empty")
 
 
 @dataclass
@@ -45,14 +51,14 @@ class SamplingParams:
     detokenize: bool = True
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.temperature <= 2.0:
-            raise ValueError(f"temperature must be in [0, 2], got {self.temperature}.")
-        if self.stop and not self.detokenize:
-            raise ValueError(
-                "stop strings are only supported when detokenize is True. Set detokenize=True to use stop."
-            )
-        if self.seed is not None and not -(2**63) <= self.seed < 2**63:
-            raise OverflowError("the generator takes seeds of 64 bits")
+        refuse(not 0.0 <= self.temperature <= 2.0, f"temperature must be in [0, 2], got {self.temperature}.")
+        refuse(bool(self.stop) and not self.detokenize, "stop strings are only supported when detokenize is True.")
+        refuse(not -(2**63) <= (self.seed or 0) < 2**63, "the generator takes seeds of 64 bits")
+
+
+def refuse(wrong: bool, why: str) -> None:
+    if wrong:
+        raise ValueError(why)
 
 
 Speak = Callable[[Any, Sequence[int], SamplingParams], tuple[list[int], list[float], str]]
@@ -77,12 +83,12 @@ class LLM:
     paused: bool = False
     keys_and_values: bool = True
     calls: list[str] = field(default_factory=list)
+    asked: list[LoRARequest | None] = field(default_factory=list)
+    params: list[SamplingParams] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.max_lora_rank not in RANKS:
-            raise ValueError(f"max_lora_rank: Input should be {RANKS}, got {self.max_lora_rank}")
-        if self.max_loras < 1:
-            raise ValueError("max_loras: Input should be greater than or equal to 1")
+        refuse(self.max_lora_rank not in RANKS, f"max_lora_rank: should be {RANKS}, got {self.max_lora_rank}")
+        refuse(self.max_loras < 1, "max_loras: Input should be greater than or equal to 1")
         self.model_config = SimpleNamespace(logprobs_mode=self.logprobs_mode, enable_sleep_mode=self.enable_sleep_mode)
         self.llm_engine = SimpleNamespace(remove_lora=self._remove, list_loras=lambda: set(self.loaded))
 
@@ -94,12 +100,12 @@ class LLM:
         use_tqdm: bool = True,
         lora_request: LoRARequest | None = None,
     ) -> list[Any]:
-        if len(prompts) != len(sampling_params):
-            raise ValueError("The lengths of prompts and params must be the same.")
-        if lora_request is not None and not self.enable_lora:
-            raise ValueError(f"Got lora_request {lora_request} but LoRA is not enabled!")
+        refuse(len(prompts) != len(sampling_params), "The lengths of prompts and params must be the same.")
+        refuse(lora_request is not None and not self.enable_lora, "Got lora_request but LoRA is not enabled!")
         if self.paused or not self.keys_and_values:
             raise TimeoutError("requests are accepted and never answered while the engine sleeps")
+        self.asked.append(lora_request)
+        self.params += sampling_params
         serving = None if lora_request is None else self._serve(lora_request)
         return [
             self._answer(prompt["prompt_token_ids"], params, lora_request, serving)
@@ -107,29 +113,23 @@ class LLM:
         ]
 
     def _answer(self, ids: list[int], params: SamplingParams, lora: LoRARequest | None, serving: Any) -> Any:
-        if not ids:
-            raise ValueError("The decoder prompt cannot be empty")
+        refuse(not ids, "The decoder prompt cannot be empty")
         # Prefix caching: the first read of a prompt under a name and a path is used again.
         key = (lora.lora_name, lora.lora_path, tuple(ids)) if lora else ("", "", tuple(ids))
         said, logprobs, reason = self.speak(self.read.setdefault(key, serving), ids, params)
         noted = [{token: SimpleNamespace(logprob=lp)} for token, lp in zip(said, logprobs, strict=True)]
-        output = SimpleNamespace(
-            token_ids=said, logprobs=noted if params.logprobs is not None else None, finish_reason=reason
-        )
-        return SimpleNamespace(outputs=[output])
+        asked_for = noted if params.logprobs is not None else None
+        return SimpleNamespace(outputs=[SimpleNamespace(token_ids=said, logprobs=asked_for, finish_reason=reason)])
 
     def _serve(self, lora: LoRARequest) -> Any:
         if lora.lora_int_id not in self.loaded:
             folder = Path(lora.lora_path)
-            if not (folder / "adapter_config.json").exists():
-                raise ValueError(f"Loading lora {lora.lora_name} failed: No adapter found for {lora.lora_path}")
+            refuse(not (folder / "adapter_config.json").exists(), f"No adapter found for {lora.lora_path}")
             config = json.loads((folder / "adapter_config.json").read_text())
-            if config["r"] > self.max_lora_rank:
-                raise ValueError(f"LoRA rank {config['r']} is greater than max_lora_rank {self.max_lora_rank}.")
-            if config.get("use_dora") or config.get("bias", "none") != "none" or config.get("modules_to_save"):
-                raise ValueError("vLLM does not support this adapter")
-            if isinstance(init := config.get("init_lora_weights", True), str) and init != "gaussian":
-                raise ValueError(f"vLLM does not support init_lora_weights={init!r}.")
+            rank = config["r"]
+            refuse(rank > self.max_lora_rank, f"LoRA rank {rank} is greater than max_lora_rank {self.max_lora_rank}.")
+            for key, values in SUPPORTED.items():
+                refuse(config.get(key) not in values, f"vLLM does not support {key}={config.get(key)!r}.")
             loaded = self.load(folder)
             if len(self.loaded) + 1 > self.max_loras:
                 del self.loaded[next(iter(self.loaded))]
@@ -144,25 +144,19 @@ class LLM:
 
     def sleep(self, level: int = 1, mode: str = "abort") -> None:
         self.calls.append(f"sleep {level}")
-        if level >= 1 and not self.enable_sleep_mode:
-            raise ValueError("Sleep mode is not enabled. Please set enable_sleep_mode=True")
+        refuse(level >= 1, "the weights that are trained over would go with it")
         self.paused = True
-        if level >= 1:
-            raise AssertionError("the weights that are trained over would go with it")
 
     def release_kv_cache_memory(self) -> None:
         self.calls.append("release")
-        if not self.paused:
-            raise RuntimeError("release_kv_cache_memory() requires a completed pause first")
-        if not self.keys_and_values:
-            raise RuntimeError("release_kv_cache_memory() requires all executor memory to be resident")
+        refuse(not self.paused, "release_kv_cache_memory() requires a completed pause first")
+        refuse(not self.keys_and_values, "release_kv_cache_memory() requires all executor memory to be resident")
         self.keys_and_values = False
         self.read.clear()
 
     def wake_up(self, tags: list[str] | None = None) -> bool:
         self.calls.append("wake_up")
-        self.keys_and_values = True
-        self.paused = False
+        self.keys_and_values, self.paused = True, False
         return True
 
 

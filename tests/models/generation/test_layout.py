@@ -21,7 +21,7 @@ from lite_selfplay.models.generation.layout import LOOK_EVERY, MOST_ROWS, Layout
         ((5000, 100, 16, 10**8), True, MOST_ROWS, 384, 0),
     ],
 )
-def test_places_by_hand(asked: tuple[int, int, int, int], mixed: bool, rows: int, columns: int, longs: int):
+def test_places_by_hand(asked, mixed, rows, columns, longs):
     layout = Layout.of(*asked, mixed=mixed)
     assert (layout.rows, layout.columns, layout.longs) == (rows, columns, longs)
     assert layout.total <= max(asked[3], layout.longest)
@@ -29,7 +29,5 @@ def test_places_by_hand(asked: tuple[int, int, int, int], mixed: bool, rows: int
     ends = [place.first + place.columns for place in (*homes, *spare)]
     assert ([place.first for place in (*homes, *spare)], ends[-1]) == ([0, *ends[:-1]], layout.total)
     assert all(place.columns >= asked[1] + asked[2] + LOOK_EVERY for place in spare or homes)
-
-
-def test_where_the_heads_of_a_place_begin():
+    # Where the heads of a place begin
     assert Place(first=20, columns=5).starts(heads=3) == [60, 65, 70]

@@ -1,28 +1,20 @@
 """The loop of a card and a model's own `generate`, on a CPU: each says what the plain loop says."""
 
-from collections.abc import Callable
-from typing import Any
+from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
 from lite_selfplay.models.generation import fixed
 from lite_selfplay.models.generation.layout import LOOK_EVERY, rounded_up, row_size
 from lite_selfplay.models.generation.places import Arena
-from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
 from tests.models.spoken import ENDS, asked, assert_alike, letters, of_several_lengths, own_generate, spoken, words
+from tests.models.watch import noted, trainable
 
 MANY = [*of_several_lengths(20), *([*range(60, 90), *end] for end in ([1, 5], [1, 5], [7]))]
 
 
-def plain_loop(backend: Any, request: GenerationRequest, **decoding: Any) -> list[Generation]:
-    return spoken(backend, request, loop="plain", **decoding)
-
-
-def fixed_loop(backend: Any, request: GenerationRequest, **decoding: Any) -> list[Generation]:
-    return spoken(backend, request, loop="fixed", **decoding)
-
-
-Loop = Callable[..., list[Generation]]
+plain_loop, fixed_loop = (partial(spoken, loop=loop) for loop in ("plain", "fixed"))
 of_all_loops = pytest.mark.parametrize("loop", [plain_loop, fixed_loop, own_generate])
 
 
@@ -37,7 +29,7 @@ of_all_loops = pytest.mark.parametrize("loop", [plain_loop, fixed_loop, own_gene
     ],
     ids=lambda sampling: " ".join(sampling) or "plain",
 )
-def test_the_tokens_are_those_of_the_plain_loop(make_backend: Callable[..., Any], sampling: dict[str, Any]):
+def test_the_tokens_are_those_of_the_plain_loop(make_backend, sampling):
     backend = make_backend(eos_ids=ENDS)
     request = asked(prompts=MANY, max_tokens=40, **sampling)
     expected = plain_loop(backend, request)
@@ -48,26 +40,31 @@ def test_the_tokens_are_those_of_the_plain_loop(make_backend: Callable[..., Any]
     assert_alike(own_generate(backend, request, cache_tokens=2**16), expected)
 
 
-@pytest.mark.parametrize(("loop", "share"), [(fixed_loop, 1e-5), (own_generate, 2e-5)])
-def test_stop_strings_end_a_row_where_they_are_met(make_backend: Callable[..., Any], loop: Loop, share: float):
+def test_stop_strings_end_a_row_where_they_are_met(make_backend):
     backend = make_backend(eos_ids=[*range(100, 104)], decode=letters)
     request = asked(prompts=MANY, max_tokens=40, stop=("cab", "hh", "a long one that is never met"))
     expected = plain_loop(backend, request)
     assert {out.stop for out in expected} == {"string", "eos", "length"}
     assert max(len(out.token_ids) for out in expected if out.stop == "string") > LOOK_EVERY
-    assert_alike(loop(backend, request), expected, share)
+    assert_alike(fixed_loop(backend, request), expected, 1e-5)
+    assert_alike(own_generate(backend, request), expected)
 
 
 @of_all_loops
-def test_tokens_are_told_as_they_are_drawn_and_a_row_ends_where_nobody_wants_more(
-    make_backend: Callable[..., Any], loop: Loop
-):
+def test_an_empty_prompt_and_stop_strings_without_a_decoder_are_refused(make_backend, loop):
+    for request, why in ((asked(prompts=[[]]), "at least one token"), (asked(stop=("x",)), "stop strings need")):
+        with pytest.raises(ValueError, match=why):
+            loop(make_backend(), request)
+
+
+@of_all_loops
+def test_tokens_are_told_as_they_are_drawn_and_a_row_ends_where_nobody_wants_more(make_backend, loop):
     backend = make_backend(eos_ids=ENDS)
     whole = plain_loop(backend, asked(max_tokens=20))
     unwanted = 5
-    told: dict[int, list[int]] = {}
+    told = {}
 
-    def hear(p: int, k: int, number: int, token: int) -> bool:
+    def hear(p, k, number, token):
         row = told.setdefault(2 * p + k, [])
         if number == len(row) + 1:
             row.append(token)
@@ -81,83 +78,49 @@ def test_tokens_are_told_as_they_are_drawn_and_a_row_ends_where_nobody_wants_mor
 
 
 @of_all_loops
-def test_asking_to_stop_stops_between_tokens(make_backend: Callable[..., Any], loop: Loop):
-    polled: list[None] = []
-
-    def poll() -> None:
-        polled.append(None)
-        if len(polled) == 3:
-            raise KeyboardInterrupt
-
-    backend = make_backend()
+def test_asking_to_stop_stops_between_tokens(make_backend, loop):
+    backend, poll = make_backend(), Mock(side_effect=[None, None, KeyboardInterrupt])
     with pytest.raises(KeyboardInterrupt):
         loop(backend, asked(max_tokens=50), poll=poll)
-    assert len(polled) == 3
-    assert {n.split(".")[-2] for n, p in backend.adapters.model.named_parameters() if p.requires_grad} == {"A"}
-
-
-@of_all_loops
-def test_an_empty_prompt_and_stop_strings_without_a_decoder_are_refused(make_backend: Callable[..., Any], loop: Loop):
-    backend = make_backend()
-    with pytest.raises(ValueError, match="at least one token"):
-        loop(backend, asked(prompts=[[]], n=1))
-    with pytest.raises(ValueError, match="stop strings need"):
-        loop(backend, asked(stop=("x",)))
+    assert poll.call_count == 3
+    assert trainable(backend.adapters) == {"A"}
 
 
 # The loop of a card
 
 
 @pytest.mark.parametrize("length", [1, 16, 17])
-def test_a_limit_anywhere_in_a_chunk(make_backend: Callable[..., Any], length: int):
+def test_a_limit_anywhere_in_a_chunk(make_backend, length):
     backend = make_backend(eos_ids=[2**20])
     found = fixed_loop(backend, asked(prompts=MANY, max_tokens=length))
     assert {len(out.token_ids) for out in found} == {length}
     assert_alike(found, plain_loop(backend, asked(prompts=MANY, max_tokens=length)), 1e-5)
 
 
-def test_rows_take_the_places_of_others_and_the_last_ones_move_together(
-    make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-):
-    seated: list[int] = []
-    sizes: list[int] = []
-    seat, run = fixed._Batch.seat, fixed._Batch.run
-
-    def counted(self: Any, new: Any, places: Any) -> None:
-        seated.append(len(new))
-        seat(self, new, places)
-
-    def watched(self: Any) -> None:
-        sizes.append(len(self.rows))
-        run(self)
-
-    monkeypatch.setattr(fixed._Batch, "seat", counted)
-    monkeypatch.setattr(fixed._Batch, "run", watched)
+def test_rows_take_the_places_of_others_and_the_last_ones_move_together(make_backend, monkeypatch):
+    seated = noted(monkeypatch, fixed._Batch, "seat", lambda batch, new, places: len(new))
+    sizes = noted(monkeypatch, fixed._Batch, "run", lambda batch: len(batch.rows))
     found = fixed_loop(make_backend(eos_ids=ENDS[:6], cache_tokens=8 * 384), asked(prompts=MANY, max_tokens=90))
     assert sum(seated) == len(found)
     assert len(seated) > 2
     assert min(sizes) < max(sizes) == seated[0] == 8
 
 
-def test_a_longer_row_copies_nothing_that_was_there(make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
+def test_a_longer_row_copies_nothing_that_was_there(make_backend, monkeypatch):
     """Growing is a wider view: over several sizes of it, the allocation stays the same."""
-    seen: set[tuple[int, ...]] = set()
-    widths: list[int] = []
-    step = Arena.step
 
-    def watched(self: Any, *given: Any) -> None:
-        step(self, *given)
-        seen.add(tuple(store.data_ptr() for layer in self.layers for store in layer.stores))
-        widths.append(self.layers[0].keys.shape[2])
+    def seen(arena, *given):
+        pointers = [store.data_ptr() for layer in arena.layers for store in layer.stores]
+        return arena.layers[0].keys.shape[2], *pointers
 
-    monkeypatch.setattr(Arena, "step", watched)
+    steps = noted(monkeypatch, Arena, "step", seen, after=True)
     monkeypatch.setattr(fixed, "FINEST", 16)
     backend = make_backend(eos_ids=[2**20])
     request = asked(prompts=[[5, 6, 7]], max_tokens=75)
     found = fixed_loop(backend, request)
-    assert len(seen) == 1
-    assert len(widths) == 74  # the first token follows from reading the prompt
-    assert {*widths} == {32, 48, 64, 80}
+    assert len({tuple(pointers) for _, *pointers in steps}) == 1
+    assert len(steps) == 74  # the first token follows from reading the prompt
+    assert {width for width, *_ in steps} == {32, 48, 64, 80}
     assert_alike(found, plain_loop(backend, request), 1e-5)
 
 
@@ -175,34 +138,21 @@ def test_sizes_are_few_and_never_much_too_large():
 # A model's own `generate`
 
 
-def test_small_calls_say_the_same_and_none_holds_more_than_it_may(make_backend: Callable[..., Any]):
+def test_small_calls_say_the_same_and_end_once_nobody_wants_more(make_backend):
     backend = make_backend(eos_ids=ENDS)
-    sizes: list[int] = []
+    calls = []
 
-    def generate(**options: Any) -> Any:
-        rows, width = options["input_ids"].shape
-        sizes.append(rows * (width + 12))
-        return backend.adapters.model.generate(**options)
-
-    request = asked(n=3, max_tokens=12)
-    small = own_generate(backend, request, generate, cache_tokens=60)
-    assert len(sizes) > 2
-    assert max(sizes) <= 60
-    assert words(small) == words(own_generate(backend, request))
-
-
-def test_a_call_ends_once_nobody_wants_more(make_backend: Callable[..., Any]):
-    backend = make_backend(eos_ids=ENDS)
-    lengths: list[int] = []
-
-    def generate(**options: Any) -> Any:
+    def generate(**options):
         out = backend.adapters.model.generate(**options)
-        lengths.append(out.shape[1] - options["input_ids"].shape[1])
+        calls.append((*options["input_ids"].shape, out.shape[1]))
         return out
 
-    def hear(p: int, k: int, number: int, token: int) -> bool:
-        return number < 4
-
-    said = own_generate(backend, asked(hear=hear, max_tokens=12), generate)
-    assert lengths == [4]
-    assert words(said) == [ids[:4] for ids in words(own_generate(backend, asked(max_tokens=12)))]
+    whole = words(own_generate(backend, asked(max_tokens=12)))
+    small = own_generate(backend, asked(max_tokens=12), generate, cache_tokens=60)
+    assert len(calls) > 2
+    assert max(rows * (width + 12) for rows, width, _ in calls) <= 60
+    assert words(small) == whole
+    calls.clear()
+    request = asked(hear=lambda p, k, number, token: number < 4, max_tokens=12)
+    assert words(own_generate(backend, request, generate)) == [ids[:4] for ids in whole]
+    assert [end - width for _, width, end in calls] == [4]

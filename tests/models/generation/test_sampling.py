@@ -6,14 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare, kstest
-from transformers.generation.logits_process import (
-    LogitsProcessorList,
-    MinPLogitsWarper,
-    RepetitionPenaltyLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
+from transformers.generation import logits_process as process
 
 from lite_selfplay.data import Sampling
 from lite_selfplay.models.generation.sampling import choose, filtered_logits, uniforms
@@ -30,9 +23,7 @@ def test_uniforms_of_a_row_do_not_depend_on_its_neighbours_and_go_on_where_it_is
     whole = uniforms([3, 7, 2**64 - 1], 30)
     assert np.array_equal(uniforms([7], 50)[0][:30], whole[1])
     assert np.array_equal(uniforms([3, 7], 10, [4, 20]), [whole[0][4:14], whole[1][20:30]])
-
-
-def test_uniforms_are_uniform_over_consecutive_seeds():
+    # Uniform over consecutive seeds, and within one.
     assert kstest(uniforms(range(4000), 1)[:, 0], "uniform").pvalue > 1e-3
     assert kstest(uniforms([5], 4000)[0], "uniform").pvalue > 1e-3
 
@@ -59,17 +50,13 @@ def test_choose_inverts_the_cumulative_sum_by_hand():
     tokens, logprobs = choose(logits, uniform, Sampling())
     assert tokens.tolist() == [0, 0, 1, 1, 2, 2]
     assert logprobs[2].item() == pytest.approx(math.log(0.3), abs=1e-6)
-
-
-def test_greedy_takes_the_most_likely_token():
-    tokens, logprobs = choose(torch.tensor([[0.1, 2.0, 0.3]]), torch.tensor([0.999]), Sampling(temperature=0.0))
-    assert tokens.tolist() == [1]
-    assert logprobs[0].item() == pytest.approx(torch.tensor([0.1, 2.0, 0.3]).log_softmax(-1)[1].item())
+    tokens, logprobs = choose(logits[:1], torch.tensor([0.0]), Sampling(temperature=0.0))  # the most likely one
+    assert (tokens.item(), logprobs.item()) == (2, pytest.approx(math.log(0.5), abs=1e-6))
 
 
 @given(st.integers(0, 2**63), st.floats(0, 1, exclude_max=True))
 @settings(max_examples=50, deadline=None)
-def test_an_impossible_token_is_never_chosen(seed: int, u: float):
+def test_an_impossible_token_is_never_chosen(seed, u):
     generator = torch.Generator().manual_seed(seed % 2**31)
     logits = torch.randn(1, 30, generator=generator)
     logits[0, 1::2] = -torch.inf
@@ -81,30 +68,25 @@ def test_an_impossible_token_is_never_chosen(seed: int, u: float):
 @pytest.mark.parametrize(
     "sampling",
     [
-        Sampling(temperature=0.6),
-        Sampling(top_k=5),
-        Sampling(top_p=0.7),
-        Sampling(min_p=0.1),
+        *(Sampling(temperature=0.6), Sampling(top_k=5), Sampling(top_p=0.7), Sampling(min_p=0.1)),
         Sampling(repetition_penalty=1.3),
         Sampling(temperature=0.6, top_k=8, top_p=0.9, min_p=0.05, repetition_penalty=1.05),
     ],
     ids=lambda s: ",".join(f"{k}={v}" for k, v in vars(s).items() if v != vars(Sampling())[k]),
 )
-def test_filters_are_those_of_transformers(sampling: Sampling):
+def test_filters_are_those_of_transformers(sampling):
     torch.manual_seed(1)
     logits = torch.randn(4, 40) * 3
     history = torch.randint(0, 40, (4, 6))
     seen = torch.zeros(4, 40, dtype=torch.bool).scatter(1, history, True)
-    theirs = LogitsProcessorList()
-    if sampling.repetition_penalty != 1:
-        theirs.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
-    if sampling.temperature != 1:
-        theirs.append(TemperatureLogitsWarper(sampling.temperature))
-    if sampling.top_k:
-        theirs.append(TopKLogitsWarper(sampling.top_k))
-    if sampling.top_p != 1:
-        theirs.append(TopPLogitsWarper(sampling.top_p))
-    if sampling.min_p:
-        theirs.append(MinPLogitsWarper(sampling.min_p))
-    expected = theirs(history, logits.clone()).softmax(-1)
+    expected = logits.clone()
+    for kind, value in (
+        (process.RepetitionPenaltyLogitsProcessor, sampling.repetition_penalty),
+        (process.TemperatureLogitsWarper, sampling.temperature),
+        (process.TopKLogitsWarper, sampling.top_k or 40),
+        (process.TopPLogitsWarper, sampling.top_p),
+        (process.MinPLogitsWarper, sampling.min_p),
+    ):
+        expected = kind(value)(history, expected)
+    expected = expected.softmax(-1)
     assert torch.allclose(filtered_logits(logits, sampling, seen).softmax(-1), expected, atol=1e-6)

@@ -1,5 +1,6 @@
 """What rows share at their beginning, and what reading them costs, by hand."""
 
+import functools
 import itertools
 
 from hypothesis import given
@@ -7,18 +8,13 @@ from hypothesis import strategies as st
 
 from lite_selfplay.models.logprobs.batch import Batch, Row, Way, cut, pad
 
-ROWS = st.lists(
-    st.builds(
-        lambda prompt, length: (prompt, [9] * length),
-        st.lists(st.integers(1, 2), min_size=1, max_size=8),
-        st.integers(1, 5),
-    ),
-    max_size=10,
-)
-
 
 def row(prompt: list[int], tokens: int) -> Row:
     return prompt, [9] * tokens
+
+
+PROMPTS = st.lists(st.integers(1, 2), min_size=1, max_size=8)
+ROWS = st.lists(st.builds(row, PROMPTS, st.integers(1, 5)), max_size=10)
 
 
 def costs(rows: list[Row]) -> dict[Way, int]:
@@ -46,7 +42,8 @@ def test_prompts_that_part_share_up_to_there():
 
 @given(ROWS)
 def test_fewest_tokens_are_read_of_all_ways_to_share_prefixes(rows):
-    def least(start: int) -> int:
+    @functools.cache
+    def least(start):
         """Tokens of the rows from `start` on, by trying every end of the first prefix."""
         if start == len(rows):
             return 0
@@ -62,13 +59,10 @@ def alone(rows: list[Row]) -> int:
     return shared + sum(len(prompt) - shared + len(completion) for prompt, completion in rows)
 
 
-def test_different_prompts_are_read_whole():
+def test_different_prompts_are_read_whole_and_values_come_back_row_by_row():
     rows = [row([1, 1, 1], 1), row([2, 2, 2], 1)]
     assert not Batch.of(rows).shares
     assert costs(rows) == dict.fromkeys(Way, 8)
-
-
-def test_values_of_all_tokens_are_handed_back_row_by_row():
     batch = Batch.of([([1], [5, 6]), ([2, 3], [7]), ([4], [])])
     assert batch.completion_ids == [5, 6, 7]
     assert batch.split([0.1, 0.2, 0.3]) == [[0.1, 0.2], [0.3], []]
@@ -78,15 +72,11 @@ def test_values_of_all_tokens_are_handed_back_row_by_row():
 def test_a_shared_prefix_is_shared_indeed_and_every_row_is_in_one(rows):
     batch = Batch.of(rows)
     assert list(batch.rows) == rows
-    i = 0
-    for prefix in batch.prefixes:
-        members = rows[i : i + prefix.rows]
-        i += prefix.rows
-        for prompt, completion in members:
-            assert prompt[: prefix.length] == prefix.ids
-            assert prefix.length < len(prompt)
-            assert len(prompt) + len(completion) <= prefix.longest
-    assert i == len(rows)
+    prefixes = [prefix for prefix in batch.prefixes for _ in range(prefix.rows)]
+    for prefix, (prompt, completion) in zip(prefixes, rows, strict=True):
+        assert prompt[: prefix.length] == prefix.ids
+        assert prefix.length < len(prompt)
+        assert len(prompt) + len(completion) <= prefix.longest
     cost = costs(rows)
     assert cost[Way.PACKED] <= cost[Way.WHOLE]
 
@@ -101,15 +91,12 @@ def chunks_of(rows: list[Row], budget: int, way: Way) -> tuple[list[list[Row]], 
     return [chunk for chunk, _ in found], sum(batch.cost for _, batch in found)
 
 
-def test_rows_are_cut_where_the_budget_ends():
+def test_rows_are_cut_where_the_budget_ends_and_what_is_read_once_is_counted_once():
     # Whole rows: two of 2 + 1 tokens take 6; a third of 2 + 4 would make it 3 * 6, and takes 6 by itself.
     rows = [row([1, 1], 1), row([2, 2], 1), row([3, 3], 4)]
     assert chunks_of(rows, 6, Way.WHOLE) == ([rows[:2], rows[2:]], 12)
     assert chunks_of(rows, 18, Way.WHOLE) == ([rows], 18)
     assert chunks_of(rows, 1, Way.WHOLE) == ([[one] for one in rows], 3 + 3 + 6)
-
-
-def test_what_is_read_once_is_counted_once():
     # Four tokens shared, then two of each row; whole rows would take 3 * 6.
     rows = [row([1, 2, 3, 4, 5], 1)] * 3
     assert chunks_of(rows, 4 + 3 * 2, Way.PACKED) == ([rows], 10)
@@ -132,7 +119,5 @@ def test_chunks_hold_all_rows_in_order_within_the_budget_and_grow_while_they_can
 
 
 def test_padding_on_either_side():
-    ids, mask = pad([[1, 2, 3], [4]])
-    assert (ids.tolist(), mask.tolist()) == ([[1, 2, 3], [4, 0, 0]], [[1, 1, 1], [1, 0, 0]])
-    ids, mask = pad([[1, 2, 3], [4]], left=True)
-    assert (ids.tolist(), mask.tolist()) == ([[1, 2, 3], [0, 0, 4]], [[1, 1, 1], [0, 0, 1]])
+    for left, ids, mask in ((False, [4, 0, 0], [1, 0, 0]), (True, [0, 0, 4], [0, 0, 1])):
+        assert [each.tolist() for each in pad([[1, 2, 3], [4]], left=left)] == [[[1, 2, 3], ids], [[1, 1, 1], mask]]

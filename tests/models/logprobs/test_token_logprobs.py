@@ -1,5 +1,5 @@
 import math
-from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -11,7 +11,13 @@ from lite_selfplay.models.logprobs.batch import Batch, Row
 from lite_selfplay.models.logprobs.reading import shares_prefixes
 from lite_selfplay.models.logprobs.token_logprobs import FrozenHead, is_frozen, token_logprobs
 from tests.models.small import small
+from tests.models.watch import noted
 from tests.near import near
+
+# Three prompts of two rows each, two of them alike at the beginning, and completions of several lengths.
+PROMPTS = [[5, 6, 7, 8, 9, 10, 11]] * 2 + [[5, 6, 7, 8, 9, 20, 21, 22]] * 2 + [[30, 31, 32, 33, 34]] * 2
+COMPLETIONS = [[40, 41, 42], [43], [44, 45], [46, 47, 48, 49], [50], [51, 52]]
+ROWS: list[Row] = list(zip(PROMPTS, COMPLETIONS, strict=True))
 
 
 def qwen3() -> Any:
@@ -26,41 +32,31 @@ def granite_with_scaled_logits() -> Any:
     return small("granite", logits_scaling=4.0)
 
 
+def plain_row(model: Any, prompt: list[int], completion: list[int], temperature: float) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and entropies of a completion, by the plain forward pass of its row."""
+    logits = model(torch.tensor([[*prompt, *completion]])).logits[0, len(prompt) - 1 : -1]
+    log_p = (logits / temperature).log_softmax(-1)
+    return log_p.gather(-1, torch.tensor(completion)[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1)
+
+
 @pytest.mark.parametrize("make", [qwen3, gemma2_with_softcap, granite_with_scaled_logits])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_equal_to_the_plain_forward_of_each_row(make: Callable[[], Any], temperature: float):
+def test_equal_to_the_plain_forward_of_each_row(make, temperature):
     model = make().eval()
     prompts, completions = [[3, 4, 5, 6], [7], [8, 9]], [[10, 11], [12, 13, 14, 15], [16]]
     batch = Batch.of(zip(prompts, completions, strict=True))
     found = token_logprobs(model, batch, temperature, head_elements=90 * 3)  # pieces of three positions
     assert [x.shape for x in found] == [(7,), (7,)]
     for prompt, completion, got, entropies in zip(prompts, completions, *map(batch.split, found), strict=True):
-        logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1] / temperature
-        expected = logits.log_softmax(-1)
-        chosen = expected[torch.arange(len(completion)), torch.tensor(completion)]
-        assert near(got, chosen)
-        assert near(entropies, -(expected.exp() * expected).sum(-1))
+        assert all(map(near, (got, entropies), plain_row(model, prompt, completion, temperature)))
 
 
-def test_rows_that_are_read_whole_need_no_mask_and_no_positions():
+def test_rows_that_are_read_whole_need_no_mask_and_no_positions(monkeypatch):
     """A base may drop both while it trains: padding stands behind a row, where nothing of it looks."""
     model = qwen3()
-    forward, asked = model.model.forward, list[set[str]]()
-
-    def noted(**inputs: Any) -> Any:
-        asked.append({name for name, value in inputs.items() if value is not None})
-        return forward(**inputs)
-
-    model.model.forward = noted
-    token_logprobs(model, Batch.of(grouped_rows()))
+    asked = noted(monkeypatch, model.model, "forward", lambda **inputs: {k for k, v in inputs.items() if v is not None})
+    token_logprobs(model, Batch.of(ROWS))
     assert asked == [{"input_ids", "use_cache"}]
-
-
-def grouped_rows() -> list[Row]:
-    """Three prompts of two rows each, two of them alike at the beginning, and completions of several lengths."""
-    prompts = [[5, 6, 7, 8, 9, 10, 11]] * 2 + [[5, 6, 7, 8, 9, 20, 21, 22]] * 2 + [[30, 31, 32, 33, 34]] * 2
-    completions = [[40, 41, 42], [43], [44, 45], [46, 47, 48, 49], [50], [51, 52]]
-    return list(zip(prompts, completions, strict=True))
 
 
 def test_a_cache_that_forgets_positions_is_not_shared():
@@ -76,12 +72,6 @@ def frozen_linear(bias: bool = False, vocabulary: int = 50) -> nn.Linear:
     head = nn.Linear(16, vocabulary, bias=bias).requires_grad_(False)
     head.weight.mul_(6)
     return head
-
-
-def frozen_like(head: nn.Linear, dtype: torch.dtype) -> nn.Linear:
-    copy = nn.Linear(head.in_features, head.out_features, dtype=dtype).requires_grad_(False)
-    copy.load_state_dict(head.state_dict())
-    return copy
 
 
 def plain_scores(
@@ -104,9 +94,7 @@ def gradient(scores: tuple[Tensor, Tensor], hidden: Tensor, weights: tuple[Tenso
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_frozen_head_equals_plain_autograd(
-    bias: bool, softcap: float | None, temperature: float, entropy_gradient: bool
-):
+def test_a_frozen_head_equals_plain_autograd(bias, softcap, temperature, entropy_gradient):
     torch.manual_seed(1)
     head, hidden, targets = frozen_linear(bias), torch.randn(12, 16, requires_grad=True), torch.randint(0, 50, (12,))
     weights = tuple(torch.randn(2 if entropy_gradient else 1, 12))
@@ -115,8 +103,7 @@ def test_a_frozen_head_equals_plain_autograd(
     for size in (1, 4, 5, 100):  # single rows, an exact multiple, a remainder, all at once
         got = FrozenHead.of(head, size, softcap, temperature).scores(hidden, targets, entropy_gradient)
         assert got[1].requires_grad == entropy_gradient
-        for value, plain in zip(got, expected, strict=True):
-            assert near(value, plain)
+        assert all(map(near, got, expected))
         assert near(gradient(got, hidden, weights), expected_gradient)
 
 
@@ -136,22 +123,20 @@ def test_a_frozen_head_by_hand():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("autocast", [False, True])
-def test_a_frozen_head_in_half_precision_is_right_within_its_rounding(dtype: torch.dtype, autocast: bool):
+def test_a_frozen_head_in_half_precision_is_right_within_its_rounding(dtype, autocast):
     torch.manual_seed(2)
     exact = frozen_linear(bias=True, vocabulary=400).to(dtype).float()
     hidden, targets = torch.randn(9, 16).mul(0.3).to(dtype).float().requires_grad_(), torch.randint(0, 400, (9,))
     weights = tuple(torch.randn(2, 9))
     expected = plain_scores(exact, hidden, targets, temperature=0.7)
     with torch.autocast("cpu", dtype, enabled=autocast):
-        head = FrozenHead.of(exact if autocast else frozen_like(exact, dtype), 4, None, 0.7)
+        head = FrozenHead.of(exact if autocast else deepcopy(exact).to(dtype), 4, None, 0.7)
         given = hidden if autocast else hidden.to(dtype)
         got = head.scores(given, targets, entropy_gradient=True)
         found = gradient(got, hidden, weights)
     assert head.weight.dtype == dtype
-    assert {s.dtype for s in got} == {torch.float32}
-    assert found.dtype == torch.float32
-    for value, plain in zip(got, expected, strict=True):
-        assert torch.allclose(value, plain, atol=0.05)
+    assert {each.dtype for each in (*got, found)} == {torch.float32}
+    assert all(torch.allclose(value, plain, atol=0.05) for value, plain in zip(got, expected, strict=True))
     plain_gradient = gradient(expected, hidden, weights)
     assert torch.cosine_similarity(found.flatten(), plain_gradient.flatten(), dim=0) > 0.999
 
@@ -166,11 +151,8 @@ def test_probabilities_below_what_fp16_holds_keep_their_gradient():
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_without_gradients_a_frozen_head_makes_none(mode: Callable[[], Any], monkeypatch: pytest.MonkeyPatch):
-    def unwanted(*_: object) -> None:
-        raise AssertionError("a gradient was computed that nobody asked for")
-
-    monkeypatch.setattr(FrozenHead, "_toward_hidden", unwanted)
+def test_without_gradients_a_frozen_head_makes_none(mode, monkeypatch):
+    monkeypatch.setattr(FrozenHead, "_toward_hidden", None)
     head, hidden, targets = frozen_linear(), torch.randn(5, 16, requires_grad=True), torch.randint(0, 50, (5,))
     expected = plain_scores(head, hidden, targets)
     with mode():
@@ -178,13 +160,15 @@ def test_without_gradients_a_frozen_head_makes_none(mode: Callable[[], Any], mon
     found.append(FrozenHead.of(head, 2, None, 1.0).scores(hidden.detach(), targets, True))
     for scores in found:
         assert not any(s.requires_grad for s in scores)
-        assert all(near(s, e) for s, e in zip(scores, expected, strict=True))
+        assert all(map(near, scores, expected))
 
 
 def test_only_a_plain_untrained_matrix_counts_as_frozen():
     class Scaled(nn.Linear):
         pass
 
+    model = get_peft_model(qwen3(), LoraConfig(target_modules="all-linear"))
+    assert is_frozen(model.get_base_model().get_output_embeddings())
     assert is_frozen(frozen_linear(bias=True))
     assert not is_frozen(nn.Linear(4, 9))
     assert not is_frozen(Scaled(4, 9).requires_grad_(False))
@@ -194,15 +178,10 @@ def test_only_a_plain_untrained_matrix_counts_as_frozen():
     assert not is_frozen(hooked)
 
 
-def test_adapters_leave_the_head_frozen():
-    model = get_peft_model(qwen3(), LoraConfig(target_modules="all-linear"))
-    assert is_frozen(model.get_base_model().get_output_embeddings())
-
-
 @pytest.mark.parametrize("make", [qwen3, gemma2_with_softcap])
 @pytest.mark.parametrize("entropy_gradient", [False, True])
-def test_a_frozen_head_and_a_trained_one_lead_to_the_same_gradients(make: Callable[[], Any], entropy_gradient: bool):
-    model, batch = make(), Batch.of(grouped_rows())
+def test_a_frozen_head_and_a_trained_one_lead_to_the_same_gradients(make, entropy_gradient):
+    model, batch = make(), Batch.of(ROWS)
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())  # no longer the embedding's
     found = []
     for trained in (True, False):
@@ -222,9 +201,7 @@ def test_a_frozen_head_and_a_trained_one_lead_to_the_same_gradients(make: Callab
     loss = torch.zeros(())
     weights = batch.split(torch.arange(1, len(batch.completion_ids) + 1))
     for (prompt, completion), weight in zip(batch.rows, weights, strict=True):
-        logits = model(torch.tensor([[*prompt, *completion]])).logits[0, len(prompt) - 1 : -1]
-        log_p = (logits / 0.7).log_softmax(-1)
-        loss = loss + (log_p.gather(-1, torch.tensor(completion)[:, None])[:, 0] * weight).sum()
-        loss = loss - (log_p.exp() * log_p).sum() * entropy_gradient
+        logprobs, entropies = plain_row(model, prompt, completion, 0.7)
+        loss = loss + (logprobs * weight).sum() + entropies.sum() * entropy_gradient
     (expected,) = torch.autograd.grad(loss, model.lm_head.weight)
     assert near(head, expected)

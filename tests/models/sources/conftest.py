@@ -4,7 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import gguf
+import gguf.quants
 import pytest
+from tokenizers.pre_tokenizers import ByteLevel
 
 from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.sources import ResolvedModel, resolve
@@ -21,12 +24,13 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def refused(own_cache: Path) -> Callable[[object], str]:
-    """The sentence with which `resolve` refuses a name; nothing half made is left."""
+    """The sentence with which `resolve` refuses a name, of one line; nothing half made is left."""
 
     def refused(name: object) -> str:
         with pytest.raises(ModelNotFoundError) as caught:
             resolve(str(name))
-        assert [path.name for path in own_cache.glob("*") if path.suffix != ".lock"] == []
+        assert "\n" not in str(caught.value)
+        assert {path.suffix for path in own_cache.glob("*")} <= {".lock"}
         return str(caught.value)
 
     return refused
@@ -40,12 +44,8 @@ def smollm2() -> ResolvedModel:
 
 @pytest.fixture
 def write_gguf(tmp_path: Path) -> Callable[..., Path]:
-    """A GGUF file of a model: `write_gguf(model, name="a.gguf", arch="llama", ...)`."""
-
-    def write(model: Any = None, *, name: str = "a.gguf", **options: Any) -> Path:
-        return _write_gguf(tmp_path / name, model or small_model(), **options)
-
-    return write
+    """A GGUF file of a model: `write_gguf(model, arch="llama", ...)`."""
+    return lambda model=None, **options: _write_gguf(tmp_path / "a.gguf", model or small_model(), **options)
 
 
 TOKEN_NORMAL, TOKEN_CONTROL, TOKEN_USER_DEFINED = 1, 3, 4
@@ -59,8 +59,6 @@ TEMPLATE = (
 
 def gguf_tokens() -> dict[str, int]:
     """A byte-level vocabulary of 263 tokens with two merges: token -> its GGUF type."""
-    from tokenizers.pre_tokenizers import ByteLevel
-
     plain = [*sorted(ByteLevel.alphabet()), "th", "the"]
     return {**SPECIAL, **dict.fromkeys(plain, TOKEN_NORMAL), **THINK}
 
@@ -95,9 +93,6 @@ def _write_gguf(
 
     Without a rule of splitting (`pre`) the vocabulary is one of SentencePiece, of the `kind` that llama.cpp gives it.
     """
-    import gguf
-    import gguf.quants
-
     config = model.config
     tokens = gguf_tokens() if pre else sentencepiece_tokens(pieces, byte)
     names = list(tokens)
@@ -152,8 +147,6 @@ def _write_gguf(
 
 
 def _gguf_tensors(model: Any, arch: str) -> dict[str, Any]:
-    import gguf
-
     kind = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names = gguf.get_tensor_name_map(kind, model.config.num_hidden_layers)
     tensors = {}

@@ -1,6 +1,7 @@
 """The hub without a network: the messages, and how soon they come."""
 
 import json
+import re
 import socket
 import time
 from pathlib import Path
@@ -12,7 +13,6 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants, errors
 
-from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.sources import resolve
 from lite_selfplay.models.sources.tiny import build_tiny
 from lite_selfplay.tasks import hub_data as reached
@@ -41,28 +41,18 @@ def answer(monkeypatch: pytest.MonkeyPatch, reply: Any) -> None:
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
 
 
-def refused(name: str) -> str:
-    with pytest.raises(ModelNotFoundError) as caught:
-        resolve(name)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 def response(status: int) -> httpx.Response:
     return httpx.Response(status, request=httpx.Request("GET", "https://huggingface.co/api/models/x"))
 
 
-def test_a_hub_that_accepts_and_stays_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
-        monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "1")
+def test_a_hub_that_stays_silent_and_a_look_up_that_never_returns(refused, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server, monkeypatch.context() as patch:
+        patch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+        patch.setenv("HF_HUB_ETAG_TIMEOUT", "0.5")
         begun = time.perf_counter()
         text = refused("someone/something")
         assert time.perf_counter() - begun < 3.0
     assert "someone/something is neither a local folder nor" in text
-
-
-def test_a_look_up_that_never_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "0.2")
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *args, **options: time.sleep(5))
     begun = time.perf_counter()
@@ -70,19 +60,17 @@ def test_a_look_up_that_never_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.perf_counter() - begun < 2.0
 
 
-def test_offline_by_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+def test_what_is_known_without_asking(refused, monkeypatch):
     answer(monkeypatch, AssertionError("the hub was asked"))
+    assert "valid hub id" in refused("some--one/some..thing")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert "HF_HUB_OFFLINE" in refused("someone/something")
 
 
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        (
-            httpx.ConnectError("Name or service not known"),
-            ["Name or service not known", "tiny", "smollm2-135m", ".gguf", "folder", "{cache}"],
-        ),
+        (httpx.ConnectError("Not known"), ["Not known", "tiny", "smollm2-135m", ".gguf", "folder", "{cache}"]),
         (errors.GatedRepoError("gated", response=response(403)), ["is gated: accept its licence"]),
         (errors.RepositoryNotFoundError("none", response=response(404)), ["nor a model that the hub knows"]),
         (errors.HfHubHTTPError("busy", response=response(503)), ["HTTP 503"]),
@@ -91,15 +79,11 @@ def test_offline_by_request(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["no network", "gated", "unknown", "busy", "no space", "GGUF files"],
 )
-def test_refusals(monkeypatch: pytest.MonkeyPatch, empty_hub_cache: Path, reply: Any, expected: list[str]) -> None:
+def test_refusals(refused, monkeypatch, empty_hub_cache, reply, expected):
     answer(monkeypatch, reply)
     text = refused("qwen3-0.6b")
     assert [part for part in expected if part.format(cache=empty_hub_cache) not in text] == []
     assert "Qwen/Qwen3-0.6B" in text
-
-
-def test_an_id_that_cannot_be_one() -> None:
-    assert "valid hub id" in refused("some--one/some..thing")
 
 
 def snapshot(cache: Path, owner: str, name: str) -> Path:
@@ -112,37 +96,33 @@ def snapshot(cache: Path, owner: str, name: str) -> Path:
     return folder
 
 
-def test_a_cached_snapshot_needs_no_network(monkeypatch: pytest.MonkeyPatch, empty_hub_cache: Path) -> None:
+def test_a_cached_snapshot_needs_no_network(refused, monkeypatch, empty_hub_cache):
     folder = snapshot(empty_hub_cache, "Qwen", "Qwen3-0.6B")
     answer(monkeypatch, AssertionError("the hub was asked"))
     resolved = resolve("QWEN/qwen3-0.6b")
     assert resolved.path == folder
     assert resolved.identity == f"hub:Qwen/Qwen3-0.6B@{REVISION}"
-
-
-def test_an_incomplete_snapshot_is_not_used(monkeypatch: pytest.MonkeyPatch, empty_hub_cache: Path) -> None:
-    folder = snapshot(empty_hub_cache, "Qwen", "Qwen3-0.6B")
+    # An incomplete one is not used.
     index = {"weight_map": {"a": "model.safetensors", "b": "model-00002.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     answer(monkeypatch, httpx.ConnectError("no route"))
     assert "no route" in refused("Qwen3-0.6B")
 
 
-def test_download(monkeypatch: pytest.MonkeyPatch, empty_hub_cache: Path) -> None:
+def test_download(monkeypatch, empty_hub_cache):
     answer(monkeypatch, ["config.json", "model.safetensors"])
-    asked: list[dict[str, Any]] = []
+    asked, said = [], []
 
-    def download(hub_id: str, **options: Any) -> str:
+    def download(hub_id, **options):
         asked.append(options)
         if options.get("local_files_only"):
             raise errors.LocalEntryNotFoundError("not cached")
         return str(snapshot(empty_hub_cache, "someone", "something"))
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    said: list[str] = []
     resolved = resolve("someone/something", say=said.append)
     assert resolved.path.name == REVISION
     assert said == ["fetching someone/something from the hub, once"]
     patterns = asked[-1]["allow_patterns"]
     assert "*.safetensors" in patterns
-    assert not any("bin" in pattern or "pth" in pattern for pattern in patterns)
+    assert not re.search("bin|pth", " ".join(patterns))

@@ -1,38 +1,32 @@
 """Models with Python code of their own: it runs only on request, and with a warning."""
 
-import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources import folders, resolve
 from lite_selfplay.runs.folder import CONFIG
+from tests.models.small import change
 
 CODE = """
 from pathlib import Path
-
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 Path({touched!r}).write_text("code of the model has run")
 
-
 class OwnConfig(Qwen3Config):
     model_type = "its_own"
-
 
 class OwnModel(Qwen3ForCausalLM):
     config_class = OwnConfig
 
-
 class OwnTokenizer(PreTrainedTokenizerFast):
     pass
 """
-SMALL = ("--tasks", "letters", "--steps", 1, "--group-size", 2, "--problems-per-step", 1, "--precision", "fp32")
-SMALL += ("--no-preflight",)
+SMALL = ("--tasks", "letters", "--precision", "fp32", "--no-preflight")
+SMALL += ("--steps", 1, "--group-size", 2, "--problems-per-step", 1)
 
 
 @pytest.fixture
@@ -44,19 +38,14 @@ def touched(tmp_path: Path) -> Path:
 @pytest.fixture
 def folder(tiny_path: Path, tmp_path: Path, touched: Path) -> Path:
     """`tiny` as a model of a kind that transformers does not know."""
-    folder = tmp_path / "own"
-    shutil.copytree(tiny_path, folder)
+    folder = shutil.copytree(tiny_path, tmp_path / "own")
     (folder / "own.py").write_text(CODE.format(touched=str(touched)))
     own = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
     change(folder / "config.json", model_type="its_own", auto_map=own)
     return folder
 
 
-def change(file: Path, **values: Any) -> None:
-    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
-
-
-def test_code_is_refused_by_a_sentence_that_names_the_flag(folder: Path, touched: Path, call: Callable[..., Any]):
+def test_code_is_refused_by_a_sentence_that_names_the_flag(folder, touched, call):
     for command in (("train", "grpo", "--model", folder, *SMALL), ("eval", folder, "--tasks", "letters")):
         ended = call(*command)
         assert ended.code == 2
@@ -66,8 +55,10 @@ def test_code_is_refused_by_a_sentence_that_names_the_flag(folder: Path, touched
     assert not (Path.cwd() / "runs").exists()
 
 
-def test_a_tokenizer_of_its_own_is_run_only_where_it_is_trusted(folder: Path, touched: Path):
-    change(folder / "config.json", model_type="qwen3", auto_map={})
+def test_where_transformers_knows_the_model_its_own_code_is_run_only_where_it_is_trusted(folder, touched, call):
+    change(folder / "config.json", model_type="qwen3")
+    assert call("eval", folder, "--tasks", "letters", "--limit", 1, "--precision", "fp32").code == 0
+    change(folder / "config.json", auto_map={})
     own = {"AutoTokenizer": [None, "own.OwnTokenizer"]}
     change(folder / "tokenizer_config.json", tokenizer_class="OwnTokenizer", auto_map=own)
     assert Chat.load(folder).decode([104, 105]) == "hi"  # transformers has one that fits
@@ -76,19 +67,8 @@ def test_a_tokenizer_of_its_own_is_run_only_where_it_is_trusted(folder: Path, to
     assert touched.exists()
 
 
-def test_where_transformers_knows_the_model_its_own_code_is_not_needed_and_not_run(
-    folder: Path, touched: Path, call: Callable[..., Any]
-):
-    change(folder / "config.json", model_type="qwen3")
-    assert call("eval", folder, "--tasks", "letters", "--limit", 1, "--precision", "fp32").code == 0
-    assert not touched.exists()
-
-
-def test_with_the_flag_it_is_run_after_a_loud_warning_and_a_resume_needs_the_flag_again(
-    folder: Path, touched: Path, tmp_path: Path, call: Callable[..., Any]
-):
-    run = tmp_path / "run"
-    trusted = "--trust-remote-code"
+def test_with_the_flag_it_is_run_after_a_warning_and_a_resume_needs_the_flag_again(folder, touched, tmp_path, call):
+    run, trusted = tmp_path / "run", "--trust-remote-code"
     ended = call("train", "grpo", "--model", folder, *SMALL, "--run-dir", run, trusted)
     assert ended.code == 0, ended.err
     assert f"TRUSTING REMOTE CODE: Python code that comes with {folder}" in ended.err + ended.out
@@ -105,7 +85,7 @@ def test_with_the_flag_it_is_run_after_a_loud_warning_and_a_resume_needs_the_fla
     assert call("report", run).code == 0
 
 
-def test_code_is_part_of_what_a_base_is(folder: Path):
+def test_code_is_part_of_what_a_base_is(folder):
     before = resolve(str(folder)).identity
     (folder / "own.py").write_text((folder / "own.py").read_text() + "\n# changed\n")
     assert resolve(str(folder)).identity != before

@@ -1,54 +1,42 @@
 """Names of models: what each means, in which order they are tried, and the messages for unknown ones."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from lite_selfplay.errors import ModelNotFoundError, UnknownNameError
 from lite_selfplay.models import sources
-from lite_selfplay.models.sources import folders, known_models, resolve
+from lite_selfplay.models.sources import known_models, resolve
 from lite_selfplay.models.sources.tiny import build_tiny
+from tests.models.small import change
 
 
-def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build_tiny(tmp_path / "mine")
-    by_path = resolve(str(tmp_path / "mine"))
-    assert by_path.path == tmp_path / "mine"
+def test_a_folder_and_that_its_identity_follows_its_content(tmp_path, monkeypatch):
+    folder = tmp_path / "mine"
+    build_tiny(folder)
     monkeypatch.chdir(tmp_path)
-    by_name = resolve("mine")
-    assert by_name.path == tmp_path / "mine"
+    by_path, by_name = resolve(str(folder)), resolve("mine")
+    assert by_path.path == by_name.path == folder
     assert by_name.identity == by_path.identity
-
-
-def test_the_identity_follows_the_content(tmp_path: Path) -> None:
-    build_tiny(tmp_path)
-    first = folders.fingerprint(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "transformers_version": "99"}))
-    assert folders.fingerprint(tmp_path) == first
-    weights = bytearray((tmp_path / "model.safetensors").read_bytes())
+    change(folder / "config.json", transformers_version="99")
+    assert resolve("mine").identity == by_path.identity
+    weights = bytearray((folder / "model.safetensors").read_bytes())
     weights[-1] ^= 1
-    (tmp_path / "model.safetensors").write_bytes(weights)
-    assert folders.fingerprint(tmp_path) != first
+    (folder / "model.safetensors").write_bytes(weights)
+    assert resolve("mine").identity != by_path.identity
 
 
-def test_folders_that_are_no_models(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match=r"lacks config\.json"):
-        resolve(str(tmp_path))
-    (tmp_path / "some.gguf").touch()
-    with pytest.raises(ModelNotFoundError, match=r"give .*some\.gguf itself"):
-        resolve(str(tmp_path))
-    (tmp_path / "adapter_config.json").touch()
-    with pytest.raises(ModelNotFoundError, match="give the base model here"):
-        resolve(str(tmp_path))
-    build_tiny(tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(ModelNotFoundError, match="lacks weights"):
-        resolve(str(tmp_path))
+def test_folders_that_are_no_models(tmp_path):
+    for then, why in (
+        (lambda: None, r"lacks config\.json"),
+        ((tmp_path / "some.gguf").touch, r"give .*some\.gguf itself"),
+        ((tmp_path / "adapter_config.json").touch, "give the base model here"),
+        (lambda: (build_tiny(tmp_path), (tmp_path / "model.safetensors").unlink()), "lacks weights"),
+    ):
+        then()
+        with pytest.raises(ModelNotFoundError, match=why):
+            resolve(str(tmp_path))
 
 
-def test_a_stray_folder_hides_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
+def test_a_stray_folder_hides_no_model(tmp_path, monkeypatch, own_cache):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny").mkdir()
     assert resolve("tiny").path.parent == own_cache
@@ -56,41 +44,42 @@ def test_a_stray_folder_hides_no_model(tmp_path: Path, monkeypatch: pytest.Monke
     assert resolve("tiny").path == tmp_path / "tiny"
 
 
-@pytest.mark.parametrize("name", ["./nowhere", "/no/where/at/all", "../x", "~/no-such-folder", "a/b/c"])
-def test_paths_that_do_not_exist(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+NO_FOLDER = (ModelNotFoundError, "no model folder at")
+
+
+@pytest.mark.parametrize(
+    ("name", "refusal"),
+    [
+        *((path, NO_FOLDER) for path in ("./nowhere", "/no/where/at/all", "../x", "~/no-such-folder", "a/b/c")),
+        ("models/none.gguf", (ModelNotFoundError, r"no \.gguf file at")),
+        ("Qwen3-0.6", (UnknownNameError, r"did you mean .*Qwen3-0\.6B")),
+        ("zzz", (UnknownNameError, "owner/name")),
+        ("", (UnknownNameError, None)),
+    ],
+)
+def test_paths_that_do_not_exist_and_unknown_names(name, refusal, tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(ModelNotFoundError, match="no model folder at"):
+    kind, why = refusal
+    with pytest.raises(kind, match=why):
         resolve(name)
 
 
-def test_a_gguf_file_that_does_not_exist() -> None:
-    with pytest.raises(ModelNotFoundError, match=r"no \.gguf file at"):
-        resolve("models/none.gguf")
+def test_short_names_in_any_case():
+    for short, whole in (
+        ("QWEN3-1.7b", "Qwen/Qwen3-1.7B"),
+        ("Qwen3-4B-Base", "Qwen/Qwen3-4B-Base"),
+        ("qwen2.5-math-1.5b", "Qwen/Qwen2.5-Math-1.5B"),
+        ("llama-3.2-1b-instruct", "meta-llama/Llama-3.2-1B-Instruct"),
+        ("Gemma-3-1B-it", "google/gemma-3-1b-it"),
+        ("SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct"),
+        ("anyone/Anything", "anyone/Anything"),
+        *(("tiny", None), ("smollm2-135m", None)),
+    ):
+        assert sources.hub_id(short) == whole
 
 
-def test_unknown_names_come_with_near_ones() -> None:
-    with pytest.raises(UnknownNameError, match=r"did you mean .*Qwen3-0\.6B"):
-        resolve("Qwen3-0.6")
-    with pytest.raises(UnknownNameError, match="owner/name"):
-        resolve("zzz")
-    with pytest.raises(UnknownNameError):
-        resolve("")
-
-
-def test_short_names_in_any_case() -> None:
-    assert sources.hub_id("QWEN3-1.7b") == "Qwen/Qwen3-1.7B"
-    assert sources.hub_id("Qwen3-4B-Base") == "Qwen/Qwen3-4B-Base"
-    assert sources.hub_id("qwen2.5-math-1.5b") == "Qwen/Qwen2.5-Math-1.5B"
-    assert sources.hub_id("llama-3.2-1b-instruct") == "meta-llama/Llama-3.2-1B-Instruct"
-    assert sources.hub_id("Gemma-3-1B-it") == "google/gemma-3-1b-it"
-    assert sources.hub_id("SmolLM2-135M-Instruct") == "HuggingFaceTB/SmolLM2-135M-Instruct"
-    assert sources.hub_id("anyone/Anything") == "anyone/Anything"
-    assert sources.hub_id("tiny") is None
-    assert sources.hub_id("smollm2-135m") is None
-
-
-def test_the_list_of_models() -> None:
+def test_the_list_of_models():
     models = known_models()
     names = [info.name.lower() for info in models]
     assert names[:3] == ["tiny", "sums-1m", "smollm2-135m"]
@@ -117,24 +106,17 @@ CARD = "---\nlicense: mit\n{}\n---\n\n# A model\n\nA merge of two, made with lit
         (None, "bfloat16", None),
     ],
 )
-def test_a_card_that_says_that_a_model_was_merged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, card: str | None, dtype: str | None, saved: str | None
-) -> None:
-    build_tiny(tmp_path / "mine")
-    config = json.loads((tmp_path / "mine" / "config.json").read_text())
-    (tmp_path / "mine" / "config.json").write_text(json.dumps({**config, "dtype": dtype}))
-    (tmp_path / "mine" / "file.gguf").touch()
+def test_a_card_that_says_that_a_model_was_merged(tmp_path, monkeypatch, card, dtype, saved):
+    mine = tmp_path / "mine"
+    build_tiny(mine)
+    change(mine / "config.json", dtype=dtype)
+    (mine / "file.gguf").touch()
     if card is not None:
-        (tmp_path / "mine" / "README.md").write_bytes(card.encode() + b"\xff")
-    monkeypatch.chdir(tmp_path / "mine")
+        (mine / "README.md").write_bytes(card.encode() + b"\xff")
+    monkeypatch.chdir(mine)
     expected = {"model.precision": saved} if saved else {}
-    for name in (".", str(tmp_path / "mine"), "../mine/", "file.gguf"):
-        assert sources.suggested(name) == expected
-    (tmp_path / "mine" / "smollm2-135m").mkdir()
-    for name in (
-        "Qwen3-0.6B",
-        "somebody/else",
-        "tiny.json",
-        "smollm2-135m",
-    ):  # whatever lies where the command is given
-        assert sources.suggested(name) == {}
+    assert all(sources.suggested(name) == expected for name in (".", str(mine), "../mine/", "file.gguf"))
+    (mine / "smollm2-135m").mkdir()
+    # Whatever lies where the command is given.
+    others = ("Qwen3-0.6B", "somebody/else", "tiny.json", "smollm2-135m")
+    assert all(sources.suggested(name) == {} for name in others)

