@@ -57,6 +57,15 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_is_pushed_to_the_disk() -> Iterator[None]:
+    """Thousands of small files, each of which would wait for the disk: that they survive a crash is tested where they
+    are written."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the random model."""
