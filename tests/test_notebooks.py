@@ -132,26 +132,21 @@ def test_what_is_committed_is_valid_uses_public_names_and_was_printed_by_it(name
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-    ("here", "installed"),
+    ("there", "installed"),
     [
-        ("examples/", "{}[plots]"),
-        ("", "{}/examples[plots]"),
+        ("../lite_selfplay/py.typed", "{}[plots]"),
+        ("lite_selfplay/py.typed", "{}/examples[plots]"),
         ("lite_selfplay-1.whl", "{}/examples/lite_selfplay-1.whl[plots]"),
-        (None, "lite-selfplay[plots]"),
+        ("nothing", "lite-selfplay[plots]"),
     ],
 )
 def test_it_is_installed_from_a_checkout_a_wheel_or_by_name(
-    name: str, here: str | None, installed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, there: str, installed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    place = tmp_path / "examples"
-    place.mkdir()
-    monkeypatch.chdir(place)
-    if here == "examples/":
-        (tmp_path / "lite_selfplay").mkdir()
-    elif here == "":
-        (place / "lite_selfplay").mkdir()
-    elif here:
-        (place / here).touch()
+    (tmp_path / "examples").mkdir()
+    monkeypatch.chdir(tmp_path / "examples")
+    Path(there).parent.mkdir(exist_ok=True)
+    Path(there).touch()
     (cell,) = [cell for cell in nbformat.read(EXAMPLES / name, as_version=4).cells if cell.id == "doctor"]
     source = cell.source.replace('%pip install -q "{where}[plots]"', 'asked.append(f"{where}[plots]")')
     asked: list[str] = []
