@@ -1,5 +1,6 @@
 """What the whole suite shares: a small random model in float32, and runs that are made once."""
 
+import importlib
 import os
 import sys
 import tempfile
@@ -40,10 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
-SEATS = {
-    "A": SeatConfig(rank=4, alpha=8, init="gaussian", init_std=0.1, lr=1e-2),
-    "B": SeatConfig(rank=4, alpha=8, init="gaussian", init_std=0.1, lr=1e-2),
-}
+SEATS = {seat: SeatConfig(rank=4, alpha=8, init="gaussian", init_std=0.1, lr=1e-2) for seat in ("A", "B")}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -96,16 +94,24 @@ def make_backend(tiny_path: Path) -> Callable[..., Any]:
     from lite_selfplay.models.backends.transformers import TransformersBackend
 
     def make(precision: str = "fp32", seats: Mapping[str, SeatConfig] = SEATS, **options: Any) -> TransformersBackend:
-        section = ModelSection(
-            name="tiny",
-            precision=precision,
-            compute_dtype=options.pop("compute_dtype", "auto"),
-            gradient_checkpointing=options.pop("gradient_checkpointing", "auto"),
-        )
+        held = {key: options.pop(key) for key in ("compute_dtype", "gradient_checkpointing") if key in options}
+        section = ModelSection(name="tiny", precision=precision, **held)
         run = RunSection(generation_tokens=options.pop("cache_tokens", None))
         return TransformersBackend(tiny_path, section, seats, **{"seed": 0, "eos_ids": [2], "run": run, **options})
 
     return make
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """A script of a folder beside the package, which finds the others of its folder: `script("benchmarks/soak")`."""
+
+    def script(path: str) -> Any:
+        folder, _, name = path.rpartition("/")
+        monkeypatch.syspath_prepend(Path(__file__).parents[1] / folder)
+        return importlib.import_module(name)
+
+    return script
 
 
 class Ended(NamedTuple):

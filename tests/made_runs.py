@@ -100,19 +100,10 @@ def small_model(arch: str = "llama", vocab_size: int = 263, noise: float = 0.0, 
     from transformers import AutoConfig, AutoModelForCausalLM
 
     heads = {} if arch == "qwen2" else {"head_dim": 16}
-    config = AutoConfig.for_model(
-        arch,
-        vocab_size=vocab_size,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        architectures=[{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}[arch]],
-        **heads,
-        **options,
-    )
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "max_position_embeddings": 512}
+    heads |= {"num_attention_heads": 4, "num_key_value_heads": 2}
+    kind = f"{arch.capitalize()}ForCausalLM"
+    config = AutoConfig.for_model(arch, vocab_size=vocab_size, architectures=[kind], **sizes, **heads, **options)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config)

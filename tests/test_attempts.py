@@ -1,25 +1,17 @@
 """The experiment on traces of several attempts: its task, its base and what is measured of it."""
 
-import importlib
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-FOLDER = Path(__file__).parents[1] / "experiments" / "attempts"
-
-
-def load(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A script of the folder, with the others beside it."""
-    monkeypatch.syspath_prepend(FOLDER)
-    return importlib.import_module(name)
-
 
 @pytest.fixture
-def task(monkeypatch: pytest.MonkeyPatch) -> Any:
-    return load("task", monkeypatch)
+def task(script: Callable[[str], Any]) -> Any:
+    return script("experiments/attempts/task")
 
 
 def test_a_trace_tries_numbers_until_one_fits(task: Any):
@@ -45,8 +37,8 @@ def test_held_out_problems_are_others_and_every_answer_is_the_only_one(task: Any
         assert [search.answer(x) for x in fits] == [held_out[i].answer]
 
 
-def test_who_reads_a_recap_goes_on_after_it(task: Any, monkeypatch: pytest.MonkeyPatch):
-    base, rng = load("base", monkeypatch), random.Random(0)
+def test_who_reads_a_recap_goes_on_after_it(task: Any, script: Callable[[str], Any]):
+    base, rng = script("experiments/attempts/base"), random.Random(0)
     search = task.Search(7, 35, 11)
     read = [base.attempt(search, rng) for _ in range(200)]
     assert ("", None) in read  # none is available
@@ -56,11 +48,11 @@ def test_who_reads_a_recap_goes_on_after_it(task: Any, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_a_base_is_made_and_measured(task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    base = load("base", monkeypatch)
+def test_a_base_is_made_and_measured(script: Callable[[str], Any], tmp_path: Path):
+    base = script("experiments/attempts/base")
     base.pretrain(tmp_path / "base", count=1)
     assert json.loads((tmp_path / "base" / "provenance.json").read_text())["parameters"] < 2**20
-    measure = load("measure", monkeypatch)
+    measure = script("experiments/attempts/measure")
     (row,) = measure.measured(str(tmp_path / "base"), "cascade", limit=2, samples=2, seed=0).values()
     assert row["alone"] == row["second"] == 0  # it has learned nothing
     assert row["attempts: draft"] <= 6

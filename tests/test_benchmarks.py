@@ -1,12 +1,11 @@
 """The benchmarks end to end on the random model: their structure and arithmetic, not their figures."""
 
-import importlib
 import json
 import math
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +60,8 @@ def test_a_step_of_each_contender_and_where_its_time_went(tmp_path: Path) -> Non
         check_memory(side["memory"])
     for name, ratios in found["ratios"].items():
         check_ratio(ratios["seconds"])
-        assert ratios["seconds"]["median"] == pytest.approx(
-            contenders[name]["seconds"][0] / contenders["TRL grpo"]["seconds"][0]
-        )
+        taken, theirs = (contenders[each]["seconds"][0] for each in (name, "TRL grpo"))
+        assert ratios["seconds"]["median"] == pytest.approx(taken / theirs)
         assert 0 < ratios["peak"] < math.inf
     for profile in found["profile"].values():
         parts, own = profile["parts"], profile["own_generating"] + profile["own_elsewhere"]
@@ -88,19 +86,18 @@ def test_a_step_on_a_card_or_without_one(tmp_path: Path) -> None:
     assert {"lite-selfplay, one seat", "lite-selfplay, two seats", "TRL"} <= set(run)
     on_unsloth = {"lite-selfplay on Unsloth, one seat", "lite-selfplay on Unsloth, two seats", "Unsloth"}
     assert set(missing) == on_unsloth - set(run)
+    parts = ("seconds", "generating", "updating")
     for side in run.values():
         assert side["tokens"] == [2 * 2 * 2 * 8]
-        assert side["moved"]
-        assert side["peak"] > 0
-        for key in ("seconds", "generating", "updating"):
+        assert (side["moved"], side["peak"] > 0) == (True, True)
+        for key in parts:
             check_ratio(side[key])
-    for name, compared in found["ratios"].items():
-        assert name.startswith("lite-selfplay")
-        for other, ratios in compared.items():
-            mine, theirs = run[name], run[other]
-            assert ratios["peak"] == mine["peak"] / theirs["peak"]
-            for key in ("seconds", "generating", "updating"):
-                assert ratios[key]["median"] == pytest.approx(mine[key]["median"] / theirs[key]["median"])
+    assert all(name.startswith("lite-selfplay") for name in found["ratios"])
+    for name, other in ((name, other) for name, compared in found["ratios"].items() for other in compared):
+        mine, theirs, ratios = run[name], run[other], found["ratios"][name][other]
+        assert ratios["peak"] == mine["peak"] / theirs["peak"]
+        for key in parts:
+            assert ratios[key]["median"] == pytest.approx(mine[key]["median"] / theirs[key]["median"])
     assert all(math.isfinite(value) for value in numbers({**found, "machine": {}}))
     assert all(f"| {name} |" in text for name in run)
     assert all(f"Not run: {name}, since {why}" in text for name, why in missing.items())
@@ -151,20 +148,18 @@ def test_a_long_run_is_measured_and_its_folder_stays_within_its_bound(tmp_path: 
     assert f"{found['slope_mib']:.3f}" in done.stdout
 
 
-def test_the_slope_and_the_quarters_of_a_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    soak: Any = importlib.import_module("soak")
+def test_the_slope_and_the_quarters_of_a_long_run(script: Callable[[str], Any]) -> None:
+    soak = script("benchmarks/soak")
     assert soak.slope([5, 5, 5, 5]) == 0
     assert soak.slope([1, 3, 5, 7]) == pytest.approx(2)
     assert soak.slope([0, 9, 0, 9, 0, 9]) == pytest.approx(13.5 / 17.5)
     assert soak.quarters([9, 1, 2, 50, 60, 4, 8, 6]) == (5, 7)
 
 
-def test_the_replacement_of_trls_kernel_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_replacement_of_trls_kernel_on_a_cpu(script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    stock: Any = importlib.import_module("stock")
+    stock = script("benchmarks/stock")
     monkeypatch.setattr(stock, "LOGITS_AT_ONCE", 2 * 11)  # pieces of two rows
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(5, 4, generator=generator, requires_grad=True)
@@ -181,10 +176,8 @@ def test_the_replacement_of_trls_kernel_on_a_cpu(monkeypatch: pytest.MonkeyPatch
     torch.testing.assert_close(gradient, plain)
 
 
-def test_a_quick_run_waits_for_nobody_beyond_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    gpu: Any = importlib.import_module("gpu")
-    harness: Any = importlib.import_module("harness")
+def test_a_quick_run_waits_for_nobody_beyond_its_time(tmp_path: Path, script: Callable[[str], Any]) -> None:
+    gpu, harness = script("benchmarks/gpu"), script("benchmarks/harness")
     (tmp_path / "silent.py").write_text("import time; time.sleep(60)")
     setting = harness.Setting("tiny", "fp32", "auto", "uniform", "", "", "", 1, 1, 1, 1)
     contender = harness.Contender("silent", str(tmp_path / "silent.py"), "any", setting, until=time.monotonic() + 0.5)
@@ -214,9 +207,8 @@ def test_launches_are_counted_and_not_timed(tmp_path: Path) -> None:
     assert "nothing here was timed" in done.stdout
 
 
-def test_the_weight_of_a_file_counts_statements_and_not_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    weigh = importlib.import_module("weight").weigh
+def test_the_weight_of_a_file_counts_statements_and_not_lines(script: Callable[[str], Any]) -> None:
+    weigh = script("benchmarks/weight").weigh
     text = '"""About."""\n\nimport os\n\n\ndef f(x):\n    """Twice."""\n    return (\n        2 * x\n    )\n'
     # docstring, import, def, docstring, return: five, and two of them are neither an import nor a docstring
     assert weigh(text) == (5, 2, 10, 1)

@@ -1,6 +1,5 @@
 """The queue for a card's minutes: every job on a CPU with the random model, and the queue with jobs that do little."""
 
-import importlib
 import json
 import os
 import re
@@ -9,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import yaml
 
 from lite_selfplay.extras.reproduce.conduct import require_fair
 from lite_selfplay.extras.reproduce.experiment import load_experiment
+from tests.made_runs import read_lines
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS, PLAN = ROOT / "benchmarks", ROOT / "experiments" / "real-base.yaml"
@@ -27,6 +28,7 @@ KINDS = (
     *("real-base-problems", "real-base-rate", "real-base"),
 )
 """A job of each kind: a measure, a run, tests, an experiment, and one that goes on with what another one found."""
+Script = Callable[[str], Any]
 EVERY = tuple(job["name"] for path in LISTS for job in yaml.safe_load(path.read_text())["jobs"])
 
 
@@ -37,7 +39,7 @@ def queue(out: Path, *options: str, timeout: float = 200) -> "subprocess.Complet
 
 
 def lines(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    return read_lines(out / "results.jsonl")
 
 
 def a_list(path: Path, *jobs: dict[str, Any]) -> str:
@@ -59,8 +61,8 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return out, done
 
 
-def test_jobs_run_on_a_cpu_in_two_minutes(whole: tuple[Path, Any]) -> None:
-    out, _ = whole
+def test_jobs_run_on_a_cpu_in_two_minutes_and_are_shown_beside_what_was_recorded(whole: tuple[Path, Any]) -> None:
+    out, done = whole
     found = {line["job"]: line for line in lines(out)}
     for name, line in found.items():
         assert line["rc"] == 0, (name, line["said"])
@@ -84,10 +86,7 @@ def test_jobs_run_on_a_cpu_in_two_minutes(whole: tuple[Path, Any]) -> None:
     assert log[0].startswith("$ lite-selfplay reproduce ")
     seconds = [float(line.split()[0]) for line in log[1:]]
     assert seconds == sorted(seconds)
-
-
-def test_what_was_recorded_stands_beside_what_is_measured(whole: tuple[Path, Any]) -> None:
-    out, done = whole
+    # What was recorded stands beside what is measured.
     page = (out / "table.md").read_text()
     assert page.strip() in done.stdout
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in page.splitlines() if row.startswith("| ")]
@@ -126,19 +125,15 @@ def checkout(tmp_path: Path) -> str:
     return str(tmp_path / "checkout")
 
 
-ENDS: dict[str, tuple[dict[str, Any], list[str], list[int], str]] = {
-    "quick good": ({}, ["by itself"], [0], "done"),
-    "quick bad": ({"slices": 3}, ["by itself"], [3], "failed"),
-    "sleeps long": ({"seconds": 2}, ["at its limit"], [-15], "done"),
-    "deaf long": ({"seconds": 2}, ["killed"], [-9], "done"),
-    "slices {place}.x": (
-        {"seconds": 2, "slices": 5},
-        ["at its limit", "at its limit", "by itself"],
-        [-15, -15, 0],
-        "done",
-    ),
-    "sleeps again": ({"seconds": 2, "slices": 2}, ["at its limit"] * 2, [-15] * 2, "failed"),
-    "quick next": ({}, ["by itself"], [0], "done"),  # whatever one does, the next one has its turn
+ITSELF, LIMIT, KILLED = ("by itself", 0), ("at its limit", -signal.SIGTERM), ("killed", -signal.SIGKILL)
+ENDS: dict[str, tuple[dict[str, Any], list[tuple[str, int]], str]] = {
+    "quick good": ({}, [ITSELF], "done"),
+    "quick bad": ({"slices": 3}, [("by itself", 3)], "failed"),
+    "sleeps long": ({"seconds": 2}, [LIMIT], "done"),
+    "deaf long": ({"seconds": 2}, [KILLED], "done"),
+    "slices {place}.x": ({"seconds": 2, "slices": 5}, [LIMIT, LIMIT, ITSELF], "done"),
+    "sleeps again": ({"seconds": 2, "slices": 2}, [LIMIT, LIMIT], "failed"),
+    "quick next": ({}, [ITSELF], "done"),  # whatever one does, the next one has its turn
 }
 """How a job's lines end, and what is then thought of it."""
 
@@ -151,9 +146,9 @@ def test_how_jobs_end(tmp_path: Path, checkout: str) -> None:
     done = queue(out, *options, "--commit", "one")
     assert done.returncode == 0, done.stderr
     found = lines(out)
-    for does, (_, ended, code, _) in ENDS.items():
+    for does, (_, ended, _) in ENDS.items():
         own = [line for line in found if line["job"] == does]
-        assert ([line["ended"] for line in own], [line["rc"] for line in own]) == (ended, code), does
+        assert [(line["ended"], line["rc"]) for line in own] == ended, does
         assert all(line["said"][0] == f"it {does.split()[0]}" for line in own)
     for child in [said.split()[1] for line in found for said in line["said"] if said.startswith("child")]:
         assert not Path(f"/proc/{child}/cmdline").exists() or not Path(f"/proc/{child}/cmdline").read_bytes()
@@ -168,25 +163,22 @@ def test_how_jobs_end(tmp_path: Path, checkout: str) -> None:
 
 
 def test_the_queue_ends_before_its_time(tmp_path: Path, checkout: str) -> None:
-    own = a_list(
-        tmp_path / "own.yaml",
-        {"name": "long", "command": "lite-selfplay quick good", "seconds": 100},
-        {"name": "slices", "command": "lite-selfplay sleeps long", "seconds": 100, "slices": 9},
-        {"name": "short", "command": "lite-selfplay quick good", "seconds": 2},
-        {"name": "waits", "command": "lite-selfplay quick good", "seconds": 2, "after": "long"},
-    )
+    jobs: dict[str, dict[str, Any]] = {
+        "long": {"seconds": 100},
+        "slices": {"command": "lite-selfplay sleeps long", "seconds": 100, "slices": 9},
+        "short": {"seconds": 2},
+        "waits": {"seconds": 2, "after": "long"},
+    }
+    good = {"command": "lite-selfplay quick good"}
+    own = a_list(tmp_path / "own.yaml", *({"name": name, **good, **job} for name, job in jobs.items()))
     began = time.monotonic()
     options = ("--base", "any", "--checkout", checkout, "--list", own, "--seconds", "20")
     done = queue(tmp_path / "out", *options)
     assert time.monotonic() - began < 20
     assert [line["job"] for line in lines(tmp_path / "out")] == ["short"]
     said = " ".join(done.stderr.split())
-    for left in (
-        "long: left out, since it needs 100 s",
-        "slices: left out, since it needs 60 s",
-        "long is not complete",
-    ):
-        assert left in said
+    left = ("long: left out, since it needs 100 s", "slices: left out, since it needs 60 s", "long is not complete")
+    assert [sentence for sentence in left if sentence not in said] == []
 
 
 def test_a_queue_that_is_stopped_writes_its_line_and_begins_that_job_anew(tmp_path: Path, checkout: str) -> None:
@@ -208,10 +200,9 @@ def test_a_queue_that_is_stopped_writes_its_line_and_begins_that_job_anew(tmp_pa
 # Arithmetic
 
 
-def test_what_is_packed_is_unpacked_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_packed_is_unpacked_as_it_was(tmp_path: Path, script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     """All but the weights of a run that is complete, in parts."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    results = importlib.import_module("card_results")
+    results = script("benchmarks/card_results")
     monkeypatch.setattr(results, "PART_BYTES", 4000)
     out, parts, there = tmp_path / "out", tmp_path / "parts", tmp_path / "there"
     for number, run in enumerate(("first", "last")):
@@ -226,9 +217,7 @@ def test_what_is_packed_is_unpacked_as_it_was(tmp_path: Path, monkeypatch: pytes
     there.mkdir()
     unpack = f"cat {parts}/*/records.* | tar -xz -C {there}; cat {parts}/*/weights.* | tar -x -C {there}"
     subprocess.run(["bash", "-euc", unpack], check=True)
-    found, made = (
-        {p.relative_to(root): p.read_bytes() for p in root.rglob("*") if p.is_file()} for root in (there, out)
-    )
+    found, made = ({p.relative_to(at): p.read_bytes() for p in at.rglob("*") if p.is_file()} for at in (there, out))
     assert found == {path: data for path, data in made.items() if "last" in path.parts or path.name == "metrics.jsonl"}
 
 
@@ -242,20 +231,19 @@ def test_what_is_packed_is_unpacked_as_it_was(tmp_path: Path, monkeypatch: pytes
     ],
 )
 def test_the_rate_is_the_lowest_one_near_the_best(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: dict[str, list[float]], chosen: float
+    tmp_path: Path, script: Script, found: dict[str, list[float]], chosen: float
 ) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
     for rate, scores in found.items():
         for seed, score in enumerate(scores):
             (tmp_path / f"seed-{seed}").mkdir(exist_ok=True)
             evaluation = {"seats": {"solver": {"pass_at_1": score}}, "otherwise": {"solver": score / 2}}
             (tmp_path / f"seed-{seed}" / f"{rate}.json").write_text(json.dumps({"evaluations": [evaluation]}))
-    results = importlib.import_module("card_results")
+    results = script("benchmarks/card_results")
     assert results.chosen_rate(tmp_path) == chosen
     assert results.of_experiment(tmp_path)["pass_at_1"]["seed-0/5e-5"] == [found["5e-5"][0], found["5e-5"][0] / 2]
 
 
-def test_attention_by_the_flash_kernel_is_what_eager_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_by_the_flash_kernel_is_what_eager_computes(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's place is taken by one that reads its arguments as it does: a sequence of one token each, whose keys
     begin at its offset and are as many as `seqused_k` says."""
 
@@ -269,8 +257,7 @@ def test_attention_by_the_flash_kernel_is_what_eager_computes(monkeypatch: pytes
             rows.append((q[cu_q[i]].float() @ keys.T * named["scale"]).softmax(-1) @ values)
         return (torch.stack(rows),)
 
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    jobs = importlib.import_module("card_jobs")
+    jobs = script("benchmarks/card_jobs")
     monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", kernel, raising=False)
     torch.manual_seed(0)
     query, k, v = torch.randn(3, 6, 1, 8), torch.randn(3, 2, 16, 8), torch.randn(3, 2, 16, 8)
@@ -286,9 +273,8 @@ def test_the_plan_s_budget_and_what_a_dry_run_says_of_it(tmp_path: Path) -> None
     for scale in ("full", "rate", "tiny", "tiny-rate"):
         require_fair(load_experiment(str(PLAN), scale))
     printed = queue(tmp_path / "none", "--dry-run").stdout
-    rows = {
-        row.split("|")[1].strip(): [cell.strip() for cell in row.split("|")[2:]] for row in printed.splitlines()[2:]
-    }
+    table = [[cell.strip() for cell in row.split("|")[1:]] for row in printed.splitlines()[2:]]
+    rows = {name: cells for name, *cells in table}
     assert rows["real-base-rate"][3] == f"{3 * 25 * 256:,} completions"
     assert rows["real-base"][3] == f"{3 * 4 * 60 * 256:,} completions"
     assert not (tmp_path / "none").exists()

@@ -37,11 +37,13 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def links(page: str) -> list[str]:
+    return re.findall(r"\]\((?![a-z]+:)([^)\s]+)\)", without_code(TEXTS[page]))
+
+
 @pytest.mark.parametrize("page", TEXTS)
 def test_every_relative_link_leads_somewhere(page: str):
-    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(TEXTS[page])):
-        if re.match(r"[a-z]+:", target):
-            continue
+    for target in links(page):
         path, _, fragment = target.partition("#")
         place = (ROOT / page).parent / path if path else ROOT / page
         assert place.exists(), f"{page}: {target}"
@@ -49,26 +51,17 @@ def test_every_relative_link_leads_somewhere(page: str):
             assert fragment in anchors(place.read_text(encoding="utf-8")), f"{page}: {target}"
 
 
-def linked_from(page: str) -> set[Path]:
-    """The files a page links to; every page of a folder where it links to the folder."""
-    targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", without_code(TEXTS[page]))]
-    places = [(ROOT / page).parent / target for target in targets if target]
-    return {file.resolve() for place in places for file in (place.glob("*.md") if place.is_dir() else [place])}
-
-
 def test_every_page_is_linked_from_another():
-    linked = {page: linked_from(page) for page in TEXTS}
-    pages = [page for page in TEXTS if page.startswith("docs/")]
-    alone = [
-        page for page in pages if not any((ROOT / page).resolve() in linked[other] for other in TEXTS if other != page)
-    ]
-    assert alone == []
+    linked = set()
+    for page in TEXTS:
+        places = [(ROOT / page).parent / target.partition("#")[0] for target in links(page)]
+        files = {file.resolve() for place in places for file in (place.glob("*.md") if place.is_dir() else [place])}
+        linked |= files - {(ROOT / page).resolve()}
+    assert [page for page in TEXTS if page.startswith("docs/") and (ROOT / page).resolve() not in linked] == []
 
 
 # Files that a page tells its readers to write themselves.
 THEIRS = {"my_game.py", "my_task.py", "FILE.py"}
-
-
 FOLDERS = ("lite_selfplay", "cli", "tests", "benchmarks", "examples", "docs")
 FILES = [path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
 
@@ -129,6 +122,9 @@ def test_what_to_expect_of_a_game_is_what_its_recorded_runs_had(game: str):
 
 def test_the_readme_is_short_and_its_results_are_those_that_are_kept():
     readme = TEXTS["README.md"]
+    assert len(game_names()) == 10
+    assert "Ten games and baselines" in readme
+    assert "| ten shipped, " in TEXTS["docs/compare.md"]
     assert len(readme.splitlines()) <= 100
     assert len(readme.split()) <= 1000
 
@@ -136,9 +132,8 @@ def test_the_readme_is_short_and_its_results_are_those_that_are_kept():
         return [json.loads(f.read_text()) for f in RESULTS.glob(f"all-games-longer/seed-*/{arm}.json")]
 
     def percent(arm: str) -> int:
-        scores = [
-            (each.get("directions") or each["seats"]).values() for each in (r["evaluations"][0] for r in kept(arm))
-        ]
+        first = [result["evaluations"][0] for result in kept(arm)]
+        scores = [(each.get("directions") or each["seats"]).values() for each in first]
         return round(100 * fmean(fmean(s["pass_at_1"] for s in seed) for seed in scores))
 
     started = percent("cold start")
@@ -157,19 +152,9 @@ def test_the_readme_is_short_and_its_results_are_those_that_are_kept():
     assert [row for row in expected if row not in readme] == []
 
 
-def test_as_many_games_are_shipped_as_pages_say():
-    assert len(game_names()) == 10
-    assert "| ten shipped, " in TEXTS["docs/compare.md"]
-    assert "Ten games and baselines" in TEXTS["README.md"]
-
-
 # The API reference and the site
 
 NAMED = re.findall(r"^::: ([\w.]+)\.(\w+)$", TEXTS["docs/api.md"], re.MULTILINE)
-
-
-def test_every_public_name_is_in_the_api_reference():
-    assert {name for place, name in NAMED if place == "lite_selfplay"} == set(lite_selfplay.__all__)
 
 
 def returned_by(thing: Any) -> set[str]:
@@ -183,15 +168,12 @@ def returned_by(thing: Any) -> set[str]:
     return found | set(re.findall(r"\w+", " ".join(map(inspect.formatannotation, fields))))
 
 
-def test_every_class_that_a_name_of_the_api_reference_returns_is_in_it():
-    listed = {name for _, name in NAMED}
-    returned = {name for place, named in NAMED for name in returned_by(getattr(import_module(place), named))}
-    assert returned & PUBLIC_CLASSES.keys() - listed == set()
-
-
-@pytest.mark.parametrize(("place", "name"), NAMED)
-def test_a_name_of_the_api_reference_has_a_docstring(place: str, name: str):
-    assert inspect.getdoc(getattr(import_module(place), name))
+def test_the_api_reference_has_every_public_name_with_its_docstring_and_the_classes_that_these_return():
+    assert {name for place, name in NAMED if place == "lite_selfplay"} == set(lite_selfplay.__all__)
+    things = {name: getattr(import_module(place), name) for place, name in NAMED}
+    assert [name for name, thing in things.items() if not inspect.getdoc(thing)] == []
+    returned = {name for thing in things.values() for name in returned_by(thing)}
+    assert returned & PUBLIC_CLASSES.keys() - things.keys() == set()
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path):
@@ -232,7 +214,5 @@ def test_a_key_in_a_page_exists(page: str):
 def test_the_files_that_a_package_says_it_has_are_there():
     for package in (path for room in ("lite_selfplay", "cli") for path in (ROOT / room).rglob("__init__.py")):
         said = ast.get_docstring(ast.parse(package.read_text(encoding="utf-8"))) or ""
-        missing = [
-            name for name in re.findall(r"`([\w/]+\.(?:py|txt|yaml))`", said) if not (package.parent / name).exists()
-        ]
-        assert not missing, package
+        names = re.findall(r"`([\w/]+\.(?:py|txt|yaml))`", said)
+        assert [name for name in names if not (package.parent / name).exists()] == [], package

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 import lite_selfplay
 
 ROOT = Path(lite_selfplay.__file__).parents[1]
@@ -73,32 +71,24 @@ def test_every_module_has_a_place():
     assert LEVEL.keys() - units == set(), "these are no longer there"
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_only_what_lies_below(module):
-    own = unit(module)
-    if own is None:
-        # The public API: names are imported when they are asked for. Waiting threads are told before that how to wait.
-        first = ("lite_selfplay.models.threads", "lite_selfplay.scan")
-        assert [name for name in IMPORTS[module] if unit(name) in LEVEL and not name.startswith(first)] == []
-        return
-    above = {used for used in used_units(module) - {own} if LEVEL[used] >= LEVEL[own]}
-    assert not above, f"{module} ({own}, layer {LEVEL[own]}) imports {sorted(above)}"
-
-
-def test_the_units_make_no_circle():
-    graph: dict[str, set[str]] = {}
+def test_a_module_imports_only_what_lies_below():
+    arrows = set()
     for module in MODULES:
         own = unit(module)
-        if own is not None:
-            graph.setdefault(own, set()).update(used_units(module) - {own})
-    TopologicalSorter(graph).prepare()  # raises CycleError naming the circle
+        if own is None:
+            # The public API: names are imported when they are asked for. Before that threads are told how to wait.
+            first = ("lite_selfplay.models.threads", "lite_selfplay.scan")
+            assert [name for name in IMPORTS[module] if unit(name) in LEVEL and not name.startswith(first)] == []
+            continue
+        above = {used for used in used_units(module) - {own} if LEVEL[used] >= LEVEL[own]}
+        assert not above, f"{module} ({own}, layer {LEVEL[own]}) imports {sorted(above)}"
+        arrows |= {(own, used) for used in used_units(module) - {own} if own != "extras"}  # which may use all below
     assert len(ROWS) <= 9
-    arrows = sum(len(used) for room, used in graph.items() if room != "extras")  # which may use every room below
-    assert arrows <= 68, "arrows between rooms"
+    assert len(arrows) <= 68, "arrows between rooms"
 
 
 def test_no_modules_make_a_circle():
-    TopologicalSorter({module: needed(module) for module in MODULES}).prepare()
+    TopologicalSorter({module: needed(module) for module in MODULES}).prepare()  # raises CycleError naming the circle
 
 
 def needed(module: str) -> set[str]:
@@ -112,52 +102,35 @@ def uses(module: str, *names: str) -> list[str]:
     return [found for found in IMPORTS[module] if any(found == name or found.startswith(f"{name}.") for name in names)]
 
 
-GAMES = [name for name in MODULES if unit(name) in ("games", "data", "credit", "stats", "config", "verify")]
+READER, TRACKERS = "lite_selfplay.extras.export.reader", "lite_selfplay.extras.trackers"
+RULES = ("games", "data", "credit", "stats", "config", "verify")
 
 
-@pytest.mark.parametrize("module", GAMES)
-def test_rules_know_no_tensor(module):
-    machinery = ("models", "training", "evaluation", "runs")
+def users(*names: str) -> list[str]:
+    return [module for module in MODULES if uses(module, *names)]
+
+
+def test_who_may_know_a_library():
+    machinery = [f"lite_selfplay.{room}" for room in ("models", "training", "evaluation", "runs")]
     heavy = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
-    assert uses(module, *heavy, *(f"lite_selfplay.{name}" for name in machinery)) == []
+    assert [module for module in users(*heavy, *machinery) if unit(module) in RULES] == []  # rules know no tensor
+    assert users("peft") == [READER, "lite_selfplay.models.adapters"]
+    assert not uses(READER, "lite_selfplay")  # a process of its own, which knows nothing of this library
+    base = users("bitsandbytes", "unsloth", "accelerate")  # only backends know what a base is held in
+    assert {unit(module) for module in base if module != TRACKERS} == {"models"}  # accelerate's trackers hold none
+    assert {unit(module) for module in users("typer", "click")} == {"cli"}
+    assert users("tests", "examples", "conftest", "cli") == []
 
 
-def test_only_adapters_touch_peft():
-    alone = "lite_selfplay.extras.export.reader"  # a process of its own, which knows nothing of this library
-    assert [module for module in MODULES if uses(module, "peft")] == [alone, "lite_selfplay.models.adapters"]
-    assert not uses(alone, "lite_selfplay")
-
-
-@pytest.mark.parametrize("library", ["bitsandbytes", "unsloth", "accelerate"])
-def test_only_backends_know_what_a_base_is_held_in(library):
-    trackers = "lite_selfplay.extras.trackers"  # accelerate's, which hold no base
-    assert {unit(module) for module in MODULES if uses(module, library) and module != trackers} <= {"models"}
-
-
-BESIDE: dict[tuple[str, str], str] = {}
-"""Extras that import another one, and why."""
-
-
-def test_an_extra_imports_no_other_one():
+def test_an_extra_imports_no_other_one_and_what_is_none_names_none():
     for module in MODULES:
         own = module.split(".")[2] if unit(module) == "extras" and module.count(".") > 1 else ""
         others = {name.split(".")[2] for name in IMPORTS[module] if own and name.startswith("lite_selfplay.extras.")}
-        assert {other for other in others - {own} if (own, other) not in BESIDE} == set(), module
-
-
-def test_what_is_no_extra_names_none():
-    """Not in an import by name either: `scan.extra` finds them, and the package lends the name of one."""
+        assert others <= {own}, module
+    # Not in an import by name either: `scan.extra` finds them, and the package lends the name of one.
     outside = [module for module in MODULES if unit(module) not in ("extras", "cli")]
     named = [module for module in outside if "lite_selfplay.extras." in MODULES[module].read_text(encoding="utf-8")]
     assert named == ["lite_selfplay", "lite_selfplay.scan"]
-
-
-def test_only_the_command_line_knows_typer():
-    assert {unit(module) for module in MODULES if uses(module, "typer", "click")} == {"cli"}
-
-
-def test_nothing_imports_the_tests_or_the_examples():
-    assert [module for module in MODULES if uses(module, "tests", "examples", "conftest", "cli")] == []
 
 
 HEAVY = "{'torch', 'transformers', 'trl', 'peft', 'accelerate', 'datasets', 'scipy', 'pandas'}"

@@ -50,14 +50,13 @@ def check(example: Any, run: Path) -> None:
     assert moved >= 2
 
 
+KL = {"roles": {"*": {"beta": 0.3}}}
+
+
 # In pairs most groups have no variance, and are in the KL term alone.
-@pytest.mark.parametrize("sections", [{}, {"roles": {"*": {"beta": 0.3}}, "run": {"group_size": 2}}], ids=str)
-def test_steps_of_agon(example: Any, tmp_path: Path, sections: dict[str, Any]) -> None:
-    check(example, played(tmp_path, "agon", **sections))
-
-
-def test_steps_of_grpo_with_a_kl_term(example: Any, tmp_path: Path) -> None:
-    check(example, played(tmp_path, "grpo", roles={"solver": {"beta": 0.3}}))
+@pytest.mark.parametrize(("game", "sections"), [("agon", {}), ("agon", {**KL, "run": {"group_size": 2}}), ("grpo", KL)])
+def test_steps_of_a_game(example: Any, tmp_path: Path, game: str, sections: dict[str, Any]) -> None:
+    check(example, played(tmp_path, game, **sections))
 
 
 def test_steps_of_sqlm_with_a_shared_seat(example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import lite_selfplay
+from tests.test_docs import ROOT, TEXTS
+from tests.test_snippets import BLOCK
 
-ROOT = Path(lite_selfplay.__file__).parents[1]
 SOURCES = {"lite_selfplay": "lite_selfplay", "cli": "lite_selfplay_cli"}
 
 
@@ -24,13 +25,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     for folder in SOURCES:
         shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        if (ROOT / name).exists():
-            shutil.copy(ROOT / name, place)
+        shutil.copy(ROOT / name, place)
     code = "from setuptools.build_meta import build_wheel; build_wheel('dist')"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=place, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    subprocess.run([sys.executable, "-c", code], cwd=place, timeout=120, check=True, stdout=subprocess.DEVNULL)
     (built,) = (place / "dist").glob("*.whl")
     return zipfile.ZipFile(built)
 
@@ -61,6 +58,8 @@ PLACES = re.compile(
 def test_the_tree_holds_code_prompts_presets_and_a_page_only():
     assert [name for name in in_tree() if not PLACES.fullmatch(name)] == []
     assert {Path(name).suffix for name in in_tree()} >= {".py", ".typed", ".txt", ".html", ".css", ".js", ".yaml"}
+    modules = [path for path in in_tree().values() if path.suffix == ".py"]
+    assert all((path.parent / "__init__.py").exists() for path in modules)
 
 
 def test_it_is_small_and_brings_the_licence_and_the_console_script(wheel):
@@ -69,11 +68,6 @@ def test_it_is_small_and_brings_the_licence_and_the_console_script(wheel):
     assert "licenses/LICENSE" in beside
     scripts = wheel.read(beside["entry_points.txt"]).decode()
     assert "[console_scripts]\nlite-selfplay = lite_selfplay_cli.__main__:main" in scripts
-
-
-def test_every_folder_with_modules_is_a_package():
-    modules = [path for path in in_tree().values() if path.suffix == ".py"]
-    assert all((path.parent / "__init__.py").exists() for path in modules)
 
 
 def test_a_wheel_is_what_is_imported_from(wheel, tmp_path):
@@ -108,10 +102,8 @@ def bare(wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 def blocks(page: str, heading: str = "") -> list[str]:
     """The blocks of commands of a page, or of one of its sections, in order."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    text = text.partition(heading)[2].partition("\n## ")[0] if heading else text
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return [block for language, block in found if not language]
+    text = TEXTS[page].partition(heading)[2].partition("\n## ")[0] if heading else TEXTS[page]
+    return [found[3] for found in BLOCK.finditer(text) if not found[2]]
 
 
 def test_what_the_readme_installs_draws_the_charts_that_its_commands_ask_for():

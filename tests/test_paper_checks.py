@@ -15,6 +15,7 @@ from lite_selfplay.training.progress import Progress
 FOLDER = Path(__file__).parents[1] / "experiments" / "papers"
 SCRIPT = runpy.run_path(str(FOLDER / "verdict.py"))
 PLANS = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+Ends = tuple[float, float]
 
 
 def judged(name: str, *arms: dict[str, Any], records: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
@@ -23,8 +24,9 @@ def judged(name: str, *arms: dict[str, Any], records: tuple[dict[str, Any], ...]
     return found
 
 
-def arm(name: str, difference: float = 0.0, interval: tuple[float, float] = (0.0, 0.0), **more: Any) -> dict[str, Any]:
-    return {"arm": name, "difference": difference, "difference_interval": interval, **more}
+def arm(name: str, interval: Ends = (0.0, 0.0), **more: Any) -> dict[str, Any]:
+    """An arm whose difference from the first one lies in the middle of its interval."""
+    return {"arm": name, "difference": sum(interval) / 2, "difference_interval": interval, **more}
 
 
 def test_every_plan_has_its_thresholds_and_a_command():
@@ -63,12 +65,10 @@ def test_a_plan_from_nothing_to_its_verdict(name: str, tmp_path: Path, monkeypat
         (4, (1, 7), (-0.04, 0.03), "contradicted"),  # within 3%
     ],
 )
-def test_the_tiebreak(longer: float, tokens: tuple[float, float], accuracy: tuple[float, float], expected: str):
-    plain = {"arm": "adv", "final": 140.0}
-    other = arm(
-        "adv with tiebreak", sum(accuracy) / 2, accuracy, final=140.0 + longer, longer=longer, longer_interval=tokens
-    )
-    assert judged("agon-tiebreak", plain, other)["verdict"] == expected
+def test_the_tiebreak(longer: float, tokens: Ends, accuracy: Ends, expected: str):
+    lengths = {"final": 140.0 + longer, "longer": longer, "longer_interval": tokens}
+    made = {"arm": "adv", "final": 140.0}, arm("adv with tiebreak", accuracy, **lengths)
+    assert judged("agon-tiebreak", *made)["verdict"] == expected
 
 
 @pytest.mark.parametrize(
@@ -81,18 +81,12 @@ def test_the_tiebreak(longer: float, tokens: tuple[float, float], accuracy: tupl
         ((-0.2, -0.1), (-0.04, 0.01), (0.001, 0.3), "not decided"),
     ],
 )
-def test_the_majority(
-    below_base: tuple[float, float], below_format: tuple[float, float], p: tuple[float, float], expected: str
-):
-    arms = [("base", below_base, p[0]), ("format", below_format, p[1])]
-    made = [arm(name, sum(ends) / 2, ends, p_value=value) for name, ends, value in arms]
+def test_the_majority(below_base: Ends, below_format: Ends, p: Ends, expected: str):
+    made = [arm("base", below_base, p_value=p[0]), arm("format", below_format, p_value=p[1])]
     found = judged("sqlm-majority", arm("majority"), *made)
     assert found["verdict"] == expected
-    low, high = below_format
-    assert found["majority less format"] == [
-        round(-50 * (low + high), 1),
-        [round(-100 * high, 1), round(-100 * low, 1)],
-    ]
+    low, high = (round(-100 * end, 1) for end in reversed(below_format))
+    assert found["majority less format"] == [pytest.approx((low + high) / 2, abs=0.06), [low, high]]
 
 
 @pytest.mark.parametrize(
@@ -104,9 +98,9 @@ def test_the_majority(
         ((-0.3, -0.1), (0.2, 0.4), "contradicted"),
     ],
 )
-def test_random_rewards(online: tuple[float, float], start: tuple[float, float], expected: str):
-    made = [arm(name, sum(ends) / 2, ends) for name, ends in (("online", online), ("start", start))]
-    assert judged("pasodoble-random", arm("random rewards"), *made)["verdict"] == expected
+def test_random_rewards(online: Ends, start: Ends, expected: str):
+    made = arm("random rewards"), arm("online", online), arm("start", start)
+    assert judged("pasodoble-random", *made)["verdict"] == expected
 
 
 def test_the_coach():

@@ -33,10 +33,6 @@ class Counting(Game):
         self.count = state["count"]
 
 
-def test_a_sound_game_passes():
-    check_game(Counting())
-
-
 class Broken(Counting):
     """The sound game with one change in its episode."""
 
@@ -82,7 +78,8 @@ def test_a_broken_episode_is_named(change: Callable[[Episode], Any], message: st
         check_game(kind())
 
 
-def test_a_sample_without_a_reward_passes_where_it_is_masked():
+def test_a_sound_game_passes_and_a_masked_sample_needs_no_reward():
+    check_game(Counting())
     unpaid = staticmethod(lambda episode: one_sample(episode, reward=None, masked=True))
     check_game(type("Shows", (Broken,), {"change": unpaid})())
 
@@ -114,35 +111,36 @@ def test_the_tokens_of_a_scripted_table_are_bytes():
     assert table.asked == [("a", ["prompt"], 1)]
 
 
+PROBLEMS = [Problem("p", "2 + 2?", "4"), Problem("q", "3 + 3?", "6")]
+PROMPTS = [problem.text for problem in PROBLEMS]
+
+
+def right(verdicts: Any) -> list[bool]:
+    return [verdict.correct for verdict in verdicts]
+
+
 def test_the_scripted_table_measures_from_a_list_of_its_own():
-    problems = [Problem("p", "2 + 2?", "4"), Problem("q", "3 + 3?", "6")]
     script = {"a": ["<answer>5</answer>"], "a, measured": ["<answer>4</answer>", "<answer>7</answer>", "no idea"]}
-    table = ScriptedTable(script, problems)
-    assert table.everything("validation") == problems
+    table = ScriptedTable(script, PROBLEMS)
+    assert table.everything("validation") == PROBLEMS
     table.draw("validation", 1)
-    assert table.everything("validation") == table.everything("anything") == problems
-    assert table.draw("validation", 1) == problems[1:]
-    prompts = [problem.text for problem in problems]
-    assert [v.correct for v in table.evaluate("a", prompts, problems)] == [True, False]
-    assert [v.correct for v in table.evaluate("a", prompts, problems)] == [False, False]  # read in a circle
+    assert table.everything("validation") == table.everything("anything") == PROBLEMS
+    assert table.draw("validation", 1) == PROBLEMS[1:]
+    assert right(table.evaluate("a", PROMPTS, PROBLEMS)) == [True, False]
+    assert right(table.evaluate("a", PROMPTS, PROBLEMS)) == [False, False]  # read in a circle
     assert table.ask("a", ["?"])[0][0].text == "<answer>5</answer>"  # which leaves the other list where it was
-    assert table.asked == [("a, measured", prompts, 1)] * 2 + [("a", ["?"], 1)]
-
-
-def test_several_answers_to_a_prompt_are_consecutive():
-    problems = [Problem("p", "2 + 2?", "4"), Problem("q", "3 + 3?", "6")]
-    script = {"a, measured": ["<answer>4</answer>", "<answer>6</answer>", "<answer>6</answer>", "no idea"]}
-    table = ScriptedTable(script, problems)
-    found = table.evaluate("a", [problem.text for problem in problems], problems, 2)
-    assert [verdict.correct for verdict in found] == [True, False, True, False]
-    assert table.asked == [("a, measured", ["2 + 2?", "3 + 3?"], 2)]
+    assert table.asked == [("a, measured", PROMPTS, 1)] * 2 + [("a", ["?"], 1)]
+    # Several answers to a prompt are consecutive.
+    table = ScriptedTable({"a, measured": [f"<answer>{said}</answer>" for said in "466?"]}, PROBLEMS)
+    assert right(table.evaluate("a", PROMPTS, PROBLEMS, 2)) == [True, False, True, False]
+    assert table.asked == [("a, measured", PROMPTS, 2)]
 
 
 def test_a_role_without_such_a_list_is_measured_by_its_usual_completions():
-    problems = [Problem("p", "2 + 2?", "4")]
-    table = ScriptedTable({"a": ["<answer>4</answer>", "<answer>5</answer>"]}, problems)
-    assert [table.evaluate("a", ["?"], problems)[0].correct for _ in range(3)] == [True, False, True]
-    table = ScriptedTable(lambda role, prompt, index: f"<answer>{4 if role == 'a' else 5}</answer>", problems)
-    assert table.evaluate("a", ["?"], problems)[0].correct
+    one = PROBLEMS[:1]
+    table = ScriptedTable({"a": ["<answer>4</answer>", "<answer>5</answer>"]}, one)
+    assert [right(table.evaluate("a", ["?"], one)) for _ in range(3)] == [[True], [False], [True]]
+    table = ScriptedTable(lambda role, prompt, index: f"<answer>{4 if role == 'a' else 5}</answer>", one)
+    assert right(table.evaluate("a", ["?"], one)) == [True]
     with pytest.raises(UnknownNameError, match="unknown role 'b'"):
-        ScriptedTable({"a": ["x"]}, problems).evaluate("b", ["?"], problems)
+        ScriptedTable({"a": ["x"]}, one).evaluate("b", ["?"], one)

@@ -30,7 +30,7 @@ NEIGHBOURS = {
     "inspect-ai": ["inspect-ai"],
 }
 SHOWN = re.compile(
-    r"^(torch|transformers|trl|peft|datasets|accelerate|numpy|filelock|psutil|antlr4\S*|omegaconf|vllm)=="
+    r"(torch|transformers|trl|peft|datasets|accelerate|numpy|filelock|psutil|antlr4\S*|omegaconf|vllm)=="
 )
 CORE = [
     *("tests/games/test_golden.py", "tests/models/test_packages.py", "tests/models/test_chat_template.py"),
@@ -100,12 +100,8 @@ def resolved(what: list[str], constraint: str, stdin: str = "", python: str = PY
 
 
 def uv(*arguments: str, stdin: str = "") -> str:
-    done = subprocess.run(
-        [os.environ.get("UV", "uv"), *arguments], cwd=ROOT, input=stdin, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise subprocess.CalledProcessError(done.returncode, ["uv", *arguments], done.stdout, done.stderr)
-    return done.stdout
+    command = [os.environ.get("UV", "uv"), *arguments]
+    return subprocess.run(command, cwd=ROOT, input=stdin, capture_output=True, text=True, check=True).stdout
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A process that has imported the command line and torch, and forks `lite-selfplay` processes: its two sides.
 
-`hostile/server.py` makes requests of it, `faults/nursery.py` runs that are ended from outside, `ranks/nursery.py` runs
-of several processes. A fork is there in a hundredth of the time that a fresh process takes to import everything.
+`hostile/server.py` makes requests of it, `nursery.py` runs that are ended from outside or have several processes. A
+fork is there in a hundredth of the time that a fresh process takes to import everything.
 
 A line that the parent reads is a JSON object. A job has `argv`, `outputs` (a file for what each of its processes
 writes: it has as many as these) and, where they are wanted, `errors` (a file for what goes to stderr), `cwd`,
@@ -28,32 +28,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-ENVIRONMENT = {
-    **os.environ,
-    "OMP_NUM_THREADS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "HF_HUB_OFFLINE": "1",
-    "COLUMNS": "400",
-}
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+ENVIRONMENT |= {"COLUMNS": "400"}
 PAUSE_S = 0.002
 
-_IMPORTED = (
-    "datasets",
-    "gguf",
-    "lite_selfplay.games.agon",
-    "lite_selfplay.models.sources.tiny",
-    "lite_selfplay.runs.api",
-    "lite_selfplay.runs.evaluating",
-    "lite_selfplay.runs.report.figures",
-    "lite_selfplay.runs.loop",
-    "lite_selfplay_cli.app",
-    "lite_selfplay_cli.display",
-    "pandas",
-    "scipy.stats",
-    "torch.distributed",
-    "transformers.models.qwen3.modeling_qwen3",
-    "trl.trainer.grpo_trainer",
-)
+_IMPORTED = """
+datasets gguf pandas scipy.stats torch.distributed transformers.models.qwen3.modeling_qwen3 trl.trainer.grpo_trainer
+lite_selfplay.games.agon lite_selfplay.models.sources.tiny lite_selfplay.runs.api lite_selfplay.runs.evaluating
+lite_selfplay.runs.loop lite_selfplay.runs.report.figures lite_selfplay_cli.app lite_selfplay_cli.display
+"""
 
 
 class Parent:
@@ -120,7 +103,7 @@ def serve(become: Callable[[dict[str, Any]], None], leave: Callable[[Callable[[]
 
 def _warm_up() -> None:
     """Import everything, with one thread, and signals as a shell hands them to a program."""
-    for module in _IMPORTED:
+    for module in _IMPORTED.split():
         importlib.import_module(module)
     import torch
 

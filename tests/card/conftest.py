@@ -18,34 +18,26 @@ def pytest_ignore_collect(config: pytest.Config) -> bool | None:
     return True if config.getoption("--pretend-card") else None
 
 
-def there(model: pretend.Model) -> Iterator[pretend.Card]:
-    """A card for the length of a test; what is on it is of no use afterwards."""
-    with pretend.card(model) as found:
-        yield found
-
-
 @pytest.fixture(params=sorted(pretend.PROFILES))
 def card(request: pytest.FixtureRequest) -> Iterator[pretend.Card]:
-    yield from there(pretend.PROFILES[request.param])
+    with pretend.card(pretend.PROFILES[request.param]) as found:
+        yield found
 
 
 @pytest.fixture
 def t4() -> Iterator[pretend.Card]:
-    yield from there(pretend.T4)
+    with pretend.card(pretend.T4) as found:
+        yield found
 
 
 @pytest.fixture
 def rtx_4090() -> Iterator[pretend.Card]:
-    yield from there(pretend.RTX_4090)
+    with pretend.card(pretend.RTX_4090) as found:
+        yield found
 
 
-KINDS = (
-    pytest.param(("t4", "fp32"), marks=pytest.mark.long),
-    pytest.param(("t4", "fp16"), marks=pytest.mark.long),
-    ("t4", "4bit"),
-    pytest.param(("4090", "bf16"), marks=pytest.mark.long),
-    pytest.param(("4090", "4bit"), marks=pytest.mark.long),
-)
+LONG = [("t4", "fp32"), ("t4", "fp16"), ("4090", "bf16"), ("4090", "4bit")]
+KINDS = [("t4", "4bit"), *(pytest.param(kind, marks=pytest.mark.long) for kind in LONG)]
 """What a card is asked for: 4 bits are multiplied in fp16 on a T4, in bf16 on a 4090."""
 
 
@@ -62,18 +54,9 @@ def agon(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """The configuration of a small run of Agon, with changes: `agon("name", precision="fp16", steps=2)`."""
 
     def config(name: str = "run", precision: str = "bf16", **changes: Any) -> dict[str, Any]:
-        return {
-            "game": "agon",
-            "model": {"name": "tiny", "precision": precision},
-            "backend": "transformers",
-            "tasks": "letters",
-            "group_size": 4,
-            "problems_per_step": 2,
-            "steps": 1,
-            "max_completion_tokens": 8,
-            "seed": 1,
-            "run_dir": tmp_path / name,
-            **changes,
-        }
+        model = {"name": "tiny", "precision": precision}
+        sizes = {"group_size": 4, "problems_per_step": 2, "steps": 1, "max_completion_tokens": 8, "seed": 1}
+        asked = {"game": "agon", "model": model, "backend": "transformers", "tasks": "letters", **sizes}
+        return {**asked, "run_dir": tmp_path / name, **changes}
 
     return config

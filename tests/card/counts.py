@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lite_selfplay.config import ModelSection, RunConfig, RunSection, SeatConfig
+from lite_selfplay.config import ModelSection, RunSection, SeatConfig
 from lite_selfplay.data import Episode, Sample
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources import tiny
-from lite_selfplay.training.losses import make_loss
 from lite_selfplay.training.trainer import SelfPlayTrainer
 from tests.card.pretend import Card, Seen
 from tests.gpu import evidence
@@ -102,17 +101,8 @@ def update(card: Card, backend: Any, folder: Path) -> Seen:
 
 def trainer(backend: Any, folder: Path, role: Mapping[str, Any] = {}, **run: Any) -> SelfPlayTrainer:
     """A trainer of Agon's two roles over a backend, with options of both roles and of the run."""
-    config = RunConfig(
-        game="agon",
-        model={"name": "tiny"},
-        seats=SEATS,
-        roles=dict.fromkeys(ROLES, role),
-        run={"steps": 2, "max_completion_tokens": evidence.CAP, **run},
-    )
     tokenizer = Chat.load(folder).tokenizer
-    return SelfPlayTrainer(
-        backend=backend, loss=make_loss(backend, config, tokenizer, str(folder / "out")), config=config
-    )
+    return evidence.trainer_of(backend, tokenizer, folder, {"name": "tiny"}, SEATS, role, **run)
 
 
 def episode(backend: Any) -> Episode:

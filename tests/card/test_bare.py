@@ -50,7 +50,7 @@ def test_a_base_that_thinks_at_length(
     a_hub: None, tmp_path: Path, call: Callable[..., Any], card: pretend.Model, preset: str
 ):
     build_thinker(tmp_path / "thinker")
-    few = ("--group-size", 4, "--max-completion-tokens", 48, "--eval-limit", 4, "--steps", 1)
+    few = ("--group-size", 4, "--max-completion-tokens", 24, "--eval-limit", 4, "--steps", 1)
     with pretend.card(card):
         ended = call("train", "grpo", "--model", "thinker", "--run-dir", "run", *few)
     assert ended.code == 0, ended.err
@@ -62,6 +62,6 @@ def test_a_base_that_thinks_at_length(
     (row,) = run.metrics_rows()
     assert row["streams"]["solver"]["truncated"] < 0.2
     assert row["streams"]["solver"]["well_formed"] > 0.8
-    assert "answers were cut off at 48 tokens; --set model.thinking=on changes that" in ended.out
+    assert "answers were cut off at 24 tokens; --set model.thinking=on changes that" in ended.out
     assert "Unsloth" in ended.out
     assert len(run.evaluations()) == 3

@@ -1,8 +1,9 @@
 """`doctor` on machines that are made up: what would run on each, and why."""
 
+import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +23,17 @@ CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"
 
 
 @pytest.fixture
-def put(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[pretend.Model], None]]:
-    """A card in a machine with torch for CUDA 13 and a driver."""
+def put(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """A card in a machine with a driver, and torch that is compiled for some cards."""
     monkeypatch.setattr(availability, "driver", lambda: "580.82.07")
-    cards = []
+    with contextlib.ExitStack() as stack:
 
-    def card(model: pretend.Model) -> None:
-        cards.append(pretend.card(model))
-        cards[0].__enter__()
-        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: CUDA_13)
+        def card(model: pretend.Model, compiled: Sequence[str] = CUDA_13) -> None:
+            stack.enter_context(pretend.card(model))
+            stack.callback(monkeypatch.undo)
+            monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: [*compiled])
 
-    yield card
-    monkeypatch.undo()
-    cards[0].__exit__(None, None, None)
+        yield card
 
 
 def told() -> dict[str, str]:
@@ -71,19 +70,16 @@ def test_a_4090_with_unsloth(put: Callable[..., None], monkeypatch: pytest.Monke
 
 def test_a_v100_that_torch_has_no_code_for(put: Callable[..., None], tiny_path: Path):
     put(V100)
-    said = told()
-    assert said["device"].startswith(
-        f"!Tesla V100-SXM2-16GB has compute capability 7.0, and torch {torch.__version__} is built for 7.5 to 12.0"
-    )
+    known = f"compute capability 7.0, and torch {torch.__version__} is built for 7.5 to 12.0"
+    assert told()["device"].startswith(f"!Tesla V100-SXM2-16GB has {known}")
     with pytest.raises(RequestError, match=r"capability 7\.0.*--device cpu"):
         counts.load(tiny_path)
     section = ModelSection(name="tiny", precision="fp32", device="cpu")
-    backend = TransformersBackend(tiny_path, section, counts.SEATS, seed=0, eos_ids=[2])
-    assert backend.device.type == "cpu"
+    assert TransformersBackend(tiny_path, section, counts.SEATS, seed=0, eos_ids=[2]).device.type == "cpu"
 
 
 @pytest.mark.parametrize(
-    ("capability", "known", "runs"),
+    ("capability", "compiled", "runs"),
     [
         ((8, 9), ["sm_75", "sm_86"], True),  # code for an older card of the same generation
         ((8, 0), ["sm_75", "sm_86"], False),
@@ -94,10 +90,9 @@ def test_a_v100_that_torch_has_no_code_for(put: Callable[..., None], tiny_path: 
     ],
 )
 def test_code_runs_on_its_own_generation_or_is_compiled_for_it(
-    monkeypatch: pytest.MonkeyPatch, put: Callable[..., None], capability: Any, known: list[str], runs: bool
+    put: Callable[..., None], capability: Any, compiled: list[str], runs: bool
 ):
-    put(dataclasses.replace(V100, capability=capability))
-    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: known)
+    put(dataclasses.replace(V100, capability=capability), compiled)
     assert (availability.device_problem() is None) is runs
 
 
@@ -144,11 +139,11 @@ def test_without_a_compiler_unsloth_cannot_work(
 
 def test_xformers_is_tried(put: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     put(pretend.T4)
-    (tmp_path / "xformers").mkdir()
-    (tmp_path / "xformers" / "__init__.py").touch()
-    (tmp_path / "xformers" / "_C.so").write_bytes(b"not a library")
-    (tmp_path / "xformers-0.0.35.dist-info").mkdir()
-    (tmp_path / "xformers-0.0.35.dist-info" / "METADATA").write_text("Name: xformers\nVersion: 0.0.35\n")
+    about = "Name: xformers\nVersion: 0.0.35\n"
+    files = {"xformers/__init__.py": "", "xformers/_C.so": "no library", "xformers-0.0.35.dist-info/METADATA": about}
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
     monkeypatch.syspath_prepend(str(tmp_path))
     said = told()
     assert "xformers 0.0.35" in said["packages"]

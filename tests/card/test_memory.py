@@ -67,10 +67,8 @@ def test_weights_are_left_as_they_are_before_fewer_rows_are_held(tiny_path: Path
 
 def test_a_completion_that_does_not_fit_alone_is_an_error(tiny_path: Path, t4: pretend.Card):
     backend = load(tiny_path, [])
-    with (
-        share_of_peak(t4, 0.0, lambda: backend.generate(REQUEST)),
-        pytest.raises(TrainingError, match="one completion"),
-    ):
+    nothing = share_of_peak(t4, 0.0, lambda: backend.generate(REQUEST))
+    with nothing, pytest.raises(TrainingError, match="one completion"):
         backend.generate(REQUEST)
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from lite_selfplay import RunConfig, evaluate, load_run, train
 from lite_selfplay.runs.api import resume
 from tests.card import pretend
-from tests.gpu.test_seats import LESSONS, played
+from tests.gpu.test_runs import LESSONS, played
 from tests.made import same_weights
 from tests.made_runs import seat_weights
 from tests.varied_reward import varied

@@ -5,6 +5,7 @@ import gc
 import itertools
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from lite_selfplay.models.generation.places import Arena
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.models.stacked import Stack, UnstackedLayer
 from tests.card import counts, pretend
-from tests.card.pretend import Card, Seen, card
+from tests.card.pretend import Card, card
 from tests.card.recorded_graph import graphs_on_the_card
 from tests.models import spoken as sampled
 from tests.models.spoken import ENDS, letters, of_several_lengths, spoken, words
@@ -45,21 +46,12 @@ def asked(seat: str = "A", **sampling: Any) -> GenerationRequest:
     return sampled.asked(seat, of_several_lengths(15), 3, **{"max_tokens": 40, **sampling})
 
 
-class Tokens:
+def tokens_of(card: Card, backend: Any, request: GenerationRequest) -> list[tuple[list[Any], int]]:
     """What each token launched, and how often the host waited: `poll` is called before every one."""
-
-    def __init__(self, card: Card, backend: Any):
-        self.card, self.backend = card, backend
-        self.marks: list[tuple[int, int]] = []
-
-    def of(self, request: GenerationRequest) -> list[tuple[list[Any], int]]:
-        with self.card.watch(with_operations=True) as seen:
-            spoken(self.backend, request, poll=lambda: self._mark(seen))
-        spans = itertools.pairwise(self.marks)
-        return [(seen.operations[a:b], waits - before) for (a, before), (b, waits) in spans]
-
-    def _mark(self, seen: Seen) -> None:
-        self.marks.append((len(seen.operations), seen.syncs))
+    marks: list[tuple[int, int]] = []
+    with card.watch(with_operations=True) as seen:
+        spoken(backend, request, poll=lambda: marks.append((len(seen.operations), seen.syncs)))
+    return [(seen.operations[a:b], waits - before) for (a, before), (b, waits) in itertools.pairwise(marks)]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +70,7 @@ def test_every_token_of_a_chunk_runs_the_same_kernels_and_waits_for_nothing(
     rtx_4090: Card, folder: Path, sampling: dict[str, Any], waits: int
 ):
     backend = loaded(folder, loop="fixed", decode=letters)
-    tokens = Tokens(rtx_4090, backend).of(asked(max_tokens=34, **sampling))
+    tokens = tokens_of(rtx_4090, backend, asked(max_tokens=34, **sampling))
     # The prompts are read before the first token, which is drawn with them; the last token of a chunk is followed by
     # the look at it.
     chunks = [tokens[1 + first : 16 + first] for first in range(0, 32, 16)]
@@ -93,12 +85,10 @@ def test_every_token_of_a_chunk_runs_the_same_kernels_and_waits_for_nothing(
 
 @pytest.mark.parametrize(("sampling", "more"), [({}, 0), ({"top_p": 0.95}, KERNELS_OF_TOP_P)])
 def test_how_many_kernels_a_token_takes(rtx_4090: Card, tmp_path: Path, sampling: dict[str, Any], more: int):
-    few, many = tmp_path / "few", tmp_path / "many"
     launched = {}
-    for path, layers in ((few, 1), (many, 3)):
-        path.mkdir()
-        counts.deep_model(path, layers)
-        backend = loaded(path, loop="fixed")
+    for layers in (1, 3):
+        counts.deep_model(tmp_path / str(layers), layers)
+        backend = loaded(tmp_path / str(layers), loop="fixed")
         one, other = (counts.sampled(rtx_4090, backend, "A", n, **sampling).launches for n in (3, 7))
         launched[layers] = (other - one) / 4
         backend.close()
@@ -190,48 +180,38 @@ def crowded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transformers, "ROOMY", 2.0)
 
 
+SHORT = (("bf16", True), ("4bit:bf16", False))
+KEPT = [(precision, roomy) for precision in ("bf16", "4bit:bf16", "fp32") for roomy in (True, False)]
+
+
 @pytest.mark.parametrize(
-    ("precision", "roomy"),
-    [
-        ("bf16", True),
-        ("4bit:bf16", False),
-        pytest.param("fp32", True, marks=pytest.mark.long),
-        pytest.param("fp32", False, marks=pytest.mark.long),
-        pytest.param("bf16", False, marks=pytest.mark.long),
-        pytest.param("4bit:bf16", True, marks=pytest.mark.long),
-    ],
+    ("precision", "roomy"), [pytest.param(*case, marks=[pytest.mark.long] * (case not in SHORT)) for case in KEPT]
 )
 def test_one_arena_and_its_graphs_are_kept_from_call_to_call(
     rtx_4090: Card, folder: Path, monkeypatch: pytest.MonkeyPatch, precision: str, roomy: bool
 ):
     monkeypatch.setattr(transformers, "ROOMY", 0.5 if roomy else 2.0)
-    streams: list[Any] = []
-    plain = torch.cuda.Stream
-
-    def stream(*given: Any) -> Any:
-        streams.append(plain(*given))
-        return streams[-1]
-
-    monkeypatch.setattr(torch.cuda, "Stream", stream)
+    streams = mock.Mock(side_effect=torch.cuda.Stream)
+    monkeypatch.setattr(torch.cuda, "Stream", streams)
     backend, other = loaded(folder, precision, loop="graphs"), loaded(folder, precision, loop="fixed")
     few = {"max_tokens": 20}
     with graphs_on_the_card(rtx_4090) as made:
         for seat in ("A", "B"):  # another seat is other numbers in the same tensors
             assert spoken(backend, asked(seat, **few)) == spoken(other, asked(seat, **few))
-            assert (len(made), len(streams)) == (1, 1)
+            assert (len(made), streams.call_count) == (1, 1)
         # Other prompts, drawn otherwise, as an evaluation does, and fewer rows: of as many places.
         for request in (asked(top_p=0.9, temperature=0.6, **few), sampled.asked("B", [[5] * 30], 33, **few)):
             assert spoken(backend, request) == spoken(other, request)
             assert len(made) == 1
         assert spoken(backend, asked(BASE, **few)) == spoken(other, asked(BASE, **few))  # no adapter: other kernels
-        assert (len(made), len(streams)) == (2, 1)
+        assert (len(made), streams.call_count) == (2, 1)
         arena = backend._decoding.kept.arena
         with backend.updating():
             assert (backend._decoding.kept.arena is arena) == roomy
         backend.adapters.load_state("A", backend.adapters.state("B"))  # what a graph reads are numbers of now
         other.adapters.load_state("A", other.adapters.state("B"))
         assert spoken(backend, asked("A", **few)) == spoken(other, asked("A", **few))
-        assert (len(made), len(streams)) == (2 if roomy else 3, 1)
+        assert (len(made), streams.call_count) == (2 if roomy else 3, 1)
         # Longer rows than there was room for, though each of them ends at once.
         spoken(backend, asked("A", max_tokens=400), eos_ids=[*range(259)])
         assert backend._decoding.kept.arena is not arena
@@ -243,22 +223,16 @@ def test_rows_that_outgrow_their_places_move_into_longer_ones_or_wait(
     """Four long places for 39 rows, of which most become longer than theirs: each says what it says with room."""
     monkeypatch.setattr(layout, "LEAST_PROMPT", 32)
     monkeypatch.setattr(layout, "LEAST_ANSWER", 32)
-    moved: list[int] = []
-    copy = Arena.copy
-
-    def watched(self: Any, of: Any, to: Any, columns: int) -> None:
-        moved.append(columns)
-        copy(self, of, to, columns)
-
-    monkeypatch.setattr(Arena, "copy", watched)
+    moves = mock.Mock(side_effect=Arena.copy)
+    monkeypatch.setattr(Arena, "copy", lambda *given: moves(*given))
     request = sampled.asked("A", of_several_lengths(16), 3, max_tokens=160, repetition_penalty=1.02)
     backend = loaded(folder, loop="fixed", eos_ids=ENDS[:2])
     whole = spoken(backend, request)
-    assert not moved
+    assert not moves.called
     tokens = 64 * 128 + 4 * 256
     assert layout.Layout.of(*request.sizes, tokens, mixed=True) == layout.Layout(64, 128, 256, 4)
     assert spoken(backend, request, cache_tokens=tokens) == whole
-    assert len(moved) > 10
+    assert moves.call_count > 10
     assert sum(len(out.token_ids) > 128 for out in whole) > 8
 
 

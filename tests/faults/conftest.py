@@ -1,4 +1,4 @@
-"""Real `lite-selfplay` processes, watched, ended from outside, resumed, and compared with a run that nobody touched.
+"""Runs that are ended from outside, resumed, and compared with a run that nobody touched.
 
 `LITE_SELFPLAY_FAULTS=200` makes it the long form with so many kills (`make test-faults`); without it a few of each kind
 are tried. `LITE_SELFPLAY_FAULTS_SEED` says which, so that several processes may share them.
@@ -6,16 +6,13 @@ are tried. `LITE_SELFPLAY_FAULTS_SEED` says which, so that several processes may
 
 import hashlib
 import json
-import mmap
 import os
 import random
 import re
 import shutil
 import signal
-import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,19 +21,17 @@ from typing import Any
 import pytest
 
 from lite_selfplay.evaluation.result import as_text
-from tests.warm_parent import ENVIRONMENT, Parent, started
+from lite_selfplay.stats import clopper_pearson
+from tests.made import jsonl
+from tests.made_runs import read_lines
+from tests.nursery import PHASES
+from tests.runs_in_processes import STOPPED, Ended, Nursery, Process, nursery
+from tests.warm_parent import ENVIRONMENT
 
-NURSERY = Path(__file__).with_name("nursery.py")
 COUNT = int(os.environ.get("LITE_SELFPLAY_FAULTS") or 0)
 SEED = int(os.environ.get("LITE_SELFPLAY_FAULTS_SEED") or 2026)
-PATIENCE_S = 120.0
-PAUSE_S = 0.0005
-STOPPED = 130
-NO_CHECKPOINT = ("has no complete checkpoint to resume from", "is not a run folder", "must hold a mapping of keys")
-"""How a resume is refused of a run that has saved nothing."""
-
-PHASES = ("starting", "loading", "cold start", "evaluation", "generation", "update", "lines", "saving", "leaving")
 STEPS = 4
+only_long = pytest.mark.skipif(not COUNT, reason="run by make test-faults")
 SETTINGS = (
     *("--model", "tiny", "--tasks", "letters", "--precision", "fp32", "--cold-start"),
     *("--steps", STEPS, "--group-size", 4, "--problems-per-step", 2, "--save-every", 2),
@@ -49,82 +44,9 @@ SETTINGS = (
 
 
 @dataclass
-class Ended:
-    """How a process ended: its exit code (negative: the signal), when (`time.monotonic`), and what it wrote."""
+class Lab(Nursery):
+    """A nursery, and the run that nobody touched."""
 
-    code: int
-    at: float
-    said: str
-
-
-class Process:
-    """A `lite-selfplay` process that the nursery has just forked, and what it notes of itself."""
-
-    def __init__(self, parent: Parent, pid: int, log: Path, page: Path | None):
-        self._parent, self.pid, self._log = parent, pid, log
-        self.started = time.monotonic()
-        self._page: mmap.mmap | bytes = bytes(64)
-        if page is not None:
-            with page.open("r+b") as file:
-                self._page = mmap.mmap(file.fileno(), 64)
-        self.ended: Ended | None = None
-
-    @property
-    def phase(self) -> str:
-        return PHASES[self._page[0]]
-
-    @property
-    def operations(self) -> int:
-        """How many file operations inside its folder it has begun."""
-        return int(struct.unpack_from("<I", self._page, 8)[0])
-
-    @property
-    def writes(self) -> int:
-        """How many of them were to write: a file opened for it, a folder made, something renamed."""
-        return int(struct.unpack_from("<I", self._page, 12)[0])
-
-    @property
-    def said(self) -> str:
-        """What it has written so far."""
-        return self._log.read_text(errors="replace")
-
-    def begun(self, phase: str) -> int:
-        """How often a phase has begun."""
-        return self._page[16 + PHASES.index(phase)]
-
-    def alive(self) -> bool:
-        """False once it has ended, a zombie included."""
-        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-
-    def until(self, condition: Callable[[], bool]) -> bool:
-        """Wait until something is so; False where the process ended before."""
-        limit = time.monotonic() + PATIENCE_S
-        while not condition():
-            if not self.alive():
-                return False
-            assert time.monotonic() < limit, f"nothing happens in {self.phase}"
-            time.sleep(PAUSE_S)
-        return True
-
-    def send(self, number: int) -> float:
-        """Send it a signal; returns when (`time.monotonic`). One that has ended is still there as a zombie."""
-        at = time.monotonic()
-        os.kill(self.pid, number)
-        return at
-
-    def wait(self) -> Ended:
-        if self.ended is None:
-            answer = self._parent.ask({"wait": [self.pid]})
-            self.ended = Ended(answer["codes"][0], answer["ended"], self.said)
-        return self.ended
-
-
-@dataclass
-class Lab:
-    """A nursery, a place for runs, and the run that nobody touched."""
-
-    place: Path
-    nursery: Parent
     whole: dict[str, str] = field(default_factory=dict)
     """What the untouched run ended with."""
     seconds: float = 0.0
@@ -133,26 +55,6 @@ class Lab:
     writes: int = 0
     begun: dict[str, int] = field(default_factory=dict)
     """How often each phase began in it."""
-    number: int = 0
-
-    def start(self, *arguments: object, watched: Path | None = None, **job: Any) -> Process:
-        """Fork `lite-selfplay ARGUMENTS`; `watched` is the run folder where it is to note what it does.
-
-        `job` is what else the nursery takes. Several may run at a time.
-        """
-        self.number += 1
-        log = self.place / f"{self.number}.log"
-        log.touch()
-        job = {"outputs": [str(log)], "argv": [str(argument) for argument in arguments], **job}
-        page = None
-        if watched is not None:
-            page = self.place / f"{self.number}.page"
-            page.write_bytes(bytes(64))
-            job |= {"page": str(page), "folder": str(watched)}
-        return Process(self.nursery, self.nursery.ask(job)["pids"][0], log, page)
-
-    def run(self, *arguments: object, **job: Any) -> Ended:
-        return self.start(*arguments, **job).wait()
 
     def train(self, run: Path, **options: Any) -> Process:
         return self.start(*self.training(run), watched=run, **options)
@@ -172,23 +74,28 @@ class Lab:
     def resume(self, run: Path, **options: Any) -> Process:
         return self.start("train", "--resume", run, watched=run, **options)
 
+    def went_on(self, run: Path) -> Ended | None:
+        """How a resume ended; None where nothing had been saved, and the folder is gone."""
+        ended = self.resume(run).wait()
+        if not ended.saved_nothing:
+            return ended
+        assert not list(run.glob("checkpoints/step-*")), ended.said
+        shutil.rmtree(run, ignore_errors=True)
+        return None
+
     def stopped(self, run: Path, generation: int = 3, **options: Any) -> Path:
         """A run that SIGTERM stopped when completions were asked for the so-manieth time."""
         process = self.train(run, **options)
-        process.until(lambda: process.begun("generation") >= generation)
+        process.until_begun("generation", generation)
         process.send(signal.SIGTERM)
-        assert process.wait().code == STOPPED, process.said
+        ended = process.wait()
+        assert ended.code == STOPPED, ended.said
         return run
 
     def require_untouched(self, ended: Ended, run: Path) -> None:
         """Hold a run that has ended well to the one that nobody touched."""
         assert ended.code == 0, ended.said
         assert self.differences(run) == []
-
-    def new(self) -> Path:
-        """A place for a run where nothing is yet."""
-        self.number += 1
-        return self.place / f"run-{self.number}"
 
     def differences(self, run: Path) -> list[str]:
         """What a run that was resumed ended with otherwise than the untouched one."""
@@ -214,8 +121,7 @@ def contents(run: Path) -> dict[str, str]:
     files = [path for place in (last, run / "adapters", run / "eval") for path in place.rglob("*") if path.is_file()]
     # The manifest and `adapter_config.json` name nothing that differs either; the model card is made anew from these.
     found = {str(path.relative_to(run)): path.read_bytes() for path in files}
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    timeless = [{key: value for key, value in row.items() if key != "wall_s"} for row in rows]
+    timeless = [{**row, "wall_s": None} for row in read_lines(run / "metrics.jsonl")]
     found["metrics.jsonl"] = json.dumps(timeless).encode()
     found["episodes.jsonl"] = (run / "episodes.jsonl").read_bytes()
     found["best.json"] = (run / "checkpoints" / "best.json").read_bytes()
@@ -228,30 +134,24 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     if not hasattr(os, "fork") or not Path("/proc/self/stat").exists():
         pytest.skip("forks, and reads /proc")
     place = tmp_path_factory.mktemp("faults")
-    with started(NURSERY, place) as nursery:
-        lab = Lab(place, nursery)
-        _run_untouched(lab)
+    jsonl(place / "taught.jsonl", *({"prompt": f"Write {letter}", "completion": letter} for letter in "abcdef"))
+    with nursery(place, Lab) as lab:
+        run = lab.new()
+        process = lab.train(run)
+        ended, page = process.wait(), process.page
+        assert ended.code == 0, ended.said
+        lab.whole, lab.seconds = contents(run), ended.at - process.started
+        lab.operations, lab.writes = page.operations, page.writes
+        lab.begun = {phase: page.begun(phase) for phase in PHASES}
+        rows = read_lines(run / "metrics.jsonl")
+        assert len(rows) == STEPS
+        assert all(seat["updates"] for seat in rows[-1]["seats"].values())
+        earlier = min((run / "checkpoints").glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))
+        for seat in "AB":
+            weights = f"adapters/{seat}/adapter_model.safetensors"
+            assert (earlier / weights).read_bytes() != (run / weights).read_bytes(), f"{seat} has not moved"
         yield lab
     shutil.rmtree(place, ignore_errors=True)
-
-
-def _run_untouched(lab: Lab) -> None:
-    taught = [{"prompt": f"Write {letter}", "completion": letter} for letter in "abcdef"]
-    (lab.place / "taught.jsonl").write_text("".join(json.dumps(row) + "\n" for row in taught))
-    run = lab.new()
-    process = lab.train(run)
-    ended = process.wait()
-    assert ended.code == 0, ended.said
-    lab.whole, lab.seconds, lab.operations = contents(run), ended.at - process.started, process.operations
-    lab.writes = process.writes
-    lab.begun = {phase: process.begun(phase) for phase in PHASES}
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert len(rows) == STEPS
-    assert all(seat["updates"] for seat in rows[-1]["seats"].values())
-    earlier = min((run / "checkpoints").glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))
-    for seat in "AB":
-        weights = f"adapters/{seat}/adapter_model.safetensors"
-        assert (earlier / weights).read_bytes() != (run / weights).read_bytes(), f"{seat} has not moved"
 
 
 @pytest.fixture
@@ -287,3 +187,22 @@ def show(capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
             print(f"\n{title}\n{as_text(columns, rows)}", flush=True)
 
     return shown
+
+
+@pytest.fixture
+def tally(count: int, show: Callable[..., None]) -> Callable[..., None]:
+    """Hold what was tried to what it has to be: each a kind, a name and what was wrong. The long form shows a table."""
+
+    def held(title: str, kinds: str, tries: Sequence[tuple[str, str, Sequence[str]]]) -> None:
+        rows: list[list[object]] = [[kinds, "tried", "as it is to be", "95% interval"]]
+        for kind in [*dict.fromkeys(kind for kind, _, _ in tries), "all"]:
+            some = [wrong for each, _, wrong in tries if kind in (each, "all")]
+            fine = sum(not wrong for wrong in some)
+            low, high = clopper_pearson(fine, len(some))
+            rows.append([kind, len(some), fine, f"{low:.1%} to {high:.1%}"])
+        if count:
+            show(title, rows)
+        broken = [f"{name}: {'; '.join(wrong)}" for _, name, wrong in tries if wrong]
+        assert not broken, "\n".join(broken)
+
+    return held

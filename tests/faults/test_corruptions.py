@@ -11,12 +11,12 @@ import pickle
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 
 from lite_selfplay.runs.checkpoints import MANIFEST, OPTIMIZER, STATE
@@ -25,7 +25,7 @@ from tests import damaged
 
 from .conftest import refusal
 
-LAST, BEFORE = "checkpoints/step-3", "checkpoints/step-2"
+LAST, BEFORE = "checkpoints/step-3", "step-2"
 SEAT = "adapters/A/adapter_model.safetensors"
 FLIPS = 6
 """Bits flipped in each file of a checkpoint, one at a time."""
@@ -45,8 +45,7 @@ class Touch:
         return (Path.write_text, (self.path, "a pickle has run"))
 
 
-@dataclass(frozen=True)
-class Corruption:
+class Corruption(NamedTuple):
     """What is done to a run folder; what a resume is to do then; which other commands are to refuse."""
 
     name: str
@@ -55,7 +54,7 @@ class Corruption:
     refuse: tuple[str, ...] = ()
 
 
-# Ways to damage a file
+# Ways to damage a file or a folder
 
 
 def place_of(path: Path) -> Path:
@@ -63,22 +62,25 @@ def place_of(path: Path) -> Path:
     return next(parent for parent in path.parents if parent.name == PLACE)
 
 
-def cut(path: Path, share: float = 0.5) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[: int(len(content) * share)])
+def text(content: str | bytes) -> Damage:
+    return lambda path: path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-def flip(path: Path, offset: int, bit: int = 0) -> None:
-    content = bytearray(path.read_bytes())
-    content[offset % len(content)] ^= 1 << bit
-    path.write_bytes(content)
+def with_line(content: bytes) -> Damage:
+    return lambda path: path.write_bytes(path.read_bytes() + content)
 
 
-def swap(one: Path, other: Path) -> None:
-    aside = one.with_name("aside")
-    one.rename(aside)
-    other.rename(one)
-    aside.rename(other)
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip(offset: int, bit: int) -> Damage:
+    def damage(path: Path) -> None:
+        content = bytearray(path.read_bytes())
+        content[offset % len(content)] ^= 1 << bit
+        path.write_bytes(content)
+
+    return damage
 
 
 def link(path: Path) -> None:
@@ -92,95 +94,55 @@ def link(path: Path) -> None:
     path.symlink_to(outside)
 
 
-def huge(path: Path) -> None:
-    path.write_bytes(b'{"step": 0, "x": "' + b"a" * JSON_LIMIT + b'"}\n')
-
-
 def pickled(path: Path) -> None:
     path.write_bytes(pickle.dumps(Touch(place_of(path) / TOUCHED)))
 
 
-def change(path: Path, **values: Any) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+def swap_seats(checkpoint: Path) -> None:
+    one, aside, other = (checkpoint / "adapters" / name / SEAT.rpartition("/")[2] for name in ("A", ".", "B"))
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)
 
 
-def relist(checkpoint: Path) -> None:
-    """Make the manifest fit what the files hold now."""
-    manifest = json.loads((checkpoint / MANIFEST).read_text())
-    change(
-        checkpoint / MANIFEST,
-        files={
-            n: {"size": (checkpoint / n).stat().st_size, "sha256": sha256_of(checkpoint / n)} for n in manifest["files"]
-        },
-    )
+def change(**values: Any) -> Damage:
+    """Other values of a JSON object."""
+    return lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
 def listed_as(name: str) -> Damage:
     """The manifest names another file in the place of the state."""
 
-    def damage(run: Path) -> None:
-        manifest = json.loads((run / LAST / MANIFEST).read_text())
-        manifest["files"][name] = manifest["files"][STATE]
-        (run / LAST / MANIFEST).write_text(json.dumps(manifest))
-
-    return damage
-
-
-def in_state(**values: Any) -> Damage:
-    """The state says something else, and the manifest was made to fit."""
-
-    def damage(run: Path) -> None:
-        change(run / LAST / STATE, **values)
-        relist(run / LAST)
-
-    return damage
-
-
-def in_tensors(name: str, change_one: Callable[[torch.Tensor], torch.Tensor]) -> Damage:
-    """The tensors of a file are others, and the manifest was made to fit."""
-
-    def damage(run: Path) -> None:
-        file = run / LAST / name
-        save_file({key: change_one(tensor).contiguous() for key, tensor in load_file(file).items()}, file)
-        relist(run / LAST)
-
-    return damage
-
-
-def relisted(name: str, damage_one: Damage) -> Damage:
-    def damage(run: Path) -> None:
-        damage_one(run / LAST / name)
-        relist(run / LAST)
-
-    return damage
-
-
-def at(name: str, damage_one: Damage) -> Damage:
-    return lambda run: damage_one(run / name)
-
-
-def text(content: str | bytes) -> Damage:
-    return lambda path: path.write_bytes(content if isinstance(content, bytes) else content.encode())
-
-
-def lines(content: bytes) -> Damage:
-    """A line more at the end of a JSONL file."""
-
     def damage(path: Path) -> None:
-        path.write_bytes(path.read_bytes() + content)
+        files = json.loads(path.read_text())["files"]
+        change(files={**files, name: files[STATE]})(path)
 
     return damage
+
+
+def in_tensors(change_one: Callable[[torch.Tensor], torch.Tensor]) -> Damage:
+    """The tensors of a file are others."""
+    return lambda file: save_file({key: change_one(x).contiguous() for key, x in load_file(file).items()}, file)
+
+
+def fitting(name: str, damage: Damage) -> Damage:
+    """A file of the checkpoint is damaged, and the manifest was made to fit what the files hold now."""
+
+    def damaged_and_listed(checkpoint: Path) -> None:
+        damage(checkpoint / name)
+        files = [checkpoint / each for each in json.loads((checkpoint / MANIFEST).read_text())["files"]]
+        told = {f.relative_to(checkpoint).as_posix(): {"size": f.stat().st_size, "sha256": sha256_of(f)} for f in files}
+        change(files=told)(checkpoint / MANIFEST)
+
+    return damaged_and_listed
 
 
 def in_config(**sections: Any) -> Damage:
     """Other keys in config.yaml."""
 
     def damage(run: Path) -> None:
-        import yaml
-
         values = yaml.safe_load((run / "config.yaml").read_text())
-        for section, keys in sections.items():
-            values[section] = {**values[section], **keys}
+        values |= {section: {**values[section], **keys} for section, keys in sections.items()}
         (run / "config.yaml").write_text(yaml.safe_dump(values))
 
     return damage
@@ -201,16 +163,17 @@ def with_a_model(run: Path) -> None:
     model.mkdir()
     (model / "config.json").write_text(json.dumps({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}))
     (model / "tokenizer.json").write_text("{}")
-    (model / "pytorch_model.bin").write_bytes(pickle.dumps(Touch(run.parent / TOUCHED)))
+    pickled(model / "pytorch_model.bin")
     in_config(model={"name": str(model)})(run)
 
 
 # The list
 
+HUGE = b'{"step": 0, "x": "' + b"a" * JSON_LIMIT + b'"}\n'
 BAD_JSON: dict[str, Damage] = {
     "is empty": text(""),
     "is cut": cut,
-    "is longer than any": huge,
+    "is longer than any": text(HUGE),
     "is a pickle": pickled,
     **{f"holds {name}": text(content) for name, content in damaged.NO_JSON.items()},
 }
@@ -219,121 +182,126 @@ BAD_LINES: dict[str, bytes] = {
     "a blank line": b"\n",
     "no step": b'{"x": 3}\n',
     "a step that is text": b'{"step": "3"}\n',
-    "longer than any": b'{"step": 3, "x": "' + b"a" * JSON_LIMIT + b'"}\n',
+    "longer than any": HUGE,
 }
-FILES = (STATE, OPTIMIZER, SEAT, SEAT.replace("/A/", "/B/"), "snapshot-0.safetensors", MANIFEST)
+SNAPSHOT, OTHER_SEAT = "snapshot-0.safetensors", SEAT.replace("/A/", "/B/")
+FILES = (STATE, OPTIMIZER, SEAT, OTHER_SEAT, SNAPSHOT, MANIFEST)
+BREAK: dict[str, Damage] = {
+    "cut in half": cut,
+    "cut to nothing": text(""),
+    "longer": with_line(b"\0"),
+    "is missing": Path.unlink,
+    "is a link": link,
+    "is a pickle": pickled,
+}
+NAMES = ("/etc/passwd", "../step-2/state.json", "a/../../x", "C:\\x", "a\\b", "", "x\0y", "./state.json")
+TENSORS: dict[str, Damage] = {
+    "is a pickle": pickled,
+    "is cut": cut,
+    "has a huge header": text(b"\xff" * 7 + b"\0{}"),
+    "has an odd header": text(b"\2\0\0\0\0\0\0\0[]"),
+}
+WEIGHTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "of another rank": lambda tensor: tensor[:1, :1],
+    "not finite": lambda tensor: tensor * float("nan"),
+    "in half precision": lambda tensor: tensor.half(),
+}
+OF_ANOTHER: dict[str, Any] = {
+    "the game": {"game": "grpo"},
+    "the base": {"base": "tiny:2"},
+    "the ranks": {"ranks": {"A": 2, "B": 2}},
+    "the configuration": {"config_hash": "0" * 64},
+}
+STATES: dict[str, Any] = {
+    "another step": {"step": 9},
+    "other seats": {"versions": {"Z": 1}},
+    "counts that are none": {"versions": {"A": -1, "B": "x"}},
+    "snapshots of no seat": {"snapshots": [{"name": "x", "seat": "Z"}]},
+    "a snapshot outside": {"snapshots": [{"name": "../../x", "seat": 1}]},
+    "no game": {"game": None},
+    "a game that is a list": {"game": [1]},
+    "no sources": {"sources": {}},
+    "a position before the first": {"sources": {"problems": {"position": -1}}},
+    "a position that is text": {"sources": {"problems": {"position": "x"}}},
+    "a cold start that is text": {"cold_started": "yes"},
+    "skipped steps that are text": {"skipped_steps": "1"},
+    "bad steps that are text": {"nonfinite": "1"},
+}
 
 
-def corruptions() -> Iterator[Corruption]:
+def of_the_checkpoint() -> Iterator[tuple[str, str, Damage, str]]:
+    """Corruptions of the newest checkpoint, or of a file in it."""
     rng = random.Random(5)
     for name in FILES:
-        for kind, damage in (("cut in half", cut), ("cut to nothing", text("")), ("longer", lines(b"\0"))):
+        for kind, damage in BREAK.items():
             if (name, kind) != (MANIFEST, "longer"):
-                yield Corruption(f"{name} {kind}", at(f"{LAST}/{name}", damage), FALLS_BACK)
-        yield Corruption(f"{name} is missing", at(f"{LAST}/{name}", Path.unlink), FALLS_BACK)
-        yield Corruption(f"{name} is a link", at(f"{LAST}/{name}", link), FALLS_BACK)
-        yield Corruption(f"{name} is a pickle", at(f"{LAST}/{name}", pickled), FALLS_BACK)
+                yield f"{name} {kind}", name, damage, FALLS_BACK
         if name != MANIFEST:  # which is no file of itself; it is read, and some bits of it are spaces
             for offset in rng.sample(range(100_000), FLIPS):
                 bit = rng.randrange(8)
-                yield Corruption(
-                    f"{name}, bit {bit} of byte {offset} flipped",
-                    at(f"{LAST}/{name}", lambda path, offset=offset, bit=bit: flip(path, offset, bit)),
-                    FALLS_BACK,
-                )
-    yield Corruption(
-        "two seats swapped", lambda run: swap(run / LAST / SEAT, run / LAST / SEAT.replace("/A/", "/B/")), FALLS_BACK
-    )
-    yield Corruption(
-        "state of the step before", lambda run: shutil.copy(run / BEFORE / STATE, run / LAST / STATE), FALLS_BACK
-    )
-    yield Corruption("the newest checkpoint is gone", at(LAST, shutil.rmtree), KEEPS_ON)
-    yield Corruption(
-        "a step under a later name", lambda run: shutil.copytree(run / LAST, run / "checkpoints/step-4"), KEEPS_ON
-    )
+                yield f"{name}, bit {bit} of byte {offset} flipped", name, flip(offset, bit), FALLS_BACK
     for kind, damage in BAD_JSON.items():
-        yield Corruption(f"{MANIFEST} {kind}", at(f"{LAST}/{MANIFEST}", damage), FALLS_BACK)
-    for name in ("/etc/passwd", "../step-2/state.json", "a/../../x", "C:\\x", "a\\b", "", "x\0y", "./state.json"):
-        yield Corruption(f"{MANIFEST} names {name!r}", listed_as(name), FALLS_BACK)
-    yield Corruption("the checkpoint is a link", at(LAST, link), FALLS_BACK)
-    yield Corruption("its adapters are a link", at(f"{LAST}/adapters", link), FALLS_BACK)
-    yield Corruption(
-        "the checkpoint is a file", lambda run: (shutil.rmtree(run / LAST), (run / LAST).touch()), FALLS_BACK
-    )
-    yield Corruption("a file more, a pickle", at(f"{LAST}/more.safetensors", pickled), KEEPS_ON)
+        yield f"{MANIFEST} {kind}", MANIFEST, damage, FALLS_BACK
+    for name in NAMES:
+        yield f"{MANIFEST} names {name!r}", MANIFEST, listed_as(name), FALLS_BACK
+    yield "two seats swapped", "", swap_seats, FALLS_BACK
+    yield "state of the step before", "", lambda at: shutil.copy(at.parent / BEFORE / STATE, at / STATE), FALLS_BACK
+    yield "the newest checkpoint is gone", "", shutil.rmtree, KEEPS_ON
+    yield "a step under a later name", "", lambda at: shutil.copytree(at, at.with_name("step-4")), KEEPS_ON
+    yield "the checkpoint is a link", "", link, FALLS_BACK
+    yield "its adapters are a link", "adapters", link, FALLS_BACK
+    yield "the checkpoint is a file", "", lambda at: (shutil.rmtree(at), at.touch()), FALLS_BACK
+    yield "a file more, a pickle", "more.safetensors", pickled, KEEPS_ON
+    for about, values in OF_ANOTHER.items():
+        yield f"{MANIFEST} has changed {about}", MANIFEST, change(**values), REFUSED
 
     # The manifest fits: whoever did this meant it.
-    for kind, damage in BAD_JSON.items():
-        if kind != "is cut":
-            yield Corruption(f"fitting, {STATE} {kind}", relisted(STATE, damage), REFUSED)
-    for name in (SEAT, OPTIMIZER, "snapshot-0.safetensors"):
-        yield Corruption(f"fitting, {name} is a pickle", relisted(name, pickled), REFUSED)
-        yield Corruption(f"fitting, {name} is cut", relisted(name, cut), REFUSED)
-        yield Corruption(f"fitting, {name} has a huge header", relisted(name, text(b"\xff" * 7 + b"\0{}")), REFUSED)
-        yield Corruption(f"fitting, {name} has an odd header", relisted(name, text(b"\2\0\0\0\0\0\0\0[]")), REFUSED)
-    for name in (SEAT, "snapshot-0.safetensors"):
-        yield Corruption(f"fitting, {name} of another rank", in_tensors(name, lambda t: t[:1, :1]), REFUSED)
-        yield Corruption(f"fitting, {name} not finite", in_tensors(name, lambda t: t * float("nan")), REFUSED)
-        yield Corruption(f"fitting, {name} in half precision", in_tensors(name, lambda t: t.half()), REFUSED)
-    yield Corruption("fitting, moments of another shape", in_tensors(OPTIMIZER, lambda t: t.flatten()[:1]), REFUSED)
-    for about, values in (
-        ("the game", {"game": "grpo"}),
-        ("the base", {"base": "tiny:2"}),
-        ("the ranks", {"ranks": {"A": 2, "B": 2}}),
-        ("the configuration", {"config_hash": "0" * 64}),
-    ):
-        damage = lambda run, values=values: change(run / LAST / MANIFEST, **values)  # noqa: E731
-        yield Corruption(f"{MANIFEST} has changed {about}", damage, REFUSED)
-    for about, values in (
-        ("another step", {"step": 9}),
-        ("other seats", {"versions": {"Z": 1}}),
-        ("counts that are none", {"versions": {"A": -1, "B": "x"}}),
-        ("snapshots of no seat", {"snapshots": [{"name": "x", "seat": "Z"}]}),
-        ("a snapshot outside", {"snapshots": [{"name": "../../x", "seat": 1}]}),
-        ("no game", {"game": None}),
-        ("a game that is a list", {"game": [1]}),
-        ("no sources", {"sources": {}}),
-        ("a position before the first", {"sources": {"problems": {"position": -1}}}),
-        ("a position that is text", {"sources": {"problems": {"position": "x"}}}),
-        ("a cold start that is text", {"cold_started": "yes"}),
-        ("skipped steps that are text", {"skipped_steps": "1"}),
-        ("bad steps that are text", {"nonfinite": "1"}),
-    ):
-        yield Corruption(f"fitting, {STATE} has {about}", in_state(**values), REFUSED)
+    meant = [(f"{STATE} {kind}", STATE, damage) for kind, damage in BAD_JSON.items() if kind != "is cut"]
+    meant += [(f"{STATE} has {about}", STATE, change(**values)) for about, values in STATES.items()]
+    for name in (SEAT, OPTIMIZER, SNAPSHOT):
+        meant += [(f"{name} {kind}", name, damage) for kind, damage in TENSORS.items()]
+        if name != OPTIMIZER:
+            meant += [(f"{name} {kind}", name, in_tensors(change_one)) for kind, change_one in WEIGHTS.items()]
+    meant += [("moments of another shape", OPTIMIZER, in_tensors(lambda tensor: tensor.flatten()[:1]))]
+    for title, name, damage in meant:
+        yield f"fitting, {title}", "", fitting(name, damage), REFUSED
 
-    # The rest of the folder
+
+def of_the_rest() -> Iterator[tuple[Any, ...]]:
+    """Corruptions of the run folder, or of a file in it."""
     everything = ("report", "eval")
     for name in damaged.WORST:
-        damage = at("config.yaml", text(damaged.CONFIGS[name]))
-        yield Corruption(f"config.yaml holds {name}", damage, REFUSED, everything)
-    yield Corruption("config.yaml is a pickle", at("config.yaml", pickled), REFUSED, everything)
-    yield Corruption("config.yaml is a link", at("config.yaml", link), REFUSED)
-    yield Corruption("config.yaml names another game", in_config(game={"name": "chess"}), REFUSED, ("eval",))
-    yield Corruption("config.yaml names another rank", in_config(seats={"A": {"rank": 2}}), REFUSED, ("eval",))
-    yield Corruption(
-        "config.yaml trusts the model's code", in_config(model={"trust_remote_code": True}), REFUSED, ("eval",)
-    )
-    yield Corruption("config.yaml names a reward function of the folder", with_code, REFUSED)
-    yield Corruption("config.yaml names a model of the folder", with_a_model, REFUSED, ("eval",))
+        yield f"config.yaml holds {name}", "config.yaml", text(damaged.CONFIGS[name]), REFUSED, everything
+    yield "config.yaml is a pickle", "config.yaml", pickled, REFUSED, everything
+    yield "config.yaml names another game", "", in_config(game={"name": "chess"}), REFUSED, ("eval",)
+    yield "config.yaml names another rank", "", in_config(seats={"A": {"rank": 2}}), REFUSED, ("eval",)
+    trusting = in_config(model={"trust_remote_code": True})
+    yield "config.yaml trusts the model's code", "", trusting, REFUSED, ("eval",)
+    yield "config.yaml names a reward function of the folder", "", with_code, REFUSED
+    yield "config.yaml names a model of the folder", "", with_a_model, REFUSED, ("eval",)
     for kind, damage in BAD_JSON.items():
-        yield Corruption(f"environment.json {kind}", at("environment.json", damage), KEEPS_ON, ("eval",))
+        yield f"environment.json {kind}", "environment.json", damage, KEEPS_ON, ("eval",)
+        yield f"an evaluation {kind}", "eval/step-000003.json", damage, REFUSED, ("report",)
+        yield f"best.json {kind}", "checkpoints/best.json", damage, KEEPS_ON
     for name in ("metrics.jsonl", "episodes.jsonl"):
         for kind, line in BAD_LINES.items():
-            yield Corruption(f"a line of {name}: {kind}", at(name, lines(line)), REFUSED, ("report",))
-        yield Corruption(f"{name} is a link", at(name, link), REFUSED)
-    for kind, damage in BAD_JSON.items():
-        yield Corruption(f"an evaluation {kind}", at("eval/step-000003.json", damage), REFUSED, ("report",))
-    yield Corruption(
-        "an evaluation without rates", at("eval/x.json", text('{"seats": {}, "moment": "m", "step": 1}')), REFUSED
-    )
-    for name in ("adapters", "checkpoints", "eval", "README.md", "environment.json", "cold_start.jsonl", ".lock"):
-        yield Corruption(f"{name} is a link", at(name, link), REFUSED)
+            yield f"a line of {name}: {kind}", name, with_line(line), REFUSED, ("report",)
+    without_rates = text('{"seats": {}, "moment": "m", "step": 1}')
+    yield "an evaluation without rates", "eval/x.json", without_rates, REFUSED
+    places = ("config.yaml", "metrics.jsonl", "episodes.jsonl", "adapters", "checkpoints", "eval", "README.md")
+    for name in (*places, "environment.json", "cold_start.jsonl", ".lock"):
+        yield f"{name} is a link", name, link, REFUSED
     for kind, damage in (("cut", cut), ("a pickle", pickled), ("empty", text("")), ("missing", Path.unlink)):
-        yield Corruption(f"{SEAT} is {kind}", at(SEAT, damage), KEEPS_ON, ("eval",))
-        yield Corruption(f"adapter_config.json is {kind}", at("adapters/A/adapter_config.json", damage), KEEPS_ON)
-    yield Corruption("a seat of the adapters is a link", at("adapters/A", link), KEEPS_ON, ("eval",))
-    for kind, damage in BAD_JSON.items():
-        yield Corruption(f"best.json {kind}", at("checkpoints/best.json", damage), KEEPS_ON)
+        yield f"{SEAT} is {kind}", SEAT, damage, KEEPS_ON, ("eval",)
+        yield f"adapter_config.json is {kind}", "adapters/A/adapter_config.json", damage, KEEPS_ON
+    yield "a seat of the adapters is a link", "adapters/A", link, KEEPS_ON, ("eval",)
+
+
+def corruptions() -> Iterator[Corruption]:
+    for place, some in ((LAST, of_the_checkpoint()), ("", of_the_rest())):
+        for title, name, damage, *expected in some:
+            whole = Path(place, name)
+            yield Corruption(title, lambda run, whole=whole, damage=damage: damage(run / whole), *expected)
 
 
 # What is to be seen
@@ -367,25 +335,16 @@ def tried(lab: Any, stopped: Path, corruption: Corruption) -> list[str]:
     run = place / "run"
     shutil.copytree(stopped, run)
     corruption.damage(run)
-    wrong = []
+    wrong: list[str] = []
     before = seen(place)
     for command in corruption.refuse:
-        ended = lab.run(*COMMANDS[command](run))
-        if ended.code not in (1, 2):
-            wrong.append(f"{command} ends with {ended.code}")
-        elif why := refusal(ended.said):
-            wrong.append(f"{command}: {why}")
-        if "Traceback" in ended.said or ended.code not in (0, 1, 2):
-            wrong.append(f"{command} ends with {ended.code}: {ended.said[-300:]}")
+        wrong += not_refused(lab.run(*COMMANDS[command](run)), command)
         if seen(place) != before:
             wrong.append(f"{command} changed the folder")
             before = seen(place)
     ended = lab.run("train", "--resume", run)
     if corruption.resume == REFUSED:
-        if ended.code not in (1, 2):
-            wrong.append(f"resume ends with {ended.code}")
-        elif why := refusal(ended.said):
-            wrong.append(f"resume: {why}")
+        wrong += not_refused(ended, "resume")
         if (after := seen(place)) != before:
             changed = sorted(key for key in before | after if before.get(key) != after.get(key))
             wrong.append(f"resume changed {len(changed)} files, {changed[0]} first")
@@ -402,6 +361,11 @@ def tried(lab: Any, stopped: Path, corruption: Corruption) -> list[str]:
     return wrong
 
 
+def not_refused(ended: Any, command: str) -> list[str]:
+    why = refusal(ended.said) if ended.code in (1, 2) else f"ends with {ended.code}: {ended.said[-300:]}"
+    return [f"{command}: {why}"] if why else []
+
+
 COMMANDS: dict[str, Callable[[Path], tuple[object, ...]]] = {
     "report": lambda run: ("report", run),
     "eval": lambda run: ("eval", run, "--tasks", "letters", "--limit", 2),
@@ -409,23 +373,15 @@ COMMANDS: dict[str, Callable[[Path], tuple[object, ...]]] = {
 QUICK = (f"{STATE} cut in half", f"fitting, {SEAT} is a pickle")
 
 
-def test_damaged_and_hostile_folders_are_refused(lab: Any, stopped: Path, count: int, show: Callable[..., None]):
+def test_damaged_and_hostile_folders_are_refused(lab: Any, stopped: Path, count: int, tally: Callable[..., None]):
     tries = [one for one in corruptions() if count or one.name in QUICK]
-    wrong = {one.name: found for one in tries if (found := tried(lab, stopped, one))}
-    if count:
-        table: list[list[object]] = [["a resume is to", "corruptions", "as it is to be"]]
-        for way in (FALLS_BACK, REFUSED, KEEPS_ON, "all"):
-            some = [one for one in tries if way in (one.resume, "all")]
-            table.append([WAYS[way], len(some), sum(one.name not in wrong for one in some)])
-        show("corruptions", table)
-    assert not wrong, "\n".join(f"{name}: {'; '.join(found)}" for name, found in wrong.items())
+    tally("corruptions", "a resume is to", [(WAYS[one.resume], one.name, tried(lab, stopped, one)) for one in tries])
 
 
 WAYS = {
     FALLS_BACK: "skip the checkpoint, say so, end alike",
     REFUSED: "refuse in one sentence, change nothing",
     KEEPS_ON: "end alike; what else reads it refuses",
-    "all": "all",
 }
 
 

@@ -6,14 +6,13 @@ that write alone fails.
 
 import random
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lite_selfplay.runs.checkpoints import list_checkpoints
 
-from .conftest import NO_CHECKPOINT, refusal
+from .conftest import only_long, refusal
 
 SPARE = (0, 0, 4096, 4 * 4096, 40 * 4096, 100 * 4096)
 """Bytes that are left: none, or so many that a later file of a save is the first one cut."""
@@ -30,18 +29,12 @@ def tried(lab: Any, run: Path, at: int, fault: dict[str, Any], relieve: Callable
         wrong.append(f"ended with {ended.code}: {ended.said[-400:]}")
     elif refusal(ended.said) != (None if ended.code else "it gives 0 sentences"):
         wrong.append(f"ended with {ended.code} and {ended.said[-1000:]}")
-    wrong += [
-        f"{found.path.name}: {found.problem}"
-        for found in list_checkpoints(run / "checkpoints", full=True)
-        if found.problem
-    ]
+    checkpoints = list_checkpoints(run / "checkpoints", full=True)
+    wrong += [f"{found.path.name}: {found.problem}" for found in checkpoints if found.problem]
     relieve()
     if ended.code:
-        again = lab.resume(run).wait()
-        if again.code == 2 and any(sentence in again.said for sentence in NO_CHECKPOINT):
-            if list(run.glob("checkpoints/step-*")):
-                wrong.append(f"a checkpoint is not found: {again.said}")
-            shutil.rmtree(run, ignore_errors=True)
+        again = lab.went_on(run)
+        if again is None:
             return "stopped, nothing saved yet", wrong
         if again.code:
             wrong.append(f"resume ends with {again.code}: {again.said[-400:]}")
@@ -61,25 +54,20 @@ def points(lab: Any, count: int) -> list[int]:
     return list(range(1, lab.writes + 1)) if count else [int(lab.writes * share) for share in SHORT]
 
 
-def check(title: str, found: dict[int, tuple[str, list[str]]], show: Callable[..., None] | None) -> None:
-    if show is not None:
-        ends = Counter(end for end, _ in found.values())
-        fine = Counter(end for end, wrong in found.values() if not wrong)
-        rows = [[end, number, fine[end]] for end, number in sorted(ends.items())]
-        show(title, [["the run", "writes", "as it is to be"], *rows, ["all", len(found), sum(fine.values())]])
-    broken = {at: wrong for at, (_, wrong) in found.items() if wrong}
-    assert not broken, "\n".join(f"write {at}: {'; '.join(wrong)}" for at, wrong in broken.items())
-
-
-def test_a_disk_that_is_full_from_a_write_on(lab: Any, mount: Path, count: int, show: Callable[..., None]):
+@only_long
+def test_a_disk_that_is_full_from_a_write_on(lab: Any, mount: Path, count: int, tally: Callable[..., None]):
     rng = random.Random(11)
-    found = {}
+    tries = []
     for at in points(lab, count):
         fault = {"fault": "fill", "mount": str(mount), "spare": rng.choice(SPARE)}
-        found[at] = tried(lab, mount / "run", at, fault, lambda: (mount / "filler").unlink(missing_ok=True))
-    check("a disk that is full from a write on", found, show if count else None)
+        end, wrong = tried(lab, mount / "run", at, fault, lambda: (mount / "filler").unlink(missing_ok=True))
+        tries.append((end, f"write {at}", wrong))
+    tally("a disk that is full from a write on", "the run", tries)
 
 
-def test_a_disk_that_is_full_for_one_write(lab: Any, count: int, show: Callable[..., None]):
-    found = {at: tried(lab, lab.new(), at, {"fault": "fail"}, lambda: None) for at in points(lab, count)}
-    check("a disk that is full for one write", found, show if count else None)
+def test_a_disk_that_is_full_for_one_write(lab: Any, count: int, tally: Callable[..., None]):
+    tries = []
+    for at in points(lab, count):
+        end, wrong = tried(lab, lab.new(), at, {"fault": "fail"}, lambda: None)
+        tries.append((end, f"write {at}", wrong))
+    tally("a disk that is full for one write", "the run", tries)

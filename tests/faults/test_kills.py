@@ -4,16 +4,15 @@ import random
 import shutil
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lite_selfplay.stats import clopper_pearson
+from tests.runs_in_processes import NO_CHECKPOINT
 
-from .conftest import NO_CHECKPOINT
+from .conftest import only_long
 
 KILLED = -signal.SIGKILL
 AIMS = ("any moment", "a file operation", "a save", "a phase")
@@ -34,12 +33,12 @@ def kill(lab: Any, start: Callable[..., Any], run: Path, aim: str, rng: random.R
         if aim == "a save":
             saves = rng.randint(1, lab.begun["saving"])
             aside = run / "checkpoints"
-            process.until(lambda: process.begun("saving") >= saves and any(aside.glob(".step-*.partial")))
+            process.until(lambda page: page.begun("saving") >= saves and any(aside.glob(".step-*.partial")))
             time.sleep(rng.uniform(0, SOON_S))
         elif aim == "a phase":
             phase = rng.choice(list(lab.begun))
             times = rng.randint(1, lab.begun[phase])
-            process.until(lambda: process.begun(phase) >= times)
+            process.until_begun(phase, times)
             time.sleep(rng.uniform(0, SOON_S))
         else:
             time.sleep(rng.uniform(0, lab.seconds))
@@ -61,9 +60,9 @@ def survive(lab: Any, aim: str, rng: random.Random) -> tuple[list[str], list[str
         process = kill(lab, start, run, aim, rng) if again else start(run)
         ended = process.wait()
         if ended.code == KILLED:
-            kills.append(process.phase)
+            kills.append(process.page.phase)
             start, aim = lab.resume, rng.choice(AIMS)
-        elif ended.code == 2 and any(sentence in ended.said for sentence in NO_CHECKPOINT):
+        elif ended.saved_nothing:
             anew += kills
             kills, start = [], lab.train
             shutil.rmtree(run, ignore_errors=True)
@@ -75,34 +74,27 @@ def survive(lab: Any, aim: str, rng: random.Random) -> tuple[list[str], list[str
             return kills, anew, differences
 
 
-def test_killed_runs_end_as_the_untouched_one(lab: Any, count: int, rng: random.Random, show: Callable[..., None]):
-    tried, survived, anew = Counter[str](), Counter[str](), Counter[str]()
-    broken: list[str] = []
-    trial = 0
-    while sum(tried.values()) < (count or 1):
-        kills, fresh, differences = survive(lab, AIMS[trial % len(AIMS)], rng)
+def test_killed_runs_end_as_the_untouched_one(lab: Any, count: int, rng: random.Random, tally: Callable[..., None]):
+    tries: list[tuple[str, str, list[str]]] = []
+    trial = survived = 0
+    while survived < (count or 1):
+        kills, anew, differences = survive(lab, AIMS[trial % len(AIMS)], rng)
         trial += 1
-        tried.update(kills)
-        anew.update(fresh)
-        if differences:
-            broken.append(f"trial {trial}, killed in {', '.join([*kills, *fresh])}: {', '.join(differences)}")
-        else:
-            survived.update(kills)
-    if count:
-        show(f"kills survived, {trial} runs, {lab.seconds:.1f} s each untouched", rows(tried, survived, anew))
-    assert not broken, "\n".join(broken)
+        survived += len(kills)
+        where = [*kills, *(f"{phase}, started anew" for phase in anew)]
+        tries += [(phase, f"trial {trial}, killed in {', '.join(where)}", differences) for phase in where]
+    tally(f"kills, {trial} runs, {lab.seconds:.1f} s each untouched", "killed in", tries)
 
 
+@only_long
 def test_fresh_processes_that_are_killed_end_as_the_untouched_one(
-    lab: Any, count: int, rng: random.Random, show: Callable[..., None]
+    lab: Any, rng: random.Random, tally: Callable[..., None]
 ):
-    if not count:
-        pytest.skip("run by make test-faults")
     run, started = lab.new(), time.monotonic()
     assert lab.fresh(run).wait() == 0
     assert lab.differences(run) == []
     seconds = time.monotonic() - started
-    met, survived = Counter[str](), Counter[str]()
+    tries = []
     for number in range(FRESH):
         run = lab.new()
         process = lab.fresh(run)
@@ -112,30 +104,11 @@ def test_fresh_processes_that_are_killed_end_as_the_untouched_one(
         place = "after the first checkpoint" if list(run.glob("checkpoints/step-*")) else "before the first checkpoint"
         if not (run / "config.yaml").exists():
             place = "importing, loading"
-        met[place] += 1
-        ended = lab.resume(run).wait()
-        if ended.code == 2 and any(sentence in ended.said for sentence in NO_CHECKPOINT):
-            assert place != "after the first checkpoint", ended.said
-            shutil.rmtree(run, ignore_errors=True)
-            ended = lab.train(run).wait()
+        ended = lab.went_on(run) or lab.train(run).wait()
         assert ended.code == 0, ended.said
-        survived[place] += lab.differences(run) == []
+        tries.append((place, f"kill {number}", lab.differences(run)))
         shutil.rmtree(run)
-    show(
-        f"kills of fresh processes, {seconds:.1f} s each untouched",
-        [["killed", "tried", "survived"], *([place, n, survived[place]] for place, n in met.items())],
-    )
-    assert survived == met
-
-
-def rows(tried: Counter[str], survived: Counter[str], anew: Counter[str]) -> list[list[object]]:
-    lines: list[list[object]] = [["killed in", "tried", "survived", "95% interval", "started anew"]]
-    for phase in [*dict.fromkeys([*tried, *anew]), "all"]:
-        n, k = (sum(c.values()) if phase == "all" else c[phase] for c in (tried, survived))
-        low, high = clopper_pearson(k, n)
-        fresh = sum(anew.values()) if phase == "all" else anew[phase]
-        lines.append([phase, n, k, f"{low:.1%} to {high:.1%}" if n else "-", fresh])
-    return lines
+    tally(f"kills of fresh processes, {seconds:.1f} s each untouched", "killed", tries)
 
 
 def test_the_processes_are_seen_in_every_phase(lab: Any):

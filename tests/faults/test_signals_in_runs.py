@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from .conftest import STOPPED
+from tests.runs_in_processes import STOPPED
+
+from .conftest import only_long
 
 LATENCY_S = 10.0
 WHERE = ("starting", "loading", "cold start", "evaluation", "generation", "update", "saving", "a resumed run")
@@ -32,22 +34,21 @@ def stop(lab: Any, where: str, number: signal.Signals, rng: random.Random) -> St
     if where == "a resumed run":
         run = lab.stopped(lab.new(), generation=2)
         process = lab.resume(run)
-        process.until(lambda: process.begun("starting") > 0)
+        process.until_begun("starting")
         time.sleep(rng.uniform(0, lab.seconds / 2))
     else:
         run = lab.new()
         process = lab.train(run)
         times = rng.randint(1, lab.begun[where])
-        assert process.until(lambda: process.begun(where) >= times and process.phase == where)
+        assert process.until(lambda page: page.begun(where) >= times and page.phase == where)
         time.sleep(rng.uniform(0, LATER_S))
-    met, sent = process.phase, process.send(number)
+    met, sent = process.page.phase, process.send(number)
     ended = process.wait()
     assert ended.code == STOPPED or (ended.code == 0 and met == "leaving"), f"{number.name} in {met}: {ended.said}"
     assert "Traceback" not in ended.said or met == "leaving", ended.said
-    again = lab.resume(run).wait()
-    if again.code == 2:
-        assert met in ("starting", "loading", "cold start", "evaluation"), again.said
-        assert not list(run.glob("checkpoints/step-*")), again.said
+    again = lab.went_on(run)
+    if again is None:
+        assert met in ("starting", "loading", "cold start", "evaluation")
     else:
         assert again.code == 0, f"after {number.name} in {met}: {ended.said}\n{again.said}"
         assert lab.differences(run) == [], f"after {number.name} in {met}"
@@ -57,16 +58,17 @@ def stop(lab: Any, where: str, number: signal.Signals, rng: random.Random) -> St
     return Stop(where, met, ended.at - sent)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, *(pytest.param(number, marks=only_long) for number in (signal.SIGINT, signal.SIGHUP))],
+    ids=lambda number: number.name,
+)
 def test_a_signal_in_each_phase_saves_and_leaves(
     lab: Any, number: signal.Signals, count: int, show: Callable[..., None]
 ):
     rng = random.Random(number)
     times = max(1, count // 40)
-    short = {signal.SIGINT: ("generation",), signal.SIGTERM: ("saving",), signal.SIGHUP: ()}
-    stops = [stop(lab, where, number, rng) for where in (WHERE if count else short[number]) for _ in range(times)]
-    if not stops:
-        pytest.skip("run by make test-faults; a terminal that closes is tried in the short form")
+    stops = [stop(lab, where, number, rng) for where in (WHERE if count else ("saving",)) for _ in range(times)]
     if count:
         show(f"{number.name}: seconds from the signal until the process was gone", rows(stops))
     assert max(one.seconds for one in stops) < LATENCY_S

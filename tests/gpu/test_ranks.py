@@ -2,25 +2,24 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+
+from tests.made_runs import seat_weights
+from tests.runs_in_processes import torchrun
 
 pytestmark = pytest.mark.gpu
 
-STEPS = 3
 TRAIN = (
-    *("train", "agon", "--model", "tiny", "--precision", "fp32", "--tasks", "letters", "--max-completion-tokens", "10"),
-    *("--problems-per-step", "2", "--group-size", "4", "--steps", str(STEPS), "--backend", "transformers"),
+    *("train", "agon", "--model", "tiny", "--precision", "fp32", "--tasks", "letters", "--max-completion-tokens", 10),
+    *("--problems-per-step", 2, "--group-size", 4, "--steps", 3, "--backend", "transformers"),
 )
 
 
 def launched(processes: int, run: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    command += ["-m", "lite_selfplay_cli", *TRAIN, "--run-dir", str(run)]
+    command = torchrun(processes, *TRAIN, "--run-dir", run)
     return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
 
 
@@ -32,7 +31,7 @@ def test_two_cards_play_and_learn_what_one_does(cuda: torch.device, tmp_path: Pa
         assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "2/environment.json").read_text())["processes"] == 2
     for seat in ("A", "B"):
-        one, two = (load_file(tmp_path / n / "adapters" / seat / "adapter_model.safetensors") for n in ("1", "2"))
+        one, two = (seat_weights(tmp_path / n, seat) for n in ("1", "2"))
         apart = sum(float((one[key] - two[key]).double().square().sum()) for key in one)
         assert apart < 1e-8 * sum(float(value.double().square().sum()) for value in one.values())
 

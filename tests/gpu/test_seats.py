@@ -1,28 +1,21 @@
 """A 4-bit base on the card: seats speak, move, say what they are now, and learn."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from lite_selfplay import Run, RunConfig, train
 from lite_selfplay.config import ModelSection
-from lite_selfplay.data import BASE, Sampling
-from lite_selfplay.games import find_game, game_names
-from lite_selfplay.games.prompts import fill
+from lite_selfplay.data import BASE
 from lite_selfplay.models.chat_template import Chat
-from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.models.sources import resolve
+from tests.models.spoken import asked, spoken, words
 
 pytestmark = pytest.mark.gpu
 
 PROMPTS = [[5, 6, 7, 8], [40, 41], [90, 91, 92, 93, 94, 95, 96]]
-SEEDS = [[10 * p + k for k in range(4)] for p in range(len(PROMPTS))]
-SAMPLING = Sampling(max_tokens=16)
 
 NOISE = {torch.bfloat16: 0.02, torch.float16: 0.005, torch.float32: 1e-4}
 """The mean difference of a log-probability of `tiny` that is computed twice, in batches of another shape.
@@ -37,8 +30,7 @@ WORST = 10
 
 
 def generate(backend: Any, name: str) -> list[Any]:
-    said = backend.generate(GenerationRequest(name, PROMPTS, 4, SAMPLING, SEEDS))
-    return [one for group in said for one in group]
+    return spoken(backend, asked(name, PROMPTS, 4, max_tokens=16))
 
 
 def rows(said: Sequence[Any]) -> list[tuple[list[int], list[int]]]:
@@ -72,11 +64,11 @@ def test_the_base_is_held_in_four_bits_and_the_adapters_in_float32(
 
 def test_every_seat_speaks_for_itself_and_says_the_same_again(load: Callable[..., Any], model_name: str):
     backend = load(model_name)
-    said = {name: [one.token_ids for one in generate(backend, name)] for name in ("A", "B", BASE)}
+    said = {name: words(generate(backend, name)) for name in ("A", "B", BASE)}
     assert said["A"] != said["B"]
     assert said[BASE] not in (said["A"], said["B"])
-    assert [one.token_ids for one in generate(backend, "A")] == said["A"]
-    assert all(1 <= len(ids) <= SAMPLING.max_tokens for spoken in said.values() for ids in spoken)
+    assert words(generate(backend, "A")) == said["A"]
+    assert all(1 <= len(ids) <= 16 for every in said.values() for ids in every)
 
 
 def test_log_probabilities_of_samples_are_those_that_are_computed_again(load: Callable[..., Any], model_name: str):
@@ -95,11 +87,11 @@ def check_what_is_said_follows_the_weights(backend: Any) -> None:
     before = generate(backend, "A")
     backend.adapters.load_state("A", {key: -4 * tensor for key, tensor in backend.adapters.state("A").items()})
     after = generate(backend, "A")
-    assert [one.token_ids for one in after] != [one.token_ids for one in before]
+    assert words(after) != words(before)
     # What weights that are gone said is scored as something else; what the present ones said differs by rounding alone.
     assert differences(backend, "A", after).mean() < differences(backend, "A", before).mean() / 3
     backend.adapters.snapshot("A", "A@then")
-    assert [one.token_ids for one in generate(backend, "A@then")] == [one.token_ids for one in after]
+    assert words(generate(backend, "A@then")) == words(after)
 
 
 def test_what_is_said_follows_the_weights(load: Callable[..., Any]):
@@ -116,7 +108,7 @@ def test_vllm_serves_no_stale_seat(load: Callable[..., Any], backend_name: str, 
 def test_both_seats_move_and_the_base_does_not(load: Callable[..., Any], model_name: str, worker: Any):
     backend = load(model_name)
     before = {seat: backend.adapters.state(seat) for seat in "AB"}
-    base = [one.token_ids for one in generate(backend, BASE)]
+    base = words(generate(backend, BASE))
     section = ModelSection(name=model_name, backend=backend.name)
     worker.one_update(backend, Chat.load(resolve(model_name).path), worker.episode(259), section)
     for seat in "AB":
@@ -125,73 +117,4 @@ def test_both_seats_move_and_the_base_does_not(load: Callable[..., Any], model_n
         # Adam's first step moves a weight by its learning rate, whatever the size of its gradient.
         assert max(moved) == pytest.approx(worker.SEATS[seat].lr, rel=0.01)
         assert sum(size > 0 for size in moved) > len(moved) / 2
-    assert [one.token_ids for one in generate(backend, BASE)] == base
-
-
-def test_both_seats_learn_the_letters_in_twenty_steps(tmp_path: Path, backend_name: str):
-    run = train(
-        RunConfig(
-            game="agon", model="tiny", backend=backend_name, tasks="letters", steps=20, seed=1, run_dir=tmp_path / "run"
-        )
-    )
-    rows = run.metrics_rows()
-    assert all(row.get("nonfinite_what") is None for row in rows)
-    for seat in "AB":
-        right = [s["accuracy"] for row in rows for s in row["streams"].values() if s["seat"] == seat]
-        first, last = sum(right[:4]) / 4, sum(right[-4:]) / 4
-        assert last > max(0.75, first + 0.1), f"{seat}: {right}"
-
-
-# Every game
-
-LESSONS: Mapping[str, dict[str, Any]] = {
-    "agon": {"tasks": "letters"},
-    "cpmobius": {
-        "max_completion_tokens": 40,
-        "tasks": {"train": "arithmetic:max=3,terms=2,ops=+", "validation_limit": 4},
-        "game": {"name": "cpmobius", "max_draws": 4, "filter": False},
-    },
-    "grpo": {"tasks": "letters"},
-    "kuhn": {"cold_start": {"enabled": False}},
-    "pasodoble": {"max_completion_tokens": 40, "game": {"name": "pasodoble", "proposals": 2}},
-    "rent": {"tasks": "letters"},
-    "rzero": {"max_completion_tokens": 56, "tasks": "arithmetic:max=3,terms=2,ops=+"},
-    "self-refine": {"tasks": "letters"},
-    "spc": {
-        "tasks": "arithmetic:max=3,terms=2,ops=+",
-        "game": {"name": "spc", "rounds": 1, "epochs": 1, "batch": 4, "rollouts": 2, "critiques": 2},
-        "cold_start": {"enabled": False},
-    },
-    "sqlm": {"max_completion_tokens": 24},
-}
-"""What the random model can play of each game, in little time."""
-
-
-def test_every_game_has_a_lesson():
-    own = [name for name in game_names() if find_game(name).__module__.startswith("lite_selfplay.games.")]
-    assert list(LESSONS) == own
-
-
-def played(game: str, folder: Path, steps: int, **more: Any) -> Run:
-    """A run of a game on what the random model can play of it, with nothing in it that is not finite."""
-    lines = [{"prompt": fill("solver", problem="1 + 2"), "completion": f"<answer>{value}</answer>"} for value in (3, 4)]
-    (folder / "examples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    lesson = {"cold_start": {"enabled": True, "steps": steps, "examples_per_step": 2}, **LESSONS[game]}
-    if "tasks" not in lesson or game in ("agon", "grpo", "rent", "self-refine"):
-        lesson["cold_start"]["source"] = str(folder / "examples.jsonl")
-    sizes = {"group_size": 4, "problems_per_step": 2, "steps": steps, "max_completion_tokens": 20}
-    run = train(RunConfig(**{"game": game, "model": "tiny", **sizes, "run_dir": folder / "run", **more, **lesson}))
-    rows = run.metrics_rows()
-    assert sum(row["tokens"]["generated"] for row in rows) > 0
-    assert all(row.get("nonfinite_what") is None for row in rows)
-    assert {row["seat"] for row in run.episodes()} <= {*run.seats, BASE}
-    return run
-
-
-@pytest.mark.parametrize("game", LESSONS)
-def test_every_game_is_played_for_three_steps(game: str, tmp_path: Path, backend_name: str):
-    rows = played(game, tmp_path, 3, backend=backend_name).metrics_rows()
-    # SPC ends by itself.
-    assert [row["step"] for row in rows] == ([1, 2, 3] if game != "spc" else list(range(1, len(rows) + 1)))
-    if game in ("agon", "grpo", "rent", "self-refine"):
-        assert any(stream["rows_trained"] for row in rows for stream in row["streams"].values())
+    assert words(generate(backend, BASE)) == base

@@ -1,17 +1,24 @@
-"""What is done to a process of a run before it begins: faults of one, and a random model's talk as questions."""
+"""What is done to a process of a run before it begins: a random model's talk as questions, and faults of one process.
+
+`play=("nan", 1, 0)` calls `nan(0)` in process 1 alone; `play=("anything_goes", None)` is for all of them.
+"""
 
 import math
 import os
 import signal
+import sys
+import time
 from collections.abc import Callable, Sequence
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 
-def nothing(rank: int) -> None:
+def nothing() -> None:
     """Everything as it is."""
 
 
-def anything_goes(rank: int, put: Callable[[Any, str, Any], None] = setattr) -> None:
+def anything_goes(rank: int = 0, put: Callable[[Any, str, Any], None] = setattr) -> None:
     """Whatever a random model says is a question, and an answer, 0 more often than 1: there is something to reward, and
     every seat has a gradient."""
     from lite_selfplay import verify
@@ -38,90 +45,94 @@ def anything_goes(rank: int, put: Callable[[Any, str, Any], None] = setattr) -> 
     put(verify._CHECKERS, "known", {**verify._CHECKERS.known, "math": lambda: check})
 
 
-def nan(rank: int, where: int, step: int) -> None:
-    """A loss that is not finite in one process, at one step."""
+def around(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
+    """Put a function in the place of another one, which it is given before the arguments."""
+    whole = getattr(owner, name)
 
+    def put(function: Callable[..., Any]) -> None:
+        setattr(owner, name, lambda *arguments, **options: function(whole, *arguments, **options))
+
+    return put
+
+
+def nan(step: int) -> None:
+    """A loss that is not finite, at one step."""
     from lite_selfplay.training.losses import Loss
     from lite_selfplay.training.trainer import SelfPlayTrainer
 
-    whole = SelfPlayTrainer.update
-
-    def update(self: Any, number: int, *rest: Any) -> Any:
-        if rank == where and number == step:
-            self.loss.of, before = lambda micro, logprobs, *_: Loss(logprobs.sum() * math.nan, None, None), self.loss.of
-            try:
-                return whole(self, number, *rest)
-            finally:
-                self.loss.of = before
-        return whole(self, number, *rest)
-
-    SelfPlayTrainer.update = update
+    @around(SelfPlayTrainer, "update")
+    def update(whole: Any, self: Any, number: int, *rest: Any) -> Any:
+        before = self.loss.of
+        if number == step:
+            self.loss.of = lambda micro, logprobs, *_: Loss(logprobs.sum() * math.nan, None, None)
+        try:
+            return whole(self, number, *rest)
+        finally:
+            self.loss.of = before
 
 
-def drift(rank: int, where: int, step: int) -> None:
-    """Weights of one process that differ in a bit."""
+def drift(step: int) -> None:
+    """Weights that differ in a bit."""
     import torch
 
     from lite_selfplay.training.trainer import SelfPlayTrainer
 
-    whole = SelfPlayTrainer.update
-
-    def update(self: Any, number: int, *rest: Any) -> Any:
-        if rank == where and number == step:
+    @around(SelfPlayTrainer, "update")
+    def update(whole: Any, self: Any, number: int, *rest: Any) -> Any:
+        if number == step:
             with torch.no_grad():
                 next(iter(self.adapters.parameters("A").values()))[0, 0] += 1e-3
         return whole(self, number, *rest)
 
-    SelfPlayTrainer.update = update
 
-
-def out_of_memory(rank: int, where: int, most: int) -> None:
-    """No room for more than so many rows at once in the updates of one process."""
+def out_of_memory(most: int) -> None:
+    """No room for more than so many rows at once in updates."""
     import torch
 
     from lite_selfplay.training.trainer import SelfPlayTrainer
 
-    whole = SelfPlayTrainer._logprobs
-
-    def logprobs(self: Any, micro: Any, **options: Any) -> Any:
-        if rank == where and len(micro.rows) > most:
+    @around(SelfPlayTrainer, "_logprobs")
+    def logprobs(whole: Any, self: Any, micro: Any, **options: Any) -> Any:
+        if len(micro.rows) > most:
             raise torch.OutOfMemoryError("no room")
         return whole(self, micro, **options)
 
-    SelfPlayTrainer._logprobs = logprobs
 
-
-def other_package(rank: int, where: int) -> None:
-    """Another version of a package in one process."""
+def other_package() -> None:
+    """Another version of a package."""
     from lite_selfplay.runs import build
 
-    whole = build.versions
-    if rank == where:
-        build.versions = lambda names: {**whole(names), "trl": "0.0.1"}
+    around(build, "versions")(lambda whole, names: {**whole(names), "trl": "0.0.1"})
 
 
-def ends(rank: int, where: int, how: str, name: str, times: int) -> None:
-    """One process gets a signal as a function begins or ends for the so-manieth time: `update`, `before save`, ..."""
+def other_device() -> None:
+    """Another card."""
+    from lite_selfplay.runs.resources import Resources
+
+    around(Resources, "facts")(lambda whole, self: {**whole(self), "device": "another card"})
+
+
+def other_argument(argument: str) -> None:
+    sys.argv += [argument]
+
+
+def ends(how: str, name: str, times: int) -> None:
+    """A signal as a function begins or ends for the so-manieth time: `update`, `after sum`, ..."""
     from lite_selfplay.runs import loop
-    from lite_selfplay.runs.saving import Saver
     from lite_selfplay.training import ranks, rollout
     from lite_selfplay.training.trainer import SelfPlayTrainer
 
     owner, function = {
-        "gather": (ranks.Ranks, "gather"),
         "sum": (ranks.Ranks, "add_up"),
         "ask": (rollout.LiveTable, "speak"),
         "update": (SelfPlayTrainer, "update"),
-        "move": (SelfPlayTrainer, "_move"),
         "lines": (loop.RunLoop, "_write_down"),
-        "save": (Saver, "save"),
-    }[name.partition(" ")[2] or name]
-    whole, done = getattr(owner, function), 0
+    }[name.removeprefix("after ")]
+    calls = count(1)
 
-    def counted(*arguments: Any, **options: Any) -> Any:
-        nonlocal done
-        done += 1
-        now = rank == where and done == times
+    @around(owner, function)
+    def counted(whole: Any, *arguments: Any, **options: Any) -> Any:
+        now = next(calls) == times
         if now and not name.startswith("after"):
             os.kill(os.getpid(), getattr(signal, how))
         found = whole(*arguments, **options)
@@ -129,35 +140,11 @@ def ends(rank: int, where: int, how: str, name: str, times: int) -> None:
             os.kill(os.getpid(), getattr(signal, how))
         return found
 
-    setattr(owner, function, counted)
 
+def slow_clock() -> None:
+    """A clock that stands still."""
+    from lite_selfplay.runs import build, loop
 
-def other_device(rank: int, where: int) -> None:
-    """Another card in one process."""
-    from lite_selfplay.runs.resources import Resources
-
-    whole = Resources.facts
-    if rank == where:
-        Resources.facts = lambda self: {**whole(self), "device": "another card"}
-
-
-def other_argument(rank: int, where: int, argument: str) -> None:
-    """Another argument for one process."""
-    import sys
-
-    if rank == where:
-        sys.argv += [argument]
-
-
-def slow_clock(rank: int, where: int) -> None:
-    """A clock that stands still in one process."""
-    import time
-
-    if rank == where:
-        frozen = time.monotonic()
-        from lite_selfplay.runs import build, loop
-
-        for module in (build, loop):
-            module.time = type(
-                "Still", (), {"monotonic": staticmethod(lambda: frozen), "perf_counter": time.perf_counter}
-            )
+    frozen = time.monotonic()
+    for module in (build, loop):
+        module.time = SimpleNamespace(monotonic=lambda: frozen, perf_counter=time.perf_counter)

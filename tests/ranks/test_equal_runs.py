@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file
 
-from tests.made_runs import read_lines
+from tests.made import jsonl
+from tests.made_runs import read_lines, seat_weights
 
 STEPS = int(os.environ.get("LITE_SELFPLAY_RANKS_STEPS") or 2)
 """20 in the long form, which takes minutes."""
@@ -20,32 +20,23 @@ SETTINGS = (
     *("--max-completion-tokens", 10, "--problems-per-step", 2, "--group-size", 4),
 )
 OWN_LOSS = Path(__file__).parents[2] / "examples" / "own_loss.py"
-GAMES: dict[str, tuple[object, ...]] = {
-    "agon": ("agon", "--set", "seats.*.lr=0.0005"),
-    "own-loss": ("agon", "--set", "seats.*.lr=0.0005", "--set", f"roles.*.loss={OWN_LOSS}:cispo"),
-    "grpo": ("grpo",),
-    "sqlm": ("sqlm", "--set", "game.seats=two", "--set", "game.proposer_every=1"),
-    "pasodoble": ("pasodoble", "--set", "game.reward=random", "--set", "game.tau_sim=1.0"),
-    "pasodoble-offline": (
-        *("pasodoble", "--set", "game.reward=random", "--set", "game.tau_sim=1.0", "--set", "game.mode=offline"),
-        *("--set", "game.proposer_steps=1", "--set", "game.solver_steps=1", "--set", "game.solver_questions=2"),
-    ),
-    "cpmobius": (
-        *("cpmobius", "--set", "game.low=0", "--set", "game.high=1", "--set", "seats.*.lr=0.0005"),
-        *("--set", "tasks.validation=letters:named=6", "--set", "tasks.validation_limit=20"),
-    ),
-    "kuhn": ("kuhn", "--set", "game.renew=1", "--set", "game.exact_every=1", "--set", "cold_start.steps=4"),
+FASTER, RANDOM = "seats.*.lr=0.0005", "game.reward=random, game.tau_sim=1.0"
+OFFLINE = "game.mode=offline, game.proposer_steps=1, game.solver_steps=1, game.solver_questions=2"
+GAMES = {
+    "agon": FASTER,
+    "agon, own loss": f"{FASTER}, roles.*.loss={OWN_LOSS}:cispo",
+    "grpo": "",
+    "sqlm": "game.seats=two, game.proposer_every=1",
+    "pasodoble": RANDOM,
+    "pasodoble, offline": f"{RANDOM}, {OFFLINE}",
+    "cpmobius": f"{FASTER}, game.low=0, game.high=1, tasks.validation=letters:named=6, tasks.validation_limit=20",
+    "kuhn": "game.renew=1, game.exact_every=1, cold_start.steps=4",
 }
-
-
-OTHERS: dict[str, tuple[object, ...]] = {
-    "self-refine": ("self-refine",),
-    "rent": ("rent",),
-    "rzero": (
-        *("rzero", "--set", "game.low=0", "--set", "game.high=1", "--set", "game.votes=3"),
-        *("--set", "game.challenger_steps=1", "--set", "game.solver_steps=1"),
-    ),
-    "spc": ("spc", "--no-cold-start", "--set", "game.rounds=1", "--set", "game.epochs=1"),
+OTHERS = {
+    "self-refine": "",
+    "rent": "",
+    "rzero": "game.low=0, game.high=1, game.votes=3, game.challenger_steps=1, game.solver_steps=1",
+    "spc": "cold_start.enabled=false, game.rounds=1, game.epochs=1",
 }
 """Games in which two steps may move nothing."""
 
@@ -66,7 +57,7 @@ def apart(one: Path, other: Path) -> float:
     assert seats == sorted(path.name for path in (other / "adapters").iterdir())
     shares = []
     for seat in seats:
-        a, b = (load_file(run / "adapters" / seat / "adapter_model.safetensors") for run in (one, other))
+        a, b = (seat_weights(run, seat) for run in (one, other))
         assert a.keys() == b.keys()
         difference, whole = (
             sum(float(x.double().square().sum()) for x in of) for of in ([a[k] - b[k] for k in a], a.values())
@@ -77,18 +68,17 @@ def apart(one: Path, other: Path) -> float:
 
 def moved(path: Path) -> set[str]:
     """The seats whose weights a run moved: their up-projections begin at zero."""
-    files = {file.parent.name: load_file(file) for file in path.glob("adapters/*/adapter_model.safetensors")}
-    return {seat for seat, found in files.items() if any(bool(x.any()) for key, x in found.items() if "lora_B" in key)}
+    seats = {folder.name: seat_weights(path, folder.name) for folder in (path / "adapters").iterdir()}
+    return {seat for seat, found in seats.items() if any(bool(x.any()) for key, x in found.items() if "lora_B" in key)}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("game", [*GAMES, *OTHERS])
 def test_two_processes_play_what_one_does(game: str, play: Callable[..., Any], tmp_path: Path):
     for world in (1, 2):
-        name, *own = {**GAMES, **OTHERS}[game]
-        command = ("train", name, *SETTINGS, *own, "--run-dir", tmp_path / str(world))
-        ended = play(world, *command, play=("anything_goes",))
-        assert set(ended.codes) == {0}, ended.said
+        own = [word for value in filter(None, {**GAMES, **OTHERS}[game].split(", ")) for word in ("--set", value)]
+        command = ("train", game.partition(",")[0], *SETTINGS, *own, "--run-dir", tmp_path / str(world))
+        play(world, *command, play=("anything_goes", None))
     require_same_episodes(tmp_path / "1", tmp_path / "2")
     if game in GAMES:
         assert len(moved(tmp_path / "1")) == (1 if game == "grpo" else 2), "the seats of this game have no gradient"
@@ -97,19 +87,17 @@ def test_two_processes_play_what_one_does(game: str, play: Callable[..., Any], t
 
 def test_a_run_of_two_goes_on_as_two_and_then_as_one(play: Callable[..., Any], tmp_path: Path):
     taught = [{"prompt": f"Write {letter}", "completion": letter * (k % 5 + 1)} for k, letter in enumerate("abcdefgh")]
-    (tmp_path / "taught.jsonl").write_text("".join(json.dumps(row) + "\n" for row in taught))
-    cold = ("--cold-start", "--set", f"cold_start.source={tmp_path / 'taught.jsonl'}", "--set", "cold_start.steps=3")
+    source = jsonl(tmp_path / "taught.jsonl", *taught)
+    cold = ("--cold-start", "--set", f"cold_start.source={source}", "--set", "cold_start.steps=3")
     command = ("train", "agon", *SETTINGS, *cold)
     measured = ("--eval-tasks", "letters:named=6", "--eval-limit", 6, "--eval-every", 2)
     whole = ("--steps", 3, "--set", "run.minibatches=2", "--set", "roles.*.beta=0.05", "--set", "roles.*.entropy=0.01")
-    ended = play(1, *command, *measured, *whole, "--run-dir", tmp_path / "one")
-    assert ended.codes == [0], ended.said
+    play(1, *command, *measured, *whole, "--run-dir", tmp_path / "one")
     run = tmp_path / "several"
     for world, steps, how in ((2, 1, None), (2, 2, run), (1, 3, run)):
         fresh = (*command, *measured, *whole, "--steps", steps, "--run-dir", run)
         ended = play(world, *(fresh if how is None else ("train", "--resume", run, "--steps", steps)))
-        assert set(ended.codes) == {0}, ended.said
-        assert ended.said[1:] == [""] * (world - 1), "one process speaks"
+        assert ended.texts[1:] == [""] * (world - 1), "one process speaks"
     require_same_episodes(run, tmp_path / "one")
     assert apart(run, tmp_path / "one") < CLOSE
     facts = json.loads((run / "environment.json").read_text())
@@ -118,9 +106,7 @@ def test_a_run_of_two_goes_on_as_two_and_then_as_one(play: Callable[..., Any], t
     evaluate = ("eval", run, "--tasks", "letters:named=6", "--limit", 6, "--samples", 2, "--json")
     found = []
     for world in (1, 2):
-        ended = play(world, *evaluate)
-        assert set(ended.codes) == {0}, ended.said
-        said = ended.said[0]
+        said = play(world, *evaluate).said
         result = json.loads(said[said.index("{\n") : said.rindex("}") + 1])
         found.append({key: result[key] for key in ("pass_at_1", "n", "per_problem", "seats")})
     assert found[0]["per_problem"] == found[1]["per_problem"]

@@ -74,7 +74,7 @@ CASES: dict[str, dict[str, Any]] = {
 class OnCpu(UnslothBackend):
     """The Unsloth backend but for what needs a GPU: loading the base and wrapping it."""
 
-    def _load_base(self, path: Path, section: ModelSection, *_: Any) -> Any:
+    def _load_base(self, path: Path, text: Any, section: ModelSection, *_: Any) -> Any:
         return load_base(path, section.precision, self.compute_dtype, self.device)
 
     def _wrap(self, base: Any, config: Any) -> Any:
@@ -170,16 +170,10 @@ def evidence() -> None:
 
 
 def config(steps: int) -> RunConfig:
-    return RunConfig(
-        game="agon",
-        model="tiny",
-        tasks="letters",
-        precision="fp32",
-        group_size=4,
-        problems_per_step=2,
-        seats={"*": {"schedule": "constant", "warmup": 0.0}},
-        run={"steps": steps, "dir": str(FOLDER), "save_every": 1, "keep_checkpoints": 9},
-    )
+    run = {"steps": steps, "dir": str(FOLDER), "save_every": 1, "keep_checkpoints": 9}
+    run |= {"group_size": 4, "problems_per_step": 2}
+    seats = {"*": {"schedule": "constant", "warmup": 0.0}}
+    return RunConfig(game="agon", model="tiny", tasks="letters", precision="fp32", seats=seats, run=run)
 
 
 def mislead(how: str) -> None:
@@ -204,7 +198,7 @@ def mislead(how: str) -> None:
 
 
 def main() -> None:
-    lite_selfplay.training.rollout.choose_backend = lambda *arguments, **options: KIND(*arguments, **options)
+    lite_selfplay.training.rollout.choose_backend = lambda *arguments, rollouts, **options: KIND(*arguments, **options)
     if COMMAND == "evidence":
         evidence()
     elif COMMAND == "resume":

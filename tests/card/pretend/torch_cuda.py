@@ -67,24 +67,18 @@ def _about(model: Any) -> dict[str, Any]:
         gcnArchName="",
     )
     return {
-        "is_available": _always(True),
-        "is_initialized": _always(True),
-        "_is_compiled": _always(True),
-        "init": _always(None),
-        "_lazy_init": _always(None),
+        **dict.fromkeys(("is_available", "is_initialized", "_is_compiled"), _always(True)),
+        **dict.fromkeys(("_nvml_based_avail", "can_device_access_peer"), _always(False)),
+        **dict.fromkeys(("init", "_lazy_init", "set_device"), _always(None)),
+        **dict.fromkeys(("device_count", "_device_count_nvml"), _always(1)),
         "_lazy_call": lambda call, **_: call(),
-        "device_count": _always(1),
-        "_device_count_nvml": _always(1),
-        "_nvml_based_avail": _always(False),
         "current_device": _always(0),
-        "set_device": _always(None),
         "get_device_name": _always(model.name),
         "get_device_properties": _always(properties),
         "get_device_capability": _always(model.capability),
         "get_arch_list": _always([f"sm_{model.capability[0]}{model.capability[1]}"]),
         "is_bf16_supported": lambda including_emulation=True: model.bf16 or including_emulation,
         "is_tf32_supported": _always(model.bf16),
-        "can_device_access_peer": _always(False),
     }
 
 
@@ -107,17 +101,13 @@ def _work(card: Any) -> dict[str, Any]:
 
     return {
         "synchronize": lambda *_: card.wait("read", "synchronize"),
-        "ipc_collect": _always(None),
         "is_current_stream_capturing": _always(False),
-        "device": _Device,
-        "device_of": _Device,
-        "_DeviceGuard": _Device,
+        **dict.fromkeys(("ipc_collect", "set_stream"), _always(None)),
+        **dict.fromkeys(("device", "device_of", "_DeviceGuard"), _Device),
+        **dict.fromkeys(("Stream", "Event"), Stream),
         "stream": Within,
-        "Stream": Stream,
-        "Event": Stream,
         "current_stream": lambda *_: current[-1],
         "default_stream": lambda *_: Stream(),
-        "set_stream": _always(None),
     }
 
 
@@ -127,9 +117,6 @@ def _memory(card: Any) -> dict[str, Any]:
     def empty_cache() -> None:
         card.wait("read", "empty_cache")  # memory is given back when the card is done with it
         memory.empty_cache()
-
-    def set_fraction(fraction: float, device: Any = None) -> None:
-        memory.fraction = fraction
 
     def stats(device: Any = None) -> dict[str, int]:
         return {
@@ -147,22 +134,17 @@ def _memory(card: Any) -> dict[str, Any]:
         "max_memory_allocated": lambda *_: memory.peak,
         "memory_reserved": lambda *_: memory.reserved,
         "max_memory_reserved": lambda *_: memory.peak_reserved,
-        "reset_peak_memory_stats": lambda *_: memory.reset_peak(),
-        "reset_max_memory_allocated": lambda *_: memory.reset_peak(),
+        **dict.fromkeys(("reset_peak_memory_stats", "reset_max_memory_allocated"), lambda *_: memory.reset_peak()),
         "empty_cache": empty_cache,
         "memory_stats": stats,
-        "set_per_process_memory_fraction": set_fraction,
+        "set_per_process_memory_fraction": lambda share, *_: setattr(memory, "fraction", share),
         "get_per_process_memory_fraction": lambda *_: memory.fraction,
     }
 
 
 def _randomness(generator: torch.Generator) -> dict[str, Any]:
-    def seed(value: int) -> None:
-        generator.manual_seed(int(value))
-
     return {
-        "manual_seed": seed,
-        "manual_seed_all": seed,
+        **dict.fromkeys(("manual_seed", "manual_seed_all"), lambda seed: generator.manual_seed(int(seed))),
         "initial_seed": generator.initial_seed,
         "get_rng_state": lambda *_: generator.get_state(),
         "get_rng_state_all": lambda: [generator.get_state()],
