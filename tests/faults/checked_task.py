@@ -1,18 +1,24 @@
-"""`letters`, with answers that are checked for seconds, in the processes that math answers are checked in."""
+"""`letters`, with answers that are checked for seconds, in processes such as those of reasoning-gym's scorers.
 
+As a program it is such a process.
+"""
+
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.extras.gym import WorkerPool
+from lite_selfplay.extras.gym.scoring import run
 from lite_selfplay.tasks import Task
 from lite_selfplay.tasks.procedural import Procedural, letters
 from lite_selfplay.verify import AnswerFormat, Checking, register_checker
 from lite_selfplay.verify.choice import check_letters
 
 KIND = "slow letters"
-LONG = r"\int_0^1 x^{2} \cos(x) dx"
-"""Its value takes computer algebra two seconds of the processor at first."""
+SECONDS = 2.0
+"""Of the processor, that an answer is checked for."""
 
 
 def check_slowly(
@@ -20,9 +26,11 @@ def check_slowly(
 ) -> list[Verdict]:
     """Right is what `letters` calls right, and what the processes then say the same of."""
     found = check_letters(pairs, expected, checking)
-    answers = [LONG.replace("x", "t") if verdict.correct else LONG.replace("2", "3") for verdict in found]
-    workers = checking.kept(KIND, lambda: WorkerPool(checking.workers, checking.deadline, poll=checking.poll))
-    outcomes = workers.ask([{"references": [[LONG]], "answer": answer} for answer in answers])
+    command = [sys.executable, __file__, str(checking.deadline), "4096"]
+    pool = checking.kept(
+        KIND, lambda: WorkerPool(checking.workers, checking.deadline, command=command, poll=checking.poll)
+    )
+    outcomes = pool.ask([{"answer": "same" if verdict.correct else "other"} for verdict in found])
     return [
         replace(verdict, correct=outcome == "same", score=float(outcome == "same"), reason=outcome)
         for verdict, outcome in zip(found, outcomes, strict=True)
@@ -38,3 +46,14 @@ def slow_letters(seed: int, held_out: bool) -> Task:
         return replace(plain.problems[index], kind=KIND)
 
     return Task("slow letters", Procedural("slow letters", 1000, held_out, make), 8, procedural=True)
+
+
+def reply_to(question: dict[str, str]) -> dict[str, str]:
+    until = time.process_time() + SECONDS
+    while time.process_time() < until:
+        pass
+    return {"outcome": question["answer"]}
+
+
+if __name__ == "__main__":
+    run(lambda: reply_to)

@@ -110,7 +110,10 @@ def test_a_date_that_jumps_by_years_changes_nothing(lab: Any):
 
 
 def descendants(pid: int) -> list[int]:
-    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    try:
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (ProcessLookupError, FileNotFoundError):  # it has ended meanwhile
+        return []
     return [*children, *(further for child in children for further in descendants(child))]
 
 
@@ -119,7 +122,7 @@ def checked_run(lab: Any, run: Path) -> Any:
     return lab.start(
         *("train", "grpo", "--model", "tiny", "--tasks", f"{CHECKED}:slow_letters", "--precision", "fp32"),
         *("--steps", 2, "--group-size", 4, "--problems-per-step", 1, "--max-completion-tokens", 8, "--save-every", 1),
-        *("--set", "run.verify_timeout_s=50", "--run-dir", run),
+        *("--set", "run.verify_timeout_s=50", "--run-dir", run, "--seed", 1),
         watched=run,
     )
 
