@@ -18,6 +18,7 @@ from lite_selfplay.models.memory import CARDS
 
 AGON = ("train", "agon", "--model", "tiny", "--tasks", "letters")
 SMALL = ("--steps", "2", "--group-size", "2", "--problems-per-step", "1")
+REWARD = "def mine(completions):\n    return [0.0] * len(completions)\n"
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,7 @@ def refused(here: Path, call: Callable[..., Any]) -> Callable[..., str]:
         before = everything(here)
         ended = call(*arguments)
         assert ended.code == 2, ended
+        assert ended.out == "" or arguments[0] == "train"  # which has told how far it came
         assert ended.err.startswith("error: ")
         assert ended.err.count("\n") == 1
         assert "Traceback" not in ended.err
@@ -65,11 +67,14 @@ def steps(run: Path) -> list[int]:
 
 # Wrong requests
 
+RESUME = ("--resume", "run", "--steps", "3")
+BESIDE = "only --steps, --reward and --rollouts go with it, not"
+EVAL = ("eval", "tiny", "--tasks", "letters:named=6")
+PLAN = ("plan", "--model", "tiny", "--tasks")
+
 
 @pytest.mark.parametrize("command", [("reproduce", "agon-table3"), ("chat", "runs/a"), ("export", "runs/a")])
-def test_what_runs_in_one_process_refuses_to_be_one_of_several(
-    refused: Callable[..., str], command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-):
+def test_what_runs_in_one_process_refuses_to_be_one_of_several(refused, command, monkeypatch):
     places = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     for name, value in {**places, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
         monkeypatch.setenv(name, value)
@@ -81,8 +86,10 @@ def test_what_runs_in_one_process_refuses_to_be_one_of_several(
     [
         (("train", "agonn", *AGON[2:]), "unknown game 'agonn': did you mean agon?"),
         (("train", "agon", "--model", "Qwen3-0.6", "--tasks", "letters"), "unknown model 'Qwen3-0.6': did you mean"),
-        (("train", "agon", "--model", "tiny", "--tasks", "lettres"), "unknown task 'lettres': did you mean letters"),
-        (("train", "agon", "--model", "tiny", "--tasks", "none.jsonl"), "no task file at none.jsonl"),
+        ((*AGON[:4], "--tasks", "lettres"), "unknown task 'lettres': did you mean letters"),
+        ((*AGON[:4], "--tasks", "none.jsonl"), "no task file at none.jsonl"),
+        ((*AGON[:4], "--tasks", "cut.jsonl"), "cut.jsonl, line 3: not JSON"),
+        ((*AGON[:4], "--tasks", "open.jsonl"), "agon needs an answer to every problem; b has none"),
         (("train", "agon", "--tasks", "letters"), "no model given: try"),
         (("train",), "no game given: try"),
         (("train", "agon", "--preset", "dmeo"), "did you mean demo?"),
@@ -93,8 +100,24 @@ def test_what_runs_in_one_process_refuses_to_be_one_of_several(
         ((*AGON, "--reward", "none.py:mine"), "--reward: no file at none.py"),
         ((*AGON, "--dry-run", "--model", "no/base"), "no/base is neither a local folder nor, whole, in the hub's"),
         ((*AGON, "--dry-run", "--reward", "none.py:mine"), "--reward: no file at none.py"),
+        # What only the model can tell leaves no run folder either.
+        (
+            (*AGON, "--backend", "unsloth"),
+            "the Unsloth backend cannot work here: it needs a CUDA card, and torch finds",
+        ),
+        ((*AGON, "--set", "model.thinking=on"), "thinking is on, but the model's chat template knows no thinking"),
         (("train", "--resume", "none"), "none is not a run folder: it has no config.yaml"),
+        (("train", "--seed", "0", *RESUME), f"{BESIDE} seed\n"),
+        (("train", "--group-size", "4", *RESUME), f"{BESIDE} group-size\n"),
+        (("train", "--set", "run.seed=1", *RESUME), f"{BESIDE} set\n"),
+        (("train", "--config", "config.yaml", *RESUME), f"{BESIDE} config\n"),
+        (("train", "--dry-run", *RESUME), f"{BESIDE} dry-run\n"),
+        (("train", "agon", *RESUME), f"{BESIDE} game\n"),
         (("report", "none"), "none is not a run folder"),
+        (("report", "none", "--json"), "none is not a run folder"),
+        (("list", "runs", "none", "--json"), "cannot read none"),
+        (("config", "keys", "none", "--json"), "unknown section 'none'"),
+        (("config", "show", "none.yaml", "--json"), "no configuration file at none.yaml"),
         (("config", "validate", "none.yaml"), "no configuration file at none.yaml"),
         (("config", "init", "agonn"), "unknown game 'agonn'"),
         (("config", "init", "--out", "none/config.yaml"), "cannot write none/config.yaml: No such file"),
@@ -103,51 +126,33 @@ def test_what_runs_in_one_process_refuses_to_be_one_of_several(
         (("train", "--config", "bad.yaml"), "unknown seat 'C'"),
         (("config", "validate", "bad.yaml"), "unknown seat 'C'"),
         (("config", "show", "mine"), "mine, line 2: not YAML"),
+        (
+            (*EVAL, "--k", "1,many"),
+            "k.1: input should be a valid integer, unable to parse string as an integer, got 'm",
+        ),
+        ((*EVAL, "--suite", "spc"), "an evaluation takes --tasks, or --suite in its place"),
+        (("eval", "tiny", "--suite", "cpmobious"), "unknown suite 'cpmobious': did you mean cpmobius"),
+        ((*EVAL, "--limit", "0"), "limit: input should be greater than or equal to 1, got 0"),
+        ((*EVAL, "--data-dir", "none"), "no folder of data at none"),
+        (("plan", "--model", "tiny", "--gpu", "t5"), "t4"),
+        (("plan", "--model", "Qwen3-5B"), "Qwen3-4B"),
+        (("plan", "--model", "tiny", "--game", "agno"), "agon"),
+        ((*PLAN, "arithmetic", "--reward", "none.py:f"), "no file at none.py"),
+        ((*PLAN, "said.jsonl", "--reward", "mine.py:mine"), "no problem with an answer"),
+        (("chat", "nowhere"), "unknown model"),
+        (("chat", "RUN", "--seat", "base,A@9"), "unknown seat 'A@9'"),
+        (("chat", "RUN", "--precision", "5bit"), "precision"),
+        (("export", "RUN"), "has the seats A, B: say which one, after the run"),
     ],
 )
-def test_a_wrong_request_is_refused_in_a_sentence(refused, here, arguments, sentence):
+def test_a_wrong_request_is_refused_in_a_sentence(refused, here, run, arguments, sentence):
     (here / "mine").write_text("game: agon\n- a\n")
+    (here / "mine.py").write_text(REWARD)
     (here / "bad.yaml").write_text("game: agon\nmodel: tiny\ntasks: letters\nseats: {C: {lr: 1}}\n")
-    assert sentence in refused(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        (("--backend", "unsloth"), "the Unsloth backend cannot work here: it needs a CUDA card, and torch finds none"),
-        (("--set", "model.thinking=on"), "thinking is on, but the model's chat template knows no thinking"),
-    ],
-)
-def test_what_only_the_model_can_tell_leaves_no_run_folder_either(refused, flags, sentence):
-    assert sentence in refused(*AGON, "--run-dir", "run", *flags)
-
-
-@pytest.mark.parametrize(
-    ("line", "sentence"),
-    [
-        ('\n{"problem": "1 + 2?", "answer": \n', "sums.jsonl, line 3: not JSON"),
-        ('{"problem": "1 + 2?", "id": "b"}\n', "agon needs an answer to every problem; b has none"),
-    ],
-)
-def test_problems_that_cannot_be_trained_on(refused, here, line, sentence):
-    (here / "sums.jsonl").write_text('{"problem": "1 + 1?", "answer": "2"}\n' + line)
-    assert sentence in refused(*AGON[:4], "--tasks", "sums.jsonl")
-
-
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [
-        (("--seed", "0"), "seed"),
-        (("--group-size", "4"), "group-size"),
-        (("--set", "run.seed=1"), "set"),
-        (("--config", "config.yaml"), "config"),
-        (("--dry-run",), "dry-run"),
-        (("agon",), "game"),
-    ],
-)
-def test_resume_takes_no_flag_beside_steps(refused, flags, named):
-    said = refused("train", *flags, "--resume", "run", "--steps", "3")
-    assert f"only --steps, --reward and --rollouts go with it, not {named}\n" in said
+    (here / "said.jsonl").write_text('{"problem": "Say something."}\n')
+    for name, line in (("cut", '\n{"problem": "1 + 2?", "answer": \n'), ("open", '{"problem": "2?", "id": "b"}\n')):
+        (here / f"{name}.jsonl").write_text('{"problem": "1 + 1?", "answer": "2"}\n' + line)
+    assert sentence in refused(*(str(run) if word == "RUN" else word for word in arguments))
 
 
 @pytest.mark.parametrize(
@@ -216,7 +221,7 @@ def test_a_dry_run_says_what_would_happen_and_makes_nothing(call, here):
     assert "tasks: letters, 10,000 problems, 4 a step" in ended.out
     assert not everything(here)
     (here / "sums.jsonl").write_text('{"problem": "1 + 1?"}\n')
-    (here / "mine.py").write_text("def mine(completions):\n    return [0.0] * len(completions)\n")
+    (here / "mine.py").write_text(REWARD)
     assert call(*AGON[:4], "--tasks", "sums.jsonl", "--reward", "mine.py:mine", "--dry-run").code == 0
 
 

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 TINY = ("eval", "tiny", "--tasks", "letters:named=6")
 
 
@@ -107,27 +105,3 @@ def test_every_flag_arrives(call: Callable[..., Any], tmp_path: Path):
     assert result["tasks"] == "sums"
     assert result["tokens_final_mean"] <= 7
     assert [path.name for path in tmp_path.iterdir()] == ["sums.jsonl"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (
-            (*TINY, "--k", "1,many"),
-            "k.1: input should be a valid integer, unable to parse string as an integer, got 'many'",
-        ),
-        ((*TINY, "--suite", "spc"), "an evaluation takes --tasks, or --suite in its place"),
-        (("eval", "tiny", "--suite", "cpmobious"), "unknown suite 'cpmobious': did you mean cpmobius"),
-        ((*TINY, "--limit", "0"), "limit: input should be greater than or equal to 1, got 0"),
-        ((*TINY, "--data-dir", "none"), "no folder of data at none"),
-    ],
-)
-def test_a_wrong_request_is_refused_in_a_sentence(
-    call: Callable[..., Any], tmp_path: Path, arguments: tuple[str, ...], sentence: str
-):
-    ended = call(*arguments)
-    assert (ended.code, ended.out) == (2, "")
-    assert sentence in ended.err
-    assert ended.err.startswith("error: ")
-    assert ended.err.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []

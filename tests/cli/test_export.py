@@ -46,8 +46,3 @@ def test_an_export_that_is_another_model_ends_with_1(call, run, monkeypatch):
     assert code == 1
     assert "error: here is not the same model as seat A: mean |delta| 0.5 is more than" in err
     assert json.loads(Path("here/verification.json").read_text())["passed"] is False
-
-
-def test_a_wrong_request_ends_with_2(call, run):
-    code, _, err = call("export", run)
-    assert (code, "has the seats A, B: say which one, after the run" in err) == (2, True)

@@ -107,10 +107,3 @@ def test_every_command_that_prints_facts_is_among_them():
     with_json = {name for name, one in commands.items() if any("--json" in option.opts for option in one.params)}
     assert with_json == commands.keys() - WITHOUT
     assert all(any(command.startswith(name) for command in FACTS) for name in with_json - ELSEWHERE)
-
-
-@pytest.mark.parametrize("command", ["report none", "list runs none", "config show none.yaml", "config keys none"])
-def test_a_refused_request_prints_nothing_on_stdout(call: Callable[..., Any], command: str):
-    ended = call(*command.split(), "--json")
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith("error: ")

@@ -27,30 +27,6 @@ def test_numbers_for_a_machine(call):
     assert "dense weights" in json.loads(call("plan", "--model", "tiny", "--gpu", "cpu", "--json").out)["parts"]
 
 
-ASKED = ("--model", "tiny", "--tasks", "arithmetic", "--reward")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        # What is not known is named, with what is near.
-        (("--model", "tiny", "--gpu", "t5"), 2, "t4"),
-        (("--model", "Qwen3-5B"), 2, "Qwen3-4B"),
-        (("--model", "tiny", "--game", "agno"), 2, "agon"),
-        # Rewards that are not there, or fail, and problems without an answer to judge.
-        ((*ASKED, "nosuch.py:f"), 2, "no file at nosuch.py"),
-        ((*ASKED, "rewards.py:short"), 1, "returned 1 values for 10"),
-        ((*ASKED, "rewards.py:leaves"), 1, "SystemExit"),
-        ((*ASKED, "rewards.py:same", "--tasks", "open.jsonl"), 2, "no problem with an answer"),
-    ],
-)
-def test_what_is_refused(call, rewards, arguments, code, said):
-    rewards.with_name("open.jsonl").write_text('{"problem": "Say something."}\n')
-    ended = call("plan", *arguments)
-    assert (ended.code, ended.out) == (code, "")
-    assert said in ended.err
-
-
 def test_a_file_says_which_game_it_is_of_and_a_flag_has_the_last_word(call, tmp_path):
     (tmp_path / "mine.yaml").write_text("model: tiny\ngame: {name: grpo, budget: single}\n")
     seats = json.loads(call("plan", "--config", tmp_path / "mine.yaml", "--json").out)
@@ -124,3 +100,9 @@ def test_a_reward_before_any_training(call, rewards, function, says):
     lines = ended.out.splitlines()
     assert (ended.code, len(lines), lines[-1]) == (0, 13, says)
     assert lines[0].split() == ["problem", "completion", "reward", "checker", "text"]
+
+
+@pytest.mark.parametrize(("function", "said"), [("short", "returned 1 values for 10"), ("leaves", "SystemExit")])
+def test_a_reward_that_fails(call, rewards, function, said):
+    ended = call("plan", "--model", "tiny", "--tasks", "arithmetic", "--reward", f"{rewards}:{function}")
+    assert (ended.code, ended.out, said in ended.err) == (1, "", True)

@@ -10,14 +10,11 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.evaluation.suites import find_suite
 from lite_selfplay.extras.reproduce.conduct import require_fair
-from lite_selfplay.extras.reproduce.experiment import RATE, ArmSection, load_experiment
+from lite_selfplay.extras.reproduce.experiment import EXPERIMENTS, RATE, ArmSection, experiment_names, load_experiment
 from lite_selfplay.games import make_game
 from lite_selfplay.games.pasodoble.offline import OfflineSchedule
 
-SHIPPED = [
-    *("agon-code", "agon-figure7", "agon-table3", "agon-table7", "agon-table8", "all-games", "cpmobius-ablations"),
-    *("kuhn", "pasodoble-ablations", "spc-table1", "sqlm-table1", "sqlm-table3"),
-]
+BASE = {"model": "tiny", "tasks": {"train": "letters", "validation": "letters"}, "steps": 2}
 TINY: dict[str, Any] = {
     "about": "Two ways.",
     "source": "nowhere, table 1",
@@ -28,21 +25,19 @@ TINY: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("scale", ["full", "small", "tiny"])
-@pytest.mark.parametrize("name", SHIPPED)
-def test_a_shipped_experiment_is_whole_and_its_arms_cost_the_same(name: str, scale: str):
-    if scale == "small" and name in ("all-games", "kuhn", "spc-table1", "sqlm-table3"):
-        return  # two are small as they are; of two there is no run on two cores that could tell the arms apart
-    found = load_experiment(name, scale)
-    assert found.scale == scale
-    assert found.source
-    assert found.paper
-    require_fair(found)  # makes every arm's configuration
-    names = {task for evaluation in load_experiment(name).evaluations for task in evaluation.specs}
-    names |= {mean for e in load_experiment(name).evaluations if e.suite for mean in find_suite(e.suite).averages}
-    assert {task for arm in found.arms.values() for task in arm.paper} <= names  # no figure of a set that is not asked
-    if found.cold_start is not None:
-        assert found.cold_start_config(found.teaching(), 0, Path("run")).cold_start.enabled
+@pytest.mark.parametrize("name", experiment_names())
+def test_a_shipped_experiment_is_whole_and_its_arms_cost_the_same(name: str):
+    whole = load_experiment(name)
+    names = {task for evaluation in whole.evaluations for task in evaluation.specs}
+    names |= {mean for e in whole.evaluations if e.suite for mean in find_suite(e.suite).averages}
+    for scale in ("full", *yaml.safe_load(EXPERIMENTS.joinpath(f"{name}.yaml").read_text())["scales"]):
+        found = load_experiment(name, scale)
+        assert (found.scale, bool(found.source), bool(found.paper)) == (scale, True, True)
+        require_fair(found)  # makes every arm's configuration
+        figures = {task for arm in found.arms.values() for task in arm.paper}
+        assert figures <= names  # no figure of a set that is not asked
+        if found.cold_start is not None:
+            assert found.cold_start_config(found.teaching(), 0, Path("run")).cold_start.enabled
 
 
 def test_the_arms_of_agons_table_share_all_but_the_method():
@@ -98,12 +93,28 @@ def test_every_rate_of_a_search_is_tried_on_all_its_seeds(tmp_path: Path):
         ({"evaluations": [{"tasks": "letters", "limits": 3}]}, "evaluations.0.limits"),
         ({"evaluations": [{"tasks": "letters", "suite": "spc"}]}, "takes tasks, or a suite in their place"),
         ({"stepz": 3}, "stepz"),
+        (
+            {"arms": {"one": {"game": "grpo", "set": {"game.budget": "single"}}, "two": {"game": "agon"}}},
+            "do not have the same number of completions: one 4, two 8",
+        ),
+        (
+            {"arms": {"one": {"game": "grpo"}, "two": {"game": "agon", "set": {"minutes": 12}}}},
+            "one number of steps, and two has 12 minutes: leave out run.minutes",
+        ),
+        (
+            {"base": BASE, "arms": {"one": {"game": "cpmobius"}}},
+            "no arm draws from tasks.train, letters: leave it out",
+        ),
     ],
 )
-def test_what_is_no_experiment_is_said(tmp_path: Path, changes: dict[str, Any], sentence: str):
+def test_what_is_no_experiment_or_compares_what_cannot_be_compared_is_said(
+    tmp_path: Path, changes: dict[str, Any], sentence: str
+):
     with pytest.raises(ConfigError) as caught:
-        load_experiment(written(tmp_path, **changes))
+        require_fair(load_experiment(written(tmp_path, **changes)))
     assert sentence in str(caught.value)
+    drawing = {"one": {"game": "cpmobius"}, "two": {"game": "agon"}}
+    require_fair(load_experiment(written(tmp_path, base=BASE, arms=drawing)))
 
 
 def test_unknown_names(tmp_path: Path):
@@ -116,33 +127,6 @@ def test_unknown_names(tmp_path: Path):
     (tmp_path / "list.yaml").write_text("- 1\n")
     with pytest.raises(ConfigError, match="must hold a mapping of keys"):
         load_experiment(str(tmp_path / "list.yaml"))
-
-
-BASE = {"model": "tiny", "tasks": {"train": "letters", "validation": "letters"}, "steps": 2}
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        (
-            {"arms": {"one": {"game": "grpo", "set": {"game.budget": "single"}}, "two": {"game": "agon"}}},
-            r"do not have the same number of completions: one 4, two 8",
-        ),
-        (
-            {"arms": {"one": {"game": "grpo"}, "two": {"game": "agon", "set": {"minutes": 12}}}},
-            r"one number of steps, and two has 12 minutes: leave out run\.minutes",
-        ),
-        (
-            {"base": BASE, "arms": {"one": {"game": "cpmobius"}}},
-            r"no arm draws from tasks\.train, letters: leave it out",
-        ),
-    ],
-)
-def test_arms_that_cannot_be_compared_are_refused(tmp_path: Path, changes: dict[str, Any], sentence: str):
-    with pytest.raises(ConfigError, match=sentence):
-        require_fair(load_experiment(written(tmp_path, **changes)))
-    drawing = {"one": {"game": "cpmobius"}, "two": {"game": "agon"}}
-    require_fair(load_experiment(written(tmp_path, base=BASE, arms=drawing)))
 
 
 def test_the_arms_of_another_game_have_its_own_options_roles_and_seats():
@@ -159,11 +143,8 @@ def test_the_arms_of_another_game_have_its_own_options_roles_and_seats():
     assert (rzero.run.steps, rzero.game, rzero.roles) == (60, by_itself.game, by_itself.roles)
     assert rzero.tasks.validation == "amc"
     small = load_experiment("cpmobius-ablations", "small").config("rzero", 0, Path("run"), None)
-    assert (small.run.steps, small.model.name, "validation_samples" in small.game.options) == (
-        20,
-        "smollm2-135m",
-        False,
-    )
+    options = (small.run.steps, small.model.name, "validation_samples" in small.game.options)
+    assert options == (20, "smollm2-135m", False)
 
 
 def test_arms_of_sqlm_that_answer_what_was_written_beforehand():

@@ -48,13 +48,26 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+def quick(experiment: Experiment) -> Experiment:
+    """Every arm with short completions, since the random model goes on to any limit: but where it is taught in its own
+    run, whose examples have to fit. A search has one rate."""
+    short = {"max_completion_tokens": 8}
+    arms = {
+        name: arm.model_copy(update={"set": {**arm.set, **short}}) if experiment.starts_taught(name) else arm
+        for name, arm in experiment.arms.items()
+    }
+    asked = tuple(each.model_copy(update=short) for each in experiment.evaluations)
+    search = experiment.search and experiment.search.model_copy(update={"rates": experiment.search.rates[:1]})
+    return experiment.model_copy(update={"arms": arms, "evaluations": asked, "search": search})
+
+
 @pytest.fixture(scope="module")
 def carried_out(data: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
     """An experiment, its folder and its records: `carried_out("kuhn")`, which is done once for each."""
 
     @cache
     def carried_out(name: str) -> tuple[Experiment, Path, list[dict[str, Any]]]:
-        experiment, out = load_experiment(name, "tiny"), tmp_path_factory.mktemp("shipped") / "out"
+        experiment, out = quick(load_experiment(name, "tiny")), tmp_path_factory.mktemp("shipped") / "out"
         return experiment, out, conduct(experiment, out, data_dir=data, progress=Progress())
 
     return carried_out
