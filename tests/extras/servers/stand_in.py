@@ -11,6 +11,7 @@ Started as `python stand_in.py MODEL COUNT`, which makes COUNT servers and print
 """
 
 import contextlib
+import copy
 import json
 import re
 import sys
@@ -30,55 +31,46 @@ START: dict[str, Any] = {"runtime_lora": True, "raw": False, "other_weights": Fa
 others; whether it hangs up on everybody; how many tokens it reads."""
 
 
-class Engine:
-    """The model with its adapters, one forward pass at a time."""
+class State:
+    """What the server is: its model with its adapters, how it was started, what goes wrong, what was asked."""
 
-    def __init__(self, path: str, start: dict[str, Any]):
+    def __init__(self, path: str):
         self.tokenizer = AutoTokenizer.from_pretrained(path)
         self.base = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-        self.peft: PeftModel | None = None
-        self.start = start
-        self.names: list[str] = []
+        self.adapted: dict[str, Any] = {}
+        self.start = dict(START)
+        self.fault: dict[str, Any] = {}
+        self.log: list[dict[str, Any]] = []
         self.lock = threading.Lock()
 
-    def load(self, name: str, folder: str) -> None:
-        with self.lock:
-            inside = f"a{len(self.names)}"
-            if self.peft is None:
-                self.peft = PeftModel.from_pretrained(self.base, folder, adapter_name=inside)
-            else:
-                self.peft.load_adapter(folder, adapter_name=inside)
-            self.peft.eval()
-            self.names.append(name)
+    def begin(self, options: dict[str, Any]) -> None:
+        """Be started anew."""
+        self.start.update({**START, **options})
+        self.adapted.clear()
+        self.log.clear()
 
-    def forget(self) -> None:
-        """Be a base without adapters again."""
+    def load(self, name: str, folder: str) -> None:
+        self.adapted[name] = PeftModel.from_pretrained(copy.deepcopy(self.base), folder).merge_and_unload().eval()
+
+    def take_fault(self, path: str) -> dict[str, Any]:
         with self.lock:
-            if self.peft is not None:
-                self.base, self.peft = self.peft.unload(), None
-            self.names.clear()
+            fault = self.fault
+            if not fault or fault.get("path", "/v1/completions") != path or fault["times"] == 0:
+                return {}
+            fault["times"] -= 1
+            return dict(fault)
 
     def former(self, name: str) -> str:
         """The adapter that was loaded for the same seat before."""
         seat = re.compile(r".*-\d+-(.+)-v-?\d+$")
         own = seat.fullmatch(name)
-        same = [one for one in self.names if own and (found := seat.fullmatch(one)) and found[1] == own[1]]
+        same = [one for one in self.adapted if own and (found := seat.fullmatch(one)) and found[1] == own[1]]
         return same[max(0, same.index(name) - 1)]
 
     @torch.no_grad()
     def sample(self, name: str, body: dict[str, Any]) -> tuple[list[int], list[float], str, Any]:
         """A completion: its tokens, their log-probabilities, how it ended and at what."""
-        with self.lock:
-            if self.peft is None:
-                return self._sample(self.base, body)
-            if name == BASE:
-                with self.peft.disable_adapter():
-                    return self._sample(self.peft, body)
-            self.peft.set_adapter(f"a{self.names.index(name)}")
-            return self._sample(self.peft, body)
-
-    def _sample(self, model: Any, body: dict[str, Any]) -> tuple[list[int], list[float], str, Any]:
-        generator = torch.Generator().manual_seed(body["seed"])
+        model, generator = self.adapted.get(name, self.base), torch.Generator().manual_seed(body["seed"])
         ids, tokens, logprobs, cache = body["prompt"], [], [], None
         while True:
             out = model(input_ids=torch.tensor([ids]), past_key_values=cache, use_cache=True)
@@ -106,26 +98,6 @@ class Engine:
         return token, float((logits.log_softmax(-1) if self.start["raw"] else tempered)[token])
 
 
-class State:
-    """What the server is: its engine, what goes wrong, what was asked."""
-
-    def __init__(self, model: str):
-        self.start = dict(START)
-        self.engine = Engine(model, self.start)
-        self.served: list[str] = []
-        self.fault: dict[str, Any] = {}
-        self.log: list[dict[str, Any]] = []
-        self.lock = threading.Lock()
-
-    def take_fault(self, path: str) -> dict[str, Any]:
-        with self.lock:
-            fault = self.fault
-            if not fault or fault.get("path", "/v1/completions") != path or fault["times"] == 0:
-                return {}
-            fault["times"] -= 1
-            return dict(fault)
-
-
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     state: State
@@ -139,7 +111,7 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/v1/models":
             longest = self.state.start["longest"]
             cards = [{"id": BASE, "object": "model", "root": BASE, "parent": None, "max_model_len": longest}]
-            cards += [{"id": name, "parent": BASE, "max_model_len": None} for name in self.state.served]
+            cards += [{"id": name, "parent": BASE, "max_model_len": None} for name in self.state.adapted]
             self.answer(200, {"object": "list", "data": cards})
         elif self.path == "/test/log":
             self.answer(200, self.state.log)
@@ -152,20 +124,15 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(raw)
         if self.path.startswith("/test/"):
             if self.path == "/test/fault":
-                with self.state.lock:
-                    self.state.fault = body
+                self.state.fault = body
             else:
-                self.state.start.update({**START, **body})
-                self.state.served.clear()
-                self.state.log.clear()
-                self.state.engine.forget()
+                self.state.begin(body)
             self.answer(200, {})
             return
         if self.state.start["dead"]:
             self.close_connection = True
             return
-        with self.state.lock:
-            self.state.log.append({"path": self.path, **body})
+        self.state.log.append({"path": self.path, **body})
         fault = self.state.take_fault(self.path)
         if fault.get("kind") == "slow":
             time.sleep(fault["seconds"])
@@ -182,27 +149,26 @@ class Handler(BaseHTTPRequestHandler):
         name, folder = body["lora_name"], body["lora_path"]
         if not name or not folder:
             self.error(400, "Both 'lora_name' and 'lora_path' must be provided.")
-        elif name in self.state.served:
+        elif name in self.state.adapted:
             self.error(400, f"The lora adapter '{name}' has already been loaded. If you want ...")
         elif not (Path(folder) / "adapter_config.json").is_file():
             self.error(404, f"Loading lora {name} failed: No adapter found for {folder}")
         else:
-            self.state.engine.load(name, folder)
-            self.state.served.append(name)
+            self.state.load(name, folder)
             self.send_raw(200, f"Success: LoRA adapter '{name}' added successfully.".encode())
 
     def complete(self, body: dict[str, Any], fault: dict[str, Any]) -> None:
         name, kind = body["model"], fault.get("kind")
         if kind == "restart":
-            self.state.served.clear()
-        if name != BASE and name not in self.state.served:
+            self.state.adapted.clear()
+        if name != BASE and name not in self.state.adapted:
             self.error(404, f"The model `{name}` does not exist. Valid aliases: {BASE}.")
             return
         assert body["n"] == 1
         assert body["logprobs"] == 0
         assert body["ignore_eos"] is True
-        by = self.state.engine.former(name) if kind == "stale" and name != BASE else name
-        ids, logprobs, reason, stop = self.state.engine.sample(by, body)
+        by = self.state.former(name) if kind == "stale" and name != BASE else name
+        ids, logprobs, reason, stop = self.state.sample(by, body)
         named = [f"token_id:{token}" for token in ids] if body["return_tokens_as_token_ids"] else []
         choice: dict[str, Any] = {"index": 0, "text": "", "finish_reason": reason, "stop_reason": stop}
         choice["logprobs"] = {"text_offset": [], "token_logprobs": logprobs, "tokens": named, "top_logprobs": []}
