@@ -24,6 +24,12 @@ PROMPTS = [[65, 66, 67, 68], [70, 71]]
 EOS = 258
 
 
+@pytest.fixture
+def backend(servers: list[StandIn], backend_over: Make) -> ServedBackend:
+    """A backend over the first server alone."""
+    return backend_over(servers[:1])
+
+
 def asked(seat: str = "A", *, rows: int = 4, first: int = 0, **sampling: object) -> GenerationRequest:
     seeds = [[first + rows * p + k for k in range(rows)] for p in range(len(PROMPTS))]
     return GenerationRequest(seat, PROMPTS, rows, Sampling(**{"max_tokens": 8, **sampling}), seeds)  # type: ignore[arg-type]
@@ -75,8 +81,7 @@ def test_the_same_seeds_give_the_same_completions_on_any_number_of_servers(serve
     assert ids(backend_over(servers[:1]).generate(asked())) == ids(found)
 
 
-def test_every_state_of_a_seat_has_a_name_of_its_own(servers: list[StandIn], backend_over: Make, tmp_path: Path):
-    backend = backend_over(servers[:1])
+def test_every_state_of_a_seat_has_a_name_of_its_own(servers: list[StandIn], backend: ServedBackend, tmp_path: Path):
     found = []
     for _ in range(3):
         found.append(backend.generate(asked()))
@@ -91,10 +96,7 @@ def test_every_state_of_a_seat_has_a_name_of_its_own(servers: list[StandIn], bac
     assert not (tmp_path / "rollouts").exists()
 
 
-def test_snapshots_speak_and_take_no_more_room_than_there_is(
-    servers: list[StandIn], backend_over: Make, tmp_path: Path
-):
-    backend = backend_over(servers[:1])
+def test_snapshots_speak_and_take_no_more_room_than_there_is(backend: ServedBackend, tmp_path: Path):
     for number in range(MOST_ADAPTERS + 2):
         backend.adapters.snapshot("A", f"A@{number}")
         backend.generate(asked(f"A@{number}", rows=1))
@@ -107,8 +109,7 @@ def test_snapshots_speak_and_take_no_more_room_than_there_is(
 # How they are sampled
 
 
-def test_what_is_asked_leaves_nothing_to_the_servers_defaults(servers: list[StandIn], backend_over: Make):
-    backend = backend_over(servers[:1])
+def test_what_is_asked_leaves_nothing_to_the_servers_defaults(servers: list[StandIn], backend: ServedBackend):
     backend.generate(asked(rows=1, top_p=0.5, top_k=3, min_p=0.1, repetition_penalty=1.1, stop=("x", "yz")))
     body = servers[0].asked("/v1/completions")[-1]
     sent = {"top_p": 0.5, "top_k": 3, "min_p": 0.1, "repetition_penalty": 1.1, "stop": ["x", "yz"]}
@@ -118,8 +119,7 @@ def test_what_is_asked_leaves_nothing_to_the_servers_defaults(servers: list[Stan
     assert (body["ignore_eos"], body["stop_token_ids"]) == (True, [EOS])
 
 
-def test_a_completion_ends_with_a_stop_string(servers: list[StandIn], backend_over: Make):
-    backend = backend_over(servers[:1])
+def test_a_completion_ends_with_a_stop_string(backend: ServedBackend):
     plain = backend.generate(asked(max_tokens=24))[0][0]
     stop = backend._decoding.decode(plain.token_ids[3:4])  # type: ignore[misc]
     found = backend.generate(asked(max_tokens=24, stop=(stop,)))[0][0]
@@ -146,8 +146,7 @@ def fail(server: StandIn, kind: str, times: int = -1) -> None:
         server.fault(kind, times, seconds=3)
 
 
-def test_what_fails_is_asked_again_and_nothing_else(servers: list[StandIn], backend_over: Make):
-    backend = backend_over(servers[:1])
+def test_what_fails_is_asked_again_and_nothing_else(servers: list[StandIn], backend: ServedBackend):
     whole = backend.generate(asked())
     for kind in ("drop", "json", "nan", "short", "500"):
         before = len(servers[0].asked("/v1/completions"))
@@ -177,8 +176,7 @@ def test_what_a_server_fails_at_is_asked_of_another(servers: list[StandIn], back
     assert ids(backend.generate(asked())) == whole
 
 
-def test_a_server_that_was_started_anew_is_given_the_adapter_again(servers: list[StandIn], backend_over: Make):
-    backend = backend_over(servers[:1])
+def test_a_server_that_was_started_anew_is_given_the_adapter_again(servers: list[StandIn], backend: ServedBackend):
     whole = backend.generate(asked())
     servers[0].fault("restart", 1)
     assert ids(backend.generate(asked())) == ids(whole)
@@ -187,25 +185,30 @@ def test_a_server_that_was_started_anew_is_given_the_adapter_again(servers: list
     assert len(set(loads)) == 1
 
 
-def test_one_completion_that_always_fails_ends_it(
-    servers: list[StandIn], backend_over: Make, monkeypatch: pytest.MonkeyPatch
-):
-    """However well servers do otherwise."""
-    backend, failures = backend_over(servers), []
+def first_asked(monkeypatch: pytest.MonkeyPatch, act: Callable[[Server, Any], Generation | None]) -> None:
+    """Each completion is first asked of `act`, which may raise, or complete it in the server's place."""
     sample = Server.complete
 
     async def complete(self: Server, adapter: Any, request: Any, vocabulary: int) -> Generation:
-        if request["seed"] == 3:
-            failures.append(self)
-            self.failures.append("is in a mood")
-            raise ServerFailed(self.address, "is in a mood")
-        return await sample(self, adapter, request, vocabulary)
+        return act(self, request) or await sample(self, adapter, request, vocabulary)
 
     monkeypatch.setattr(Server, "complete", complete)
+
+
+def test_one_completion_that_always_fails_ends_it(servers: list[StandIn], backend_over: Make, monkeypatch):
+    """However well servers do otherwise."""
+    failures = []
+
+    def fail(server: Server, request: Any) -> None:
+        if request["seed"] == 3:
+            failures.append(server)
+            server.failures.append("is in a mood")
+            raise ServerFailed(server.address, "is in a mood")
+
+    first_asked(monkeypatch, fail)
     with pytest.raises(RolloutsLost, match="is in a mood"):
-        backend.generate(asked())
-    assert len(failures) == 4
-    assert len(set(failures)) == 2
+        backend_over(servers).generate(asked())
+    assert (len(failures), len(set(failures))) == (4, 2)
 
 
 def test_a_signal_ends_the_wait_at_once(servers: list[StandIn], backend_over: Make):
@@ -227,31 +230,17 @@ def test_a_signal_ends_the_wait_at_once(servers: list[StandIn], backend_over: Ma
     stopping.clear()
 
 
-def test_no_more_rows_are_in_flight_than_may_be(
-    servers: list[StandIn], backend_over: Make, monkeypatch: pytest.MonkeyPatch
-):
-    backend, sample, most = backend_over(servers, rows_at_once=2), Server.complete, [0]
-
-    async def complete(self: Server, adapter: Any, request: Any, vocabulary: int) -> Generation:
-        most[0] = max(most[0], self.busy + 1)
-        return await sample(self, adapter, request, vocabulary)
-
-    monkeypatch.setattr(Server, "complete", complete)
-    backend.generate(asked())
-    assert most == [2]
+def test_no_more_rows_are_in_flight_than_may_be(servers: list[StandIn], backend_over: Make, monkeypatch):
+    at_once: list[int] = []
+    first_asked(monkeypatch, lambda server, _: at_once.append(server.busy + 1))
+    backend_over(servers, rows_at_once=2).generate(asked())
+    assert max(at_once) == 2
 
 
-def test_a_loop_that_a_server_went_on_with_is_cut(
-    servers: list[StandIn], backend_over: Make, monkeypatch: pytest.MonkeyPatch
-):
-    async def complete(self: Server, adapter: Any, request: Any, vocabulary: int) -> Generation:
-        return Generation([65] * 300, [-1.0] * 300, "length")
-
-    monkeypatch.setattr(Server, "complete", complete)
-    backend = backend_over(servers)
-    assert {
-        (out.stop, len(out.token_ids), len(out.logprobs)) for out in itertools.chain(*backend.generate(asked()))
-    } == {("loop", 256, 256)}
+def test_a_loop_that_a_server_went_on_with_is_cut(backend: ServedBackend, monkeypatch: pytest.MonkeyPatch):
+    first_asked(monkeypatch, lambda *_: Generation([65] * 300, [-1.0] * 300, "length"))
+    found = itertools.chain(*backend.generate(asked()))
+    assert {(out.stop, len(out.token_ids), len(out.logprobs)) for out in found} == {("loop", 256, 256)}
     backend._decoding = dataclasses.replace(backend._decoding, end_loops=False)
     assert {out.stop for out in itertools.chain(*backend.generate(asked()))} == {"length"}
 
@@ -309,8 +298,7 @@ def test_what_a_killed_start_left_is_never_spoken_and_goes(servers: list[StandIn
     assert not (tmp_path / "rollouts").exists()
 
 
-def test_a_full_disk_is_said(servers: list[StandIn], backend_over: Make, monkeypatch: pytest.MonkeyPatch):
-    backend = backend_over(servers[:1])
+def test_a_full_disk_is_said(backend: ServedBackend, monkeypatch: pytest.MonkeyPatch):
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
