@@ -10,8 +10,6 @@ from lite_selfplay.errors import TaskError
 from lite_selfplay.extras import gym
 from lite_selfplay.extras.gym import open_dataset
 from lite_selfplay.verify import Verifier
-from lite_selfplay.verify.checking import Checking
-from lite_selfplay.verify.extract import AnswerFormat
 from tests.made import completion
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("reasoning_gym") is None, reason="needs reasoning-gym")
@@ -91,15 +89,16 @@ def test_format_is_judged_separately(verifier: Verifier) -> None:
     assert [(verdict.correct, verdict.well_formed) for verdict in verdicts] == [(True, True), (True, False)]
 
 
-def test_an_answer_that_never_ends_is_stopped() -> None:
-    # The rule of this data set evaluates the answer as Python.
+def test_an_answer_that_never_ends_is_stopped_and_workers_end_with_the_verifier() -> None:
     problem = row("binary_matrix")
-    with Verifier(deadline=3.0, workers=1) as verifier:
-        endless = (completion("<answer>[x for x in iter(int, 1)]</answer>"), problem)
-        right = (completion(f"<answer>{problem.answer}</answer>"), problem)
-        verdicts = verifier.verify([endless, right])
-        assert [verdict.reason for verdict in verdicts] == ["timeout", ""]
-        assert verifier.counters.timeouts == 1
+    endless = (completion("<answer>[x for x in iter(int, 1)]</answer>"), problem)
+    right = (completion(f"<answer>{problem.answer}</answer>"), problem)
+    verifier = Verifier(deadline=3.0, workers=1)
+    assert [verdict.reason for verdict in verifier.verify([endless, right])] == ["timeout", ""]
+    assert verifier.counters.timeouts == 1
+    (process,) = (worker.process for worker in verifier._checking._kept[gym.KIND]._workers)
+    del verifier
+    assert process.poll() is not None
 
 
 @pytest.mark.parametrize("extra", [{}, {"dataset": "gcd"}, {"entry": {}, "options": {}}])
@@ -107,13 +106,3 @@ def test_a_problem_from_elsewhere_is_refused(verifier: Verifier, extra: dict[str
     problem = Problem("mine", "?", "1", kind=gym.KIND, extra=extra)
     with pytest.raises(TaskError, match="mine is of kind 'reasoning-gym' and does not say which data set"):
         verifier.verify([(completion("no answer"), problem)])
-
-
-def test_its_workers_end_with_the_verifier() -> None:
-    checking = Checking(workers=1)
-    problem = row("gcd")
-    pairs = [(completion(f"<answer>{problem.answer}</answer>"), problem)]
-    assert gym.check_batch(pairs, AnswerFormat(), checking)[0].correct
-    (process,) = (worker.process for worker in checking._kept[gym.KIND]._workers)
-    del checking
-    assert process.poll() is not None
