@@ -4,12 +4,15 @@ import io
 import json
 import os
 import pty
+import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -124,47 +127,46 @@ def test_a_duel_has_the_recap_between_draft_and_answer():
     assert [drawn.index(title) for title in titles] == sorted(drawn.index(title) for title in titles)
 
 
-@pytest.fixture
-def terminal(run: Path) -> Iterator[tuple[Callable[[str], None], Callable[[str], str], subprocess.Popen[bytes]]]:
-    """A chat at a real terminal: what types into it, what waits for something on it, and the process."""
+@pytest.mark.timeout(900)
+def test_the_console_script_at_a_terminal(run: Path):
+    script = shutil.which("lite-selfplay", path=sysconfig.get_path("scripts"))
+    assert script is not None, "the package is not installed with its console script"
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "lite_selfplay_cli", "chat", str(run), "--max-completion-tokens", "3000"]
+    command = [script, "chat", str(run), "--max-completion-tokens", "3000"]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "40", "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
-    )
-    os.close(theirs)
-    seen = ""
+    said = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    seen, all_seen = "", ""
 
-    def wait_for(text: str) -> str:
-        nonlocal seen
+    def wait_for(text: str) -> None:
+        nonlocal seen, all_seen
         end = time.monotonic() + 240
         while text not in seen and time.monotonic() < end:
             if select.select([ours], [], [], 1)[0]:
                 seen += os.read(ours, 65536).decode(errors="replace")
         assert text in seen, seen
         before, _, seen = seen.partition(text)
-        return before
+        all_seen += before
 
-    yield lambda line: os.write(ours, line.encode()) and None, wait_for, process
-    process.kill()
-    process.wait()
-    os.close(ours)
+    def write(line: str) -> None:
+        os.write(ours, line.encode())
 
-
-@pytest.mark.timeout(900)
-def test_at_a_terminal(terminal: Any):
-    write, wait_for, process = terminal
-    wait_for("base, A, B answer")
-    write("/temperature\n")
-    wait_for("temperature 0")  # at which the random model repeats itself up to the limit
-    write("Which?\n")
-    wait_for("base speaks")
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    wait_for("stopped by SIGINT")  # and the chat goes on
-    write("/seat A\n")
-    wait_for("A answer, of base, A, B, A->B, B->A")
-    wait_for("> ")  # before it is asked for a line, the terminal would swallow the end
-    write("\x04")
-    assert process.wait(60) == 0
+    with subprocess.Popen(command, env=environment, start_new_session=True, **said) as process:
+        os.close(theirs)
+        try:
+            wait_for("base, A, B answer")
+            write("/temperature\n")
+            wait_for("temperature 0")  # at which the random model repeats itself up to the limit
+            write("Which?\n")
+            wait_for("base speaks")
+            time.sleep(1)
+            process.send_signal(signal.SIGINT)
+            wait_for("stopped by SIGINT")  # and the chat goes on
+            write("/seat A\n")
+            wait_for("A answer, of base, A, B, A->B, B->A")
+            wait_for("> ")  # before it is asked for a line, the terminal would swallow the end
+            write("\x04")
+            assert process.wait(60) == 0
+            assert not re.search("Traceback|kernel", all_seen)  # no word of a library that misses a kernel either
+        finally:
+            process.kill()
+            os.close(ours)
