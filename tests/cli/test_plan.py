@@ -1,7 +1,6 @@
 """`lite-selfplay plan`: of memory, and with `--prompts` and `--reward`."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -9,9 +8,7 @@ from lite_selfplay.models.sources.tiny import build_tiny
 
 
 def test_a_plan_names_the_parts_and_whether_the_card_is_large_enough(call):
-    ended = call("plan", "--model", "Qwen3-4B", "--gpu", "t4", "--preset", "t4")
-    assert ended.code == 0
-    lines = ended.out.splitlines()
+    lines = call("plan", "--model", "Qwen3-4B", "--gpu", "t4", "--preset", "t4").out.splitlines()
     assert lines[0].startswith("agon with Qwen3-4B in 4bit: 4.02B parameters, 2 seats, 32 completions side by side")
     assert lines[1] == "a step: 64 completions, at most 65,536 tokens"
     assert any(line.startswith("keys and values") and line.endswith("sampling") for line in lines)
@@ -41,25 +38,15 @@ def test_a_file_says_which_game_it_is_of_and_a_flag_has_the_last_word(call, tmp_
 REWARDS = """
 def right(completions, answer, **columns):
     return [float(f"<answer>{a}</answer>" in c) for c, a in zip(completions, answer)]
-
 def same(completions):
     return [1.0] * len(completions)
-
 def against(completions, answer):
     return [0.0 if str(a) in c else 1.0 for c, a in zip(completions, answer)]
-
 def short(completions):
     return [1.0]
-
 def leaves(completions):
     raise SystemExit(3)
 """
-
-
-@pytest.fixture
-def rewards(tmp_path: Path) -> Path:
-    (tmp_path / "rewards.py").write_text(REWARDS)
-    return tmp_path / "rewards.py"
 
 
 def test_the_prompts_of_a_game(call):
@@ -70,6 +57,9 @@ def test_the_prompts_of_a_game(call):
     assert "<s>user" in drafter
     assert "Here is a rival's attempt" in challenger
     assert "the model's chat template knows no thinking" in ended.out.casefold()
+    found = json.loads(call("plan", "--prompts", "--game", "sqlm", "--model", "tiny", "--json").out)
+    assert [prompt["role"] for prompt in found["prompts"]] == ["proposer", "solver"]  # which poses its problems
+    assert found["not_asked"] == []
 
 
 def test_thinking_on_and_off(call, tmp_path):
@@ -81,28 +71,20 @@ def test_thinking_on_and_off(call, tmp_path):
     assert off["tokens"] - on["tokens"] == len("<think>\n\n</think>\n\n")
 
 
-def test_a_game_that_poses_its_problems(call):
-    found = json.loads(call("plan", "--prompts", "--game", "sqlm", "--model", "tiny", "--json").out)
-    assert [prompt["role"] for prompt in found["prompts"]] == ["proposer", "solver"]
-    assert found["not_asked"] == []
-
-
 @pytest.mark.parametrize(
-    ("function", "says"),
+    ("function", "code", "says"),
     [
-        ("right", "As it should be, right answers earn 1 in the mean, wrong ones 0."),
-        ("same", "Every completion earns 1: such a group has no variance, and nothing is learned from it."),
-        ("against", "Look at this: right answers earn 0 in the mean, wrong ones 1."),
+        ("right", 0, "As it should be, right answers earn 1 in the mean, wrong ones 0."),
+        ("same", 0, "Every completion earns 1: such a group has no variance, and nothing is learned from it."),
+        ("against", 0, "Look at this: right answers earn 0 in the mean, wrong ones 1."),
+        ("short", 1, "returned 1 values for 10"),
+        ("leaves", 1, "SystemExit"),
     ],
 )
-def test_a_reward_before_any_training(call, rewards, function, says):
-    ended = call("plan", "--model", "tiny", "--reward", f"{rewards}:{function}", "--tasks", "arithmetic")
+def test_a_reward_before_any_training(call, tmp_path, function, code, says):
+    (tmp_path / "rewards.py").write_text(REWARDS)
+    ended = call("plan", "--model", "tiny", "--reward", f"rewards.py:{function}", "--tasks", "arithmetic")
     lines = ended.out.splitlines()
-    assert (ended.code, len(lines), lines[-1]) == (0, 13, says)
-    assert lines[0].split() == ["problem", "completion", "reward", "checker", "text"]
-
-
-@pytest.mark.parametrize(("function", "said"), [("short", "returned 1 values for 10"), ("leaves", "SystemExit")])
-def test_a_reward_that_fails(call, rewards, function, said):
-    ended = call("plan", "--model", "tiny", "--tasks", "arithmetic", "--reward", f"{rewards}:{function}")
-    assert (ended.code, ended.out, said in ended.err) == (1, "", True)
+    assert (ended.code, len(lines)) == (code, 0 if code else 13)
+    assert says in (ended.err if code else lines[-1])
+    assert code or lines[0].split() == ["problem", "completion", "reward", "checker", "text"]
