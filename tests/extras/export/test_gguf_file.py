@@ -20,14 +20,8 @@ TEMPLATE = (
     "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}</s>\n{% endfor %}"
     "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
 )
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 10000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 8192}
 
 
 def small_model(arch: str, vocab_size: int = 259, **options: Any) -> Any:
@@ -101,21 +95,20 @@ def test_weights_that_cannot_be_written_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("key", "value", "what"),
     [
-        ({"architectures": ["Gemma3ForCausalLM"]}, "not of Gemma3ForCausalLM"),
-        ({"architectures": None}, "not of unknown"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}}, "rotary scaling 'yarn'"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "attention over a sliding window"),
-        ({"hidden_act": "gelu"}, "the activation 'gelu'"),
-        ({"attention_bias": True}, "biases"),
-        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "a part of each head"),
+        ("architectures", ["Gemma3ForCausalLM"], "not of Gemma3ForCausalLM"),
+        ("architectures", None, "not of unknown"),
+        ("rope_parameters", {"rope_type": "yarn", "rope_theta": 1.0}, "rotary scaling 'yarn'"),
+        ("layer_types", ["full_attention", "sliding_attention"], "attention over a sliding window"),
+        ("hidden_act", "gelu", "the activation 'gelu'"),
+        ("attention_bias", True, "biases"),
+        ("rope_parameters", {"partial_rotary_factor": 0.5}, "a part of each head"),
     ],
 )
-def test_what_would_become_another_model_is_refused_by_name(change, what):
+def test_what_would_become_another_model_is_refused_by_name(key, value, what):
     config = small_model("llama").config
-    for key, value in change.items():
-        config.__dict__[key] = value
+    config.__dict__[key] = value
     with pytest.raises(RequestError, match=what) as refused:
         require_convertible(config)
     assert "python convert_hf_to_gguf.py DIR" in str(refused.value)
@@ -148,7 +141,7 @@ def test_the_rule_of_splitting_is_found_and_the_vocabulary_survives(tmp_path, ru
     file = write(tmp_path / "a.gguf", model, tokenizer=tokenizer)
     metadata = reading.read_header(file).metadata
     assert metadata["tokenizer.ggml.pre"] == rule
-    assert metadata["tokenizer.ggml.tokens"][-4:] == ["<think>", "[PAD260]", "[PAD261]", "[PAD262]", "[PAD263]"][-4:]
+    assert metadata["tokenizer.ggml.tokens"][-4:] == ["[PAD260]", "[PAD261]", "[PAD262]", "[PAD263]"]
     copy = build_tokenizer(metadata, file)
     for text in ("the 1212 moth<think>", "it's\n\n 3.14  ok</s>", "naïve 你好"):
         assert copy(text)["input_ids"] == tokenizer(text)["input_ids"]
@@ -159,9 +152,8 @@ def test_a_tokenizer_of_another_kind_is_refused(tmp_path):
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = merging_tokenizer("gpt-2")
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Punctuation(), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
+    split = [pre_tokenizers.Punctuation(), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(split)
     with pytest.raises(RequestError, match="splits text by a rule"):
         write(tmp_path / "a.gguf", small_model("llama"), tokenizer=tokenizer)
     pieces = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.Unigram([("a", 0.0)], unk_id=0)))

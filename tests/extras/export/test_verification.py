@@ -45,19 +45,13 @@ def test_what_is_another_model(odd, failure):
     assert failure in found.paragraph()
     assert found.to_json()["passed"] is False
     assert compared(answer(), answer(logprobs=[-0.5, -1.25]), limit=0.1).failures == []
-
-
-def test_answers_of_another_length_are_no_agreement():
     with pytest.raises(ValueError, match="zip"):
-        compared(answer(logprobs=[]))
+        compared(answer(logprobs=[]))  # of another length
 
 
-def test_prompts_are_spread_over_what_the_seat_saw():
+def test_prompts_are_spread_over_what_the_seat_saw_filled_up_and_without_special_tokens():
     seen = [f"prompt {i}" for i in range(100) for _ in range(8)]
     assert choose_prompts(seen, lambda text: True) == [f"prompt {i}" for i in range(0, 100, 5)]
-
-
-def test_too_few_prompts_are_filled_up_and_special_tokens_left_out():
     chosen = choose_prompts(["a", "b </s>", "a", " "], lambda text: "</s>" not in text)
     assert chosen[:2] == ["a", "What is 11 + 3?"]
     assert len(set(chosen)) == len(chosen) == verification.QUESTIONS

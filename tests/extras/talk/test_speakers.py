@@ -68,9 +68,7 @@ def test_only_the_adapter_that_is_asked_speaks(speakers: Speakers, monkeypatch: 
     assert active == [("base", None), ("A", ("A",)), ("A", ("A",)), ("B", ("B",))]
 
 
-def test_a_signal_stops_an_answer_between_two_tokens_and_the_next_is_whole(
-    speakers: Speakers, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_signal_stops_an_answer_between_two_tokens_and_the_next_is_whole(speakers: Speakers, monkeypatch):
     whole = said(speakers, "A", "Which?")
     real = speakers.table.speak
 
@@ -85,15 +83,12 @@ def test_a_signal_stops_an_answer_between_two_tokens_and_the_next_is_whole(
     assert said(speakers, "A", "Which?") == whole
 
 
-def test_names(speakers: Speakers):
+def test_names_and_turns(speakers: Speakers):
     assert (speakers.alone, speakers.cascades) == (("base", "A", "B"), ("A->B", "B->A"))
     assert speakers.seats_of("base->A") == ("base", "A")  # whom the game never pairs may meet as well
     for wrong in ("a", "A->C", "A->B->A", "", "->", "unused", "A@1"):
         with pytest.raises(UnknownNameError):
             speakers.seats_of(wrong)
-
-
-def test_a_conversation_is_rendered_turn_by_turn(speakers: Speakers):
     turns = (Turn("system", "Be short."), Turn("user", "1?"), Turn("assistant", "2"), Turn("user", "3?"))
     (stage,) = speakers.say("A", turns, GREEDY)
     prompt = speakers.table.detokenize(stage.completion.prompt_ids)
@@ -123,15 +118,7 @@ def test_the_best_checkpoint_is_the_one_that_speaks(agon: Path, tmp_path: Path):
         assert said(found, "A@best", "Which?") == said(found, "A@1", "Which?")
 
 
-def test_a_base_model_speaks_alone():
-    with speakers_of("tiny", precision="fp32") as base:
-        assert (base.alone, base.cascades) == (("base",), ())
-        assert said(base, "base", "?")
-        with pytest.raises(RequestError, match="no duel"):
-            Talk(base, base.alone).duel("1?")
-
-
-# Conversations, of games with and without a rival
+# Conversations, of games with and without a rival, and of no game
 
 
 @pytest.fixture(scope="module")
@@ -186,17 +173,16 @@ def test_what_cannot_be_asked(short: Speakers):
     assert talked.ask("short")["answers"]["A"]["finish"] in ("eos", "length")
 
 
-@pytest.mark.parametrize(("game", "cascades"), [("grpo", ()), ("self-refine", ("solver->solver",))])
-def test_games_without_a_rival(game: str, cascades: tuple[str, ...], tmp_path: Path):
-    run = train(RunConfig(game=game, tasks="arithmetic", run_dir=tmp_path / game, **{**SMALL, "steps": 1})).path
-    with speakers_of(run, max_tokens=8) as alone:
-        assert alone.cascades == cascades
+@pytest.mark.parametrize(("game", "cascades"), [("grpo", ()), ("self-refine", ("solver->solver",)), (None, ())])
+def test_games_without_a_rival_and_a_base_model(game: str | None, cascades: tuple[str, ...], tmp_path: Path):
+    asked = RunConfig(game=game or "grpo", tasks="arithmetic", run_dir=tmp_path / "run", **{**SMALL, "steps": 1})
+    with speakers_of(train(asked).path if game else "tiny", precision="fp32", max_tokens=8) as alone:
+        assert (alone.alone, alone.cascades) == (("base", "solver") if game else ("base",), cascades)
         talked = Talk(alone, alone.alone)
         assert set(talked.ask("1 + 1?")["answers"]) == set(alone.alone)
         if cascades:
             assert len(talked.duel("1 + 1?")["answers"][cascades[0]]["stages"]) == 2
-        else:
-            with pytest.raises(RequestError, match="no duel"):
-                talked.duel("1 + 1?")
-            with pytest.raises(RequestError, match="nobody reads another's answer"):
-                talked.duel("1 + 1?", "base->base")
+            return
+        for named, sentence in (((), "no duel"), (("base->base",), "nobody reads another's answer")):
+            with pytest.raises(RequestError, match=sentence):
+                talked.duel("1 + 1?", *named)
