@@ -54,9 +54,8 @@ def test_an_experiment_is_carried_out_and_gone_on_with(tmp_path: Path, monkeypat
     shutil.rmtree(out / "seed-0" / "two" / "checkpoints")
     again = conduct(experiment, out, progress=Progress())
     assert (out / "seed-0" / "two-stopped-1").is_dir()
-    assert [{**record["evaluations"][0], "seconds": 0} for record in again] == [
-        {**each, "seconds": 0} for each in measured
-    ]
+    for record, each in zip(again, measured, strict=True):
+        assert {**record["evaluations"][0], "seconds": 0} == {**each, "seconds": 0}
 
 
 def test_a_curve_is_of_a_number_of_every_step_or_of_the_runs_own_evaluations():
@@ -84,32 +83,25 @@ def test_what_a_killed_run_left_is_kept_under_another_name(tmp_path: Path):
         (tmp_path / "one").mkdir()
         (tmp_path / "one" / words).touch()
         conducting._aside(tmp_path / "one")
-    assert {path.parent.name: path.name for path in tmp_path.glob("*/*")} == {
-        "one-stopped-1": "first",
-        "one-stopped-2": "second",
-    }
+    left = {path.parent.name: path.name for path in tmp_path.glob("*/*")}
+    assert left == {"one-stopped-1": "first", "one-stopped-2": "second"}
 
 
-def test_a_folder_with_something_else_is_left_alone(tmp_path: Path):
+def test_a_folder_of_something_else_damaged_or_whose_name_none_can_have_is_refused(tmp_path: Path):
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(RunFolderError, match="is not empty and holds no experiment"):
         conduct(SMALL, tmp_path, progress=Progress())
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-
-
-@pytest.mark.parametrize("text", ["[", "- a", "", "\\xff"])
-def test_a_folder_whose_experiment_is_damaged_or_whose_name_none_can_have_is_refused(text: str, tmp_path: Path):
-    (tmp_path / "experiment.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=r"experiment\.yaml"):
-        conduct(SMALL, tmp_path, progress=Progress())
-    assert (tmp_path / "experiment.yaml").read_text() == text
     with pytest.raises(RunFolderError, match=r"cannot write to aaa.*too long"):
         conduct(SMALL, Path("a" * 5000), progress=Progress())
+    for text in ("[", "- a", "", "\\xff"):
+        (tmp_path / "experiment.yaml").write_text(text)
+        with pytest.raises(ConfigError, match=r"experiment\.yaml"):
+            conduct(SMALL, tmp_path, progress=Progress())
+        assert (tmp_path / "experiment.yaml").read_text() == text
 
 
-def test_each_arm_gets_the_rate_that_won_the_search_and_processes_share_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_each_arm_gets_the_rate_that_won_the_search_and_processes_share_the_work(tmp_path: Path, monkeypatch):
     search = {"rates": [1e-4, 1e-3], "seeds": [7, 8], "evaluations": [{"tasks": "letters:named=6", "limit": 4}]}
     searched = Experiment(**{**SMALL.model_dump(), "seeds": (0,), "search": search})
     # Over both seeds `one` is as good at both rates, so that it learns at the lower one; `two` at the higher, by the
