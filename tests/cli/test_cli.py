@@ -153,9 +153,6 @@ def test_a_wrong_command_line(call, here):
         assert (ended.code, bool(ended.err), everything(here)) == (2, True, {})
 
 
-# How errors leave
-
-
 @pytest.mark.parametrize(
     ("error", "code", "sentence"),
     [
@@ -174,9 +171,6 @@ def test_a_run_that_fails(call, monkeypatch, error, code, sentence):
     for place in (0, 1, 3) if isinstance(error, Exception) else ():  # --debug shows where, wherever it stands
         with pytest.raises(type(error)):
             call(*AGON[:place], "--debug", *AGON[place:])
-
-
-# What needs no run
 
 
 def test_version_and_help(call):
@@ -231,19 +225,17 @@ def test_init_show_and_validate(call, here):
     assert call("train", "--config", "config.yaml", "--dry-run").code == 0
 
 
-# A real run
-
-
 def test_a_run_its_report_and_no_second_one(here, call, refused):
     asked = [*AGON, *SMALL, "--run-dir", "run"]
     done = call(*asked)
     assert done.code == 0, done.err
     assert "step 2/2 | " in done.out
     made = set(everything(here / "run"))
-    assert {"config.yaml", "environment.json", "metrics.jsonl", "episodes.jsonl", "README.md"} <= made
-    assert {f"adapters/{seat}/adapter_model.safetensors" for seat in "AB"} <= made
-    assert {f"adapters/{seat}/adapter_config.json" for seat in "AB"} <= made
-    assert "checkpoints/step-2/manifest.json" in made
+    whole = {"config.yaml", "environment.json", "metrics.jsonl", "episodes.jsonl", "README.md"}
+    whole |= {
+        f"adapters/{seat}/{name}" for seat in "AB" for name in ("adapter_model.safetensors", "adapter_config.json")
+    }
+    assert whole | {"checkpoints/step-2/manifest.json"} <= made
     assert not [name for name in made if "partial" in name or name.endswith((".pt", ".bin", ".pkl"))]
     assert set(everything(here)) == {"run", *(f"run/{name}" for name in made)}
     assert [row["step"] for row in read_lines(here / "run" / "metrics.jsonl")] == [1, 2]
@@ -252,9 +244,8 @@ def test_a_run_its_report_and_no_second_one(here, call, refused):
 
     ended = call("report", "run", "--duels", "2")
     assert (ended.code, ended.err) == (0, "")
-    assert "agon on tiny: 2 steps in run" in ended.out
-    assert "step 1: drafter (seat A): " in ended.out
-    assert "step 2: drafter (seat B): " in ended.out
+    for told in ("agon on tiny: 2 steps in run", "step 1: drafter (seat A): ", "step 2: drafter (seat B): "):
+        assert told in ended.out
     assert ended.out.count("== transcript ") == 2
     assert ended.out.count("-- drafter (seat ") == ended.out.count("-- challenger (seat ") == 2
     assert "== transcript " not in call("report", "run", "--duels", "0").out

@@ -55,14 +55,10 @@ class Shown:
 # What is shown
 
 
-def test_a_phase_tells_how_far_it_is_and_what_is_done():
-    text = Shown(160).text()
-    assert re.search(r"^training .* 2/20 ", text)
-    assert "A speaks as drafter, up to 214 of 1,024 tokens, loss 0.5" in text
-
-
-def test_the_time_left_follows_from_the_parts_that_were_done_here():
-    shown = Shown()
+def test_a_phase_tells_how_far_it_is_and_the_time_left_follows_from_the_parts_that_were_done_here():
+    shown = Shown(160)
+    assert re.search(r"^training .* 2/20 ", shown.text())
+    assert "A speaks as drafter, up to 214 of 1,024 tokens, loss 0.5" in shown.text()
     shown.display.phase("evaluation", 720)
     shown.now = 6
     shown.display.advance(600)  # answered before, and read back on a busy machine
@@ -159,17 +155,16 @@ class Ascii(Terminal):
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("file", "options"),
     [
-        lambda: Console(file=io.StringIO(), _environ={}),
-        lambda: Console(file=io.StringIO(), force_terminal=True, _environ={}),  # FORCE_COLOR into a pipe
-        lambda: Console(file=Terminal(), _environ={"TERM": "dumb"}),
-        lambda: console(file=Ascii()),
+        (io.StringIO, {}),
+        (io.StringIO, {"force_terminal": True}),  # FORCE_COLOR into a pipe
+        (Terminal, {"_environ": {"TERM": "dumb"}}),
+        (Ascii, {"force_terminal": True}),
     ],
-    ids=["file", "forced", "dumb", "without Unicode"],
 )
-def test_elsewhere_there_are_lines(make, capsys):
-    with make_progress(make(), verbose=True) as progress:
+def test_elsewhere_there_are_lines(file, options, capsys):
+    with make_progress(Console(file=file(), **{"_environ": {}, **options}), verbose=True) as progress:
         assert isinstance(progress, PlainProgress)
         assert progress.verbose
         progress.say("loading")
@@ -205,5 +200,4 @@ def test_what_cannot_be_written_is_lost_and_raises_nothing(monkeypatch: pytest.M
     print("lost", flush=True)
     assert gone.getvalue() == "read"
     assert isinstance(sys.stdout, Lasting)
-    assert sys.stdout._stream is gone
-    assert sys.stdout.encoding == "utf-8"
+    assert (sys.stdout._stream is gone, sys.stdout.encoding) == (True, "utf-8")

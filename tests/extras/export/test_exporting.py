@@ -63,14 +63,23 @@ def test_an_adapter_loads_in_peft_and_is_the_seat(make_run: MakeRun, tmp_path: P
         export(run, "A", out=out)
 
 
-@pytest.fixture
-def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other tool reads in this process, which has loaded it: a new one takes many seconds to."""
-    monkeypatch.setattr(verification, "read_back", lambda request, poll: reader.by_transformers(request))
+def test_a_merged_model_is_the_seat_and_read_where_the_run_computed(make_run: MakeRun, tmp_path: Path, monkeypatch):
+    """Also beside a card; in this process, since a new one takes many seconds to load the tool."""
+    load, asked = AutoModelForCausalLM.from_pretrained, list[Any]()
 
+    def noted(*arguments: Any, **options: Any) -> Any:
+        asked.append(options["device_map"])
+        monkeypatch.undo()  # what loads it looks as well whether a card is there
+        return load(*arguments, **options)
 
-def test_a_merged_model_is_the_seat(make_run: MakeRun, tmp_path: Path, read_here: None):
+    def read_beside_a_card(request: Any, poll: Callable[[], None]) -> Any:
+        monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", noted)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        return reader.by_transformers(request)
+
+    monkeypatch.setattr(verification, "read_back", read_beside_a_card)
     made = export(make_run(precision="fp32"), "B", to="merged", out=tmp_path / "out")
+    assert asked == [{"": "cpu"}]
     assert made.verification is not None
     assert (made.verification.failures, made.verification.reader) == ([], "transformers")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -105,24 +114,6 @@ def test_a_merged_model_is_held_as_it_was_saved_where_nobody_says(make_run: Make
     export(run, "A", to="gguf", out=tmp_path / "gguf", **FAST)
     (file,) = (tmp_path / "gguf").glob("*.gguf")
     assert suggested(str(file)) == {"model.precision": "bf16"}
-
-
-def test_what_verifies_an_export_computes_where_the_run_did(make_run: MakeRun, tmp_path: Path, monkeypatch):
-    load, asked = AutoModelForCausalLM.from_pretrained, list[Any]()
-
-    def noted(*arguments: Any, **options: Any) -> Any:
-        asked.append(options["device_map"])
-        monkeypatch.undo()  # what loads it looks as well whether a card is there
-        return load(*arguments, **options)
-
-    def read_beside_a_card(request: Any, poll: Callable[[], None]) -> Any:
-        monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", noted)
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        return reader.by_transformers({**request, "reader": "transformers", "folder": request["base"]})
-
-    monkeypatch.setattr(verification, "read_back", read_beside_a_card)
-    export(make_run(precision="fp32"), "A", to="merged", out=tmp_path / "out")
-    assert asked == [{"": "cpu"}]
 
 
 def test_a_gguf_folder_is_the_seat_where_llama_cpp_is_there_to_say_so(make_run: MakeRun, tmp_path: Path):
@@ -193,7 +184,7 @@ def test_the_commands_to_paste_and_the_weights_of_a_checkpoint(make_run: MakeRun
     ]
 
 
-def test_files_of_another_model_fail_and_stay_for_a_look(make_run: MakeRun, tmp_path: Path, monkeypatch, read_here):
+def test_files_of_another_model_fail_and_stay_for_a_look(make_run: MakeRun, tmp_path: Path, monkeypatch):
     def wrong(folder: Path, *rest: Any) -> None:
         from safetensors.torch import load_file, save_file
 
@@ -203,6 +194,7 @@ def test_files_of_another_model_fail_and_stay_for_a_look(make_run: MakeRun, tmp_
 
     write = forms.write_adapter
     monkeypatch.setattr(forms, "write_adapter", wrong)
+    monkeypatch.setattr(verification, "read_back", lambda request, poll: reader.by_transformers(request))
     another = r"is not the same model as seat A: mean .delta. \S+ is more than 0.01"
     with pytest.raises(VerificationFailed, match=another):
         export(make_run(precision="fp32"), "A", out=tmp_path / "out")
@@ -305,9 +297,6 @@ def test_a_signal_while_another_tool_reads_leaves_nothing(make_run: MakeRun, tmp
     with pytest.raises(Interrupted, match="stopped by SIGINT"):
         export(make_run(), "A", out=tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
-
-
-# Templates
 
 
 def test_the_runs_switches_are_in_the_template_and_an_argument_still_wins():
