@@ -1,7 +1,5 @@
-"""A small experiment on the random model, carried out and gone on with."""
+"""Carrying out an experiment: what is refused, in which order arms are made, and what is not made again."""
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,46 +14,17 @@ from lite_selfplay.extras.reproduce.experiment import ArmSection, EvaluationSect
 from lite_selfplay.runs.api import Run
 from lite_selfplay.training.progress import Progress
 
-SIZES = {"steps": 1, "group_size": 2, "problems_per_step": 1, "max_completion_tokens": 6}
-SMALL = Experiment(
-    name="small",
-    about="Two ways to train and one that is not trained.",
-    source="nowhere",
-    paper="another model",
-    base={"model": {"name": "tiny", "precision": "fp32"}, "tasks": "letters", **SIZES},
-    cold_start={"game": "self-refine", "tasks": "stories", "source": "worked", "steps": 1, "examples_per_step": 2},
-    seeds=(0, 1),
-    evaluations=(EvaluationSection(tasks="letters", limit=4),),
-    arms={
-        "one": ArmSection(game="grpo", paper={"letters": "30"}),
-        "again": ArmSection(of="one", mode="self-cascade"),
-        "two": ArmSection(game="agon", paper={"letters": "61"}),
-        "base": ArmSection(start="base"),
-        "taught": ArmSection(start="cold-start", mode="single"),
-    },
-)
-
-
-@pytest.mark.long
-def test_an_experiment_is_carried_out_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    out = tmp_path / "out"
-    experiment = SMALL.model_copy(update={"base": {**SMALL.base, "max_completion_tokens": 200}, "seeds": (0,)})
-    records = conduct(experiment, out, progress=Progress())
-    measured = [record["evaluations"][0] for record in records]
-    assert [record["arm"] for record in records] == list(SMALL.arms)
-    assert {json.loads(p.read_text())["arm"] for p in (out / "seed-0").glob("*.json")} == set(SMALL.arms)
-    assert [each["mode"] for each in measured] == ["single", "self-cascade", "cascade", "single", "single"]
-    # All arms were asked the same four problems.
-    assert {len(each["per_problem"]) for each in measured} == {4}
-    assert len({json.dumps([list(each["per_problem"]), each["data"]["asked"]]) for each in measured}) == 1
-    # One arm is measured again from its finished run; what a killed run left is moved aside.
-    (out / "seed-0" / "two.json").unlink()
-    shutil.rmtree(out / "seed-0" / "two" / "checkpoints")
-    again = conduct(experiment, out, progress=Progress())
-    assert (out / "seed-0" / "two-stopped-1").is_dir()
-    for record, each in zip(again, measured, strict=True):
-        assert {**record["evaluations"][0], "seconds": 0} == {**each, "seconds": 0}
+EVALUATIONS = (EvaluationSection(tasks="letters", limit=4),)
+ARMS = {
+    "one": ArmSection(game="grpo"),
+    "again": ArmSection(of="one", mode="self-cascade"),
+    "two": ArmSection(game="agon"),
+    "base": ArmSection(start="base"),
+    "taught": ArmSection(start="cold-start", mode="single"),
+}
+ABOUT = {"about": "Two ways to train and one that is not trained.", "source": "nowhere", "paper": "another model"}
+BASE = {"model": "tiny", "tasks": "letters", "steps": 1}
+SMALL = Experiment(name="small", base=BASE, cold_start={}, seeds=(0, 1), evaluations=EVALUATIONS, arms=ARMS, **ABOUT)
 
 
 def test_a_curve_is_of_a_number_of_every_step_or_of_the_runs_own_evaluations():

@@ -1,6 +1,7 @@
 """Every experiment that is shipped, from nothing to its table, at its smallest size, on a few problems of each set."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -100,13 +101,33 @@ def test_from_nothing_to_its_table(name: str, data: str, carried_out: Callable[[
     assert len(experiment.seeds) == 1
     assert costs(experiment, data)
     assert [record["arm"] for record in records] == list(experiment.arms)
-    asked = [spec for evaluation in experiment.evaluations for spec in evaluation.specs]
-    assert all(len(record["evaluations"]) == len(asked) for record in records)
+    asked = [evaluation.mode for evaluation in experiment.evaluations for _ in evaluation.specs]
+    for record in records:  # every arm was asked the same problems, as the file says
+        own = experiment.arms[record["arm"]].mode
+        for mode, each, first in zip(asked, record["evaluations"], records[0]["evaluations"], strict=True):
+            assert each["mode"] == (mode or own or each["mode"])
+            assert list(each["per_problem"]) == list(first["per_problem"])
     assert any(record["training"].get("curve") for record in records) == bool(experiment.curve)
     paths = write_findings(experiment, records, out)
     assert [path.name for path in paths if path.name != "figure.png"] == ["table.md", "results.json"]
     text = (out / "table.md").read_text()
     assert all(f"| {arm} |" in text for arm in experiment.arms)
+
+
+def found(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**each, "seconds": 0} for record in records for each in record["evaluations"]]
+
+
+@pytest.mark.slow
+def test_an_arm_is_measured_again_from_its_run_and_trained_again_without_a_checkpoint(
+    carried_out: Callable[[str], Any],
+):
+    experiment, out, records = carried_out("agon-table8")
+    (out / "seed-0" / "adv.json").unlink()
+    (out / "seed-0" / "adv with tiebreak.json").unlink()
+    shutil.rmtree(out / "seed-0" / "adv with tiebreak" / "checkpoints")  # as a killed run leaves it
+    assert found(conduct(experiment, out, progress=Progress())) == found(records)
+    assert [path.name for path in (out / "seed-0").glob("*-stopped-*")] == ["adv with tiebreak-stopped-1"]
 
 
 @pytest.mark.long
@@ -126,8 +147,4 @@ def test_a_kill_in_the_middle_is_gone_on_from(tmp_path: Path, carried_out: Calla
     experiment, _, at_once = carried_out("agon-table8")
     gone_on = conduct(experiment, tmp_path / "cut", progress=Progress())
     assert json.loads(first) == gone_on[0]  # what was complete is not done again
-
-    def found(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [{**e, "seconds": 0} for record in records for e in record["evaluations"]]
-
     assert found(gone_on) == found(at_once)
