@@ -95,11 +95,10 @@ def test_a_step_in_cases(run: Path):
     (case,) = answer([ViewedRun(run)], "step", {"step": "1"})["cases"]
     assert (case["kind"], case["tone"], case["flags"]) == ("the challenge was right, the draft wrong", "up", [])
     assert [part["verdict"] for part in case["parts"]] == ["wrong", "right"]
-    whole = answer([ViewedRun(run)], "case", {"step": "1", "id": case["id"]})
-    assert whole["parts"][1]["saw"] == "The challenger saw the same, and then:"
-    assert whole["parts"][1]["seen"] == "an attempt"
-    assert whole["parts"][1]["more"] == {"draft": "0"}
-    assert whole["parts"][0]["seen"] == "1 + 1?"
+    draft, challenge = answer([ViewedRun(run)], "case", {"step": "1", "id": case["id"]})["parts"]
+    assert draft["seen"] == "1 + 1?"
+    assert (challenge["saw"], challenge["seen"]) == ("The challenger saw the same, and then:", "an attempt")
+    assert challenge["more"] == {"draft": "0"}
 
 
 def test_filters_and_words(run: Path):
@@ -119,9 +118,11 @@ def test_filters_and_words(run: Path):
         assert [case["step"] for case in cases(run, **about)] == steps, about
 
 
-def test_a_label_that_is_not_the_questions_value(tmp_path: Path):
+def test_a_label_that_is_not_the_questions_value_and_a_run_without_a_step(tmp_path: Path):
     folder = RunFolder(tmp_path / "asked")
     folder.create(RunConfig(game="sqlm", model="tiny", steps=1, seats={"shared": {}}))
+    found = ViewedRun(folder.path).overview()
+    assert (found["charts"], found["steps"], found["stage"]) == ([], [], "not begun")
     asked = {"question": "q", "problem_id": "q", "prompt": "What is 2 + 2?"}
     append(folder.path, 0, [episode(0, "solver", True, label, label=label, **asked) for label in "54"])
     assert "label wrong" in ViewedRun(folder.path).overview()["filters"]
@@ -139,9 +140,6 @@ def test_every_completion_is_in_a_case_and_a_search_says_how_far_it_is(run: Path
     assert {part["line"] for case in rows for part in case["parts"]} == set(range(8, 13))
 
 
-# The overview
-
-
 def test_the_overview_has_curves_by_group_and_what_is_healthy(run: Path):
     viewed = ViewedRun(run)
     found = viewed.overview()
@@ -157,12 +155,6 @@ def test_the_overview_has_curves_by_group_and_what_is_healthy(run: Path):
     append(run, 4, pair(4, True, True))
     assert viewed.stamp() != before
     assert viewed.overview()["steps"][-1] == [5, 2]
-
-
-def test_a_run_without_a_step_has_an_overview(tmp_path: Path):
-    RunFolder(tmp_path / "new").create(RunConfig(game="agon", model="tiny", tasks="letters", seats={"A": {}}))
-    found = ViewedRun(tmp_path / "new").overview()
-    assert (found["charts"], found["steps"], found["stage"]) == ([], [], "not begun")
 
 
 # The server
@@ -199,11 +191,10 @@ def test_the_page_and_its_files(run: Path, serve: Callable[..., RunServer]):
     for name, (file, kind) in PAGE.items():
         status, headers, content = request(server, f"OURS/{name}")
         assert (status, content.decode()) == (200, page_file(file))
-        assert headers["Content-Type"] == f"{kind}; charset=utf-8"
         policy = headers["Content-Security-Policy"]
-        assert policy.startswith("default-src 'none'")
-        assert "unsafe" not in policy
-        assert (headers["X-Content-Type-Options"], headers["Cache-Control"]) == ("nosniff", "no-store")
+        assert (policy.startswith("default-src 'none'"), "unsafe" in policy) == (True, False)
+        told = [headers[key] for key in ("Content-Type", "X-Content-Type-Options", "Cache-Control")]
+        assert told == [f"{kind}; charset=utf-8", "nosniff", "no-store"]
 
 
 WRONG = [
@@ -235,11 +226,9 @@ def test_what_is_refused(run: Path, serve: Callable[..., RunServer]):
 def test_hostile_texts_arrive_as_they_are(hostile: Path, serve: Callable[..., RunServer]):
     server = serve(hostile)
     _, _, content = request(server, "OURS/api/step?step=5")
-    assert content.isascii()
     listed = json.loads(content)["cases"]
-    assert len(content) < 50_000  # of a megabyte there is the beginning
-    assert listed[0]["parts"][0]["preview"] == SCRIPT
-    assert listed[3]["parts"][0]["preview"] == LONE
+    assert (content.isascii(), len(content) < 50_000) == (True, True)  # of a megabyte there is the beginning
+    assert [listed[place]["parts"][0]["preview"] for place in (0, 3)] == [SCRIPT, LONE]
     line = listed[4]["parts"][0]["line"]
     _, _, content = request(server, f"OURS/api/text?line={line}&part=text")
     assert json.loads(content)["text"] == "x" * 1_000_000
