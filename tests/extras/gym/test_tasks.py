@@ -107,8 +107,7 @@ def test_without_the_package_the_command_that_installs_it_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "answer", "paid"),
-    [("coin_flip", "0", 0.9), ("game_of_life_halting", "!", 1.0), ("gcd", "1", 0.0)],
+    ("name", "answer", "paid"), [("coin_flip", "0", 0.9), ("game_of_life_halting", "!", 1.0), ("gcd", "1", 0.0)]
 )
 def test_a_data_set_that_pays_one_answer_whatever_the_problem_says_so(name, answer, paid):
     from reasoning_gym import create_dataset

@@ -47,15 +47,6 @@ def test_a_curve_is_of_a_number_of_every_step_or_of_the_runs_own_evaluations():
     assert conducting._curve(cast(Run, Finished()), "") == []
 
 
-def test_what_a_killed_run_left_is_kept_under_another_name(tmp_path: Path):
-    for words in ("first", "second"):
-        (tmp_path / "one").mkdir()
-        (tmp_path / "one" / words).touch()
-        conducting._aside(tmp_path / "one")
-    left = {path.parent.name: path.name for path in tmp_path.glob("*/*")}
-    assert left == {"one-stopped-1": "first", "one-stopped-2": "second"}
-
-
 def test_a_folder_of_something_else_damaged_or_whose_name_none_can_have_is_refused(tmp_path: Path):
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(RunFolderError, match="is not empty and holds no experiment"):

@@ -15,8 +15,7 @@ from lite_selfplay.games import make_game
 from lite_selfplay.games.pasodoble.offline import OfflineSchedule
 
 BASE = {"model": "tiny", "tasks": {"train": "letters", "validation": "letters"}, "steps": 2}
-SINGLE = {"game": "grpo", "set": {"game.budget": "single"}}
-TIMED, COACH = {"game": "grpo", "set": {"minutes": 12}}, {"game": "cpmobius"}
+COACH = {"game": "cpmobius"}
 TINY: dict[str, Any] = {
     "about": "Two ways.",
     "source": "nowhere, table 1",
@@ -85,28 +84,7 @@ def test_every_rate_of_a_search_is_tried_on_all_its_seeds(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"arms": {}}, "arms: "),
-        ({"arms": {"one": {}}}, "takes one of game"),
-        ({"arms": {"one": {"game": "grpo", "start": "base"}}}, "takes one of game"),
-        ({"arms": {"one": {"start": "base", "set": {"run.steps": 3}}}}, "takes keys to set where it is trained alone"),
-        ({"arms": {"one": {"of": "two"}}}, "arms.one.of names 'two', which is no trained arm"),
-        ({"arms": {"one": {"start": "cold-start"}}}, "arms.one is the cold start, and there is none"),
-        ({"arms": {"../one": {"game": "grpo"}}}, "an arm's name is one of a folder"),
-        ({"arms": {"cold-start": {"game": "grpo"}}}, "an arm's name is one of a folder"),
-        ({"baseline": "three"}, "baseline names 'three', which is no arm"),
-        ({"evaluations": [{"tasks": "letters", "limits": 3}]}, "evaluations.0.limits"),
-        ({"evaluations": [{"tasks": "letters", "suite": "spc"}]}, "takes tasks, or a suite in their place"),
-        ({"stepz": 3}, "stepz"),
-        # What cannot be compared.
-        (
-            {"arms": {"one": SINGLE, "two": {"game": "agon"}}},
-            "do not have the same number of completions: one 4, two 8",
-        ),
-        ({"arms": {"one": TIMED}}, "one number of steps, and one has 12 minutes: leave out run.minutes"),
-        ({"base": BASE, "arms": {"one": COACH}}, "no arm draws from tasks.train, letters: leave it out"),
-    ],
+    ("changes", "sentence"), yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text(encoding="utf-8"))
 )
 def test_what_is_no_experiment_is_said(tmp_path: Path, changes: dict[str, Any], sentence: str):
     with pytest.raises(ConfigError) as caught:

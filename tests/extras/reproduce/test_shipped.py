@@ -126,8 +126,9 @@ def test_an_arm_is_measured_again_from_its_run_and_trained_again_without_a_check
     (out / "seed-0" / "adv.json").unlink()
     (out / "seed-0" / "adv with tiebreak.json").unlink()
     shutil.rmtree(out / "seed-0" / "adv with tiebreak" / "checkpoints")  # as a killed run leaves it
+    (out / "seed-0" / "adv with tiebreak-stopped-1").mkdir()  # and another one before
     assert found(conduct(experiment, out, progress=Progress())) == found(records)
-    assert [path.name for path in (out / "seed-0").glob("*-stopped-*")] == ["adv with tiebreak-stopped-1"]
+    assert (out / "seed-0" / "adv with tiebreak-stopped-2" / "metrics.jsonl").exists()
 
 
 @pytest.mark.long
