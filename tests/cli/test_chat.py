@@ -127,39 +127,30 @@ def test_the_console_script_at_a_terminal(run: Path):
     ours, theirs = pty.openpty()
     command = [script, "chat", str(run), "--max-completion-tokens", "3000"]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "40", "OMP_NUM_THREADS": "1"}
-    said = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
-    seen, all_seen = "", ""
-
-    def wait_for(text: str) -> None:
-        nonlocal seen, all_seen
-        end = time.monotonic() + 240
-        while text not in seen and time.monotonic() < end:
-            if select.select([ours], [], [], 1)[0]:
-                seen += os.read(ours, 65536).decode(errors="replace")
-        assert text in seen, seen
-        before, _, seen = seen.partition(text)
-        all_seen += before
-
-    def write(line: str) -> None:
-        os.write(ours, line.encode())
-
-    with subprocess.Popen(command, env=environment, start_new_session=True, **said) as process:
+    streams, seen, everything = dict.fromkeys(("stdin", "stdout", "stderr"), theirs), "", ""
+    with subprocess.Popen(command, env=environment, start_new_session=True, **streams) as process:
         os.close(theirs)
         try:
-            wait_for("base, A, B answer")
-            write("/temperature\n")
-            wait_for("temperature 0")  # at which the random model repeats itself up to the limit
-            write("Which?\n")
-            wait_for("base speaks")
-            time.sleep(1)
-            process.send_signal(signal.SIGINT)
-            wait_for("stopped by SIGINT")  # and the chat goes on
-            write("/seat A\n")
-            wait_for("A answer, of base, A, B, A->B, B->A")
-            wait_for("> ")  # before it is asked for a line, the terminal would swallow the end
-            write("\x04")
+            for awaited, typed in (
+                ("base, A, B answer", "/temperature\n"),
+                ("temperature 0", "Which?\n"),  # at which the random model repeats itself up to the limit
+                ("base speaks", ""),
+                ("stopped by SIGINT", "/seat A\n"),  # and the chat goes on
+                ("A answer, of base, A, B, A->B, B->A", ""),
+                ("> ", "\x04"),  # before it is asked for a line, the terminal would swallow the end
+            ):
+                end = time.monotonic() + 240
+                while awaited not in seen and time.monotonic() < end:
+                    if select.select([ours], [], [], 1)[0]:
+                        seen += os.read(ours, 65536).decode(errors="replace")
+                assert awaited in seen, seen
+                everything, seen = everything + seen, seen.partition(awaited)[2]
+                if awaited == "base speaks":
+                    time.sleep(1)
+                    process.send_signal(signal.SIGINT)
+                os.write(ours, typed.encode())
             assert process.wait(60) == 0
-            assert not re.search("Traceback|kernel", all_seen)  # no word of a library that misses a kernel either
+            assert not re.search("Traceback|kernel", everything)  # no word of a library that misses a kernel either
         finally:
             process.kill()
             os.close(ours)

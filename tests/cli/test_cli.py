@@ -25,11 +25,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Path:
-    """An empty working directory, without a network."""
-    import huggingface_hub.constants
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    """An empty working directory."""
     monkeypatch.setenv("LITE_SELFPLAY_CACHE", str(cache))
     monkeypatch.chdir(tmp_path)
     return tmp_path

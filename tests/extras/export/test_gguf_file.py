@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from gguf import GGUFReader
+from tokenizers import Tokenizer, decoders, models
+from tokenizers.pre_tokenizers import ByteLevel, Punctuation
+from tokenizers.pre_tokenizers import Sequence as Splitting
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from lite_selfplay.errors import ModelNotFoundError, RequestError
 from lite_selfplay.extras.export.gguf_file import require_convertible, write_gguf
@@ -43,8 +48,6 @@ def logprobs(model: Any, ids: Sequence[int]) -> torch.Tensor:
 
 
 def test_the_scaling_of_llama_3_is_written_and_not_read_back(tmp_path):
-    from gguf import GGUFReader
-
     file = write(tmp_path / "a.gguf", small_model("llama", tie_word_embeddings=False, rope_parameters=LLAMA3))
     (factors,) = (tensor.data for tensor in GGUFReader(file).tensors if tensor.name == "rope_freqs.weight")
     assert list(factors) == pytest.approx(reading.llama3_factors(len(factors), LLAMA3))
@@ -54,8 +57,6 @@ def test_the_scaling_of_llama_3_is_written_and_not_read_back(tmp_path):
 
 @pytest.mark.parametrize(("arch", "tied"), [("llama", True), ("qwen2", True), ("qwen3", False)])
 def test_the_librarys_own_reader_finds_the_same_weights(tmp_path, arch, tied):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     model = small_model(arch, tie_word_embeddings=tied)
     file = write(tmp_path / "a.gguf", model)
     reading.convert(file, tmp_path / "copy", sha256="0")
@@ -119,10 +120,6 @@ def test_what_would_become_another_model_is_refused_by_name(key, value, what):
 
 def merging_tokenizer(rule: str) -> Any:
     """A byte-level tokenizer with two merges that splits text by a rule."""
-    from tokenizers import Tokenizer, decoders, models
-    from tokenizers.pre_tokenizers import ByteLevel
-    from transformers import PreTrainedTokenizerFast
-
     tokens = [*sorted(ByteLevel.alphabet()), "th", "12"]
     vocabulary = {token: identity for identity, token in enumerate(tokens)}
     model = models.BPE(vocab=vocabulary, merges=[("t", "h"), ("1", "2")], ignore_merges=ignores_merges(rule))
@@ -148,12 +145,8 @@ def test_the_rule_of_splitting_is_found_and_the_vocabulary_survives(tmp_path, ru
 
 
 def test_a_tokenizer_of_another_kind_is_refused(tmp_path):
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
     tokenizer = merging_tokenizer("gpt-2")
-    split = [pre_tokenizers.Punctuation(), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(split)
+    tokenizer.backend_tokenizer.pre_tokenizer = Splitting([Punctuation(), ByteLevel(add_prefix_space=False)])
     with pytest.raises(RequestError, match="splits text by a rule"):
         write(tmp_path / "a.gguf", small_model("llama"), tokenizer=tokenizer)
     pieces = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.Unigram([("a", 0.0)], unk_id=0)))

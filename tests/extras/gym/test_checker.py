@@ -1,6 +1,5 @@
 """Answers to problems of reasoning-gym: scored by the data sets' own rules, in processes that can be killed."""
 
-import importlib.util
 from collections.abc import Iterator
 
 import pytest
@@ -12,12 +11,10 @@ from lite_selfplay.extras.gym import open_dataset
 from lite_selfplay.verify import Verifier
 from tests.made import completion
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("reasoning_gym") is None, reason="needs reasoning-gym")
+pytest.importorskip("reasoning_gym", reason="needs reasoning-gym")
 
-DATASETS = [
-    *("chain_sum", "leg_counting", "spell_backward", "gcd", "basic_arithmetic"),
-    *("group_anagrams", "simple_equations", "n_queens", "rearc", "countdown"),
-]
+DATASETS = "chain_sum leg_counting spell_backward gcd basic_arithmetic".split()
+DATASETS += "group_anagrams simple_equations n_queens rearc countdown".split()
 """Whose scorers compare text, numbers, JSON, grids, tuples, and any solution that fits."""
 
 

@@ -1,6 +1,5 @@
 """Problems of reasoning-gym: its rows, the same in every process, with what the scorer needs."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from lite_selfplay.tasks.task import derived_seed
 
 DATASETS = ["chain_sum", "spell_backward", "n_queens"]
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("reasoning_gym") is None, reason="needs reasoning-gym")
+reasoning_gym = pytest.importorskip("reasoning_gym", reason="needs reasoning-gym")
 
 
 @pytest.mark.parametrize("name", DATASETS)
@@ -34,9 +33,7 @@ def test_a_problem_is_a_row_of_the_data_set(name):
 
 
 def test_the_first_attempt_is_the_row_of_its_index():
-    from reasoning_gym import create_dataset
-
-    rows = create_dataset("gcd", seed=derived_seed(5, "reasoning-gym", "gcd") % 2**31, size=SIZE)
+    rows = reasoning_gym.create_dataset("gcd", seed=derived_seed(5, "reasoning-gym", "gcd") % 2**31, size=SIZE)
     first = {index: rows[index] for index in range(50)}
     kept = [index for index, row in first.items() if not held_out_side(" ".join(row["question"].casefold().split()))]
     assert 30 < len(kept) < 50
@@ -110,9 +107,7 @@ def test_without_the_package_the_command_that_installs_it_is_named(monkeypatch):
     ("name", "answer", "paid"), [("coin_flip", "0", 0.9), ("game_of_life_halting", "!", 1.0), ("gcd", "1", 0.0)]
 )
 def test_a_data_set_that_pays_one_answer_whatever_the_problem_says_so(name, answer, paid):
-    from reasoning_gym import create_dataset
-
-    rows = create_dataset(name, seed=1, size=30)
+    rows = reasoning_gym.create_dataset(name, seed=1, size=30)
     share = sum(rows.score_answer(answer, row) >= 1 for row in rows) / len(rows)
     assert share >= paid
     assert bool(load_task(f"reasoning-gym:{name}").caution) == (share >= 0.9)
