@@ -68,12 +68,15 @@ def test_a_phase_tells_how_far_it_is_and_the_time_left_follows_from_the_parts_th
     assert "640/720 0:00:46 0:01:20" in shown.text()  # 40 in 40 s, not 640 in 46 s
 
 
-def test_a_step_is_a_line_above_the_bar():
-    shown = Shown()
+def test_a_step_is_a_line_above_the_bar_and_markup_is_shown_as_it_stands():
+    shown, words = Shown(200), "[bold]x[/bold] [link=http://x]y[/link] :smile: [/]"
     shown.display.step({"step": 3}, "step 3/20 | solver A: 50% right")
     shown.display.evaluated("after 3 steps", {}, "A 34%")
     shown.display.warn("slow")
-    assert shown.sent() == "step 3/20 | solver A: 50% right\nafter 3 steps: A 34%\nwarning: slow\n"
+    shown.display.say(words)
+    assert shown.sent() == f"step 3/20 | solver A: 50% right\nafter 3 steps: A 34%\nwarning: slow\n{words}\n"
+    shown.display.activity(words)
+    assert words in shown.text()
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 84, 100, 200])
@@ -82,18 +85,6 @@ def test_the_bar_is_one_line_that_fits(width):
     shown.display.activity("漢字" * 300)
     (line,) = shown.text().splitlines()
     assert cell_len(line) <= width
-
-
-# What a model or a file says
-
-
-def test_markup_is_shown_as_it_stands():
-    shown = Shown(200)
-    words = "[bold]x[/bold] [link=http://x]y[/link] :smile: [/]"
-    shown.display.activity(words)
-    shown.display.say(words)
-    assert words in shown.text()
-    assert words in shown.sent()
 
 
 TEXTS = st.text(st.one_of(st.characters(), st.sampled_from("\x1b[]\\\x9b\x07\r\n\t漢👩‍👧é/=bold")), max_size=200)

@@ -14,9 +14,6 @@ def test_a_plan_names_the_parts_and_whether_the_card_is_large_enough(call):
     assert any(line.startswith("keys and values") and line.endswith("sampling") for line in lines)
     assert any(line.startswith("Tesla T4") for line in lines)
     assert call("plan", "--model", "tiny").out.count(" GiB  fits") >= 10  # without a card all are listed
-
-
-def test_numbers_for_a_machine(call):
     told = json.loads(call("plan", "--model", "tiny", "--game", "grpo", "--gpu", "l4", "--json").out)
     assert (told["fits"], told["completions_per_step"]) == ({"L4": True}, 64)
     assert told["parts"]["gradients"] * 2 == told["parts"]["optimizer"]

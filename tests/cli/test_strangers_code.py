@@ -126,23 +126,18 @@ def test_nor_by_another_way_to_it(here: Path, call: Call, place: str):
     assert not list(here.rglob("ran"))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_nor_does_an_experiment(here: Path, call: Call):
+    whole: Any = {"about": "One.", "source": "nowhere", "paper": "another", "arms": {"one": {"game": "grpo"}}}
+    whole |= {"base": {"model": "tiny", "tasks": "letters"}, "evaluations": [{"tasks": "letters"}], "cold_start": {}}
+    for changes in (
         {"arms": {"one": {"game": "PLACE:G"}}},
         {"base": {"model": "tiny", "tasks": "PLACE:task"}},
         {"arms": {"one": {"game": "grpo", "set": {"run.reward": "PLACE:reward", "roles.*.loss": "PLACE:loss"}}}},
         {"evaluations": [{"tasks": "letters,PLACE:task"}]},
         {"cold_start": {"game": "PLACE:G"}},
-    ],
-    ids=lambda changes: "-".join(changes),
-)
-def test_nor_does_an_experiment(here: Path, call: Call, changes: dict[str, Any]):
-    whole: Any = {"about": "One.", "source": "nowhere", "paper": "another", "arms": {"one": {"game": "grpo"}}}
-    whole |= {"base": {"model": "tiny", "tasks": "letters"}, "evaluations": [{"tasks": "letters"}], "cold_start": {}}
-    whole |= changes
-    (here / "mine.yaml").write_text(yaml.safe_dump(whole).replace("PLACE", f"{here}/code/evil.py"))
-    assert "mine.yaml names code that you have not run" in call("reproduce", "mine.yaml", "--dry-run").err
+    ):
+        (here / "mine.yaml").write_text(yaml.safe_dump(whole | changes).replace("PLACE", f"{here}/code/evil.py"))
+        assert "mine.yaml names code that you have not run" in call("reproduce", "mine.yaml", "--dry-run").err
     assert not (here / "code" / "ran").exists()
 
 

@@ -95,9 +95,8 @@ def test_weights_that_cannot_be_written_are_refused(tmp_path):
         write(tmp_path / "a.gguf", model)
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "what"),
-    [
+def test_what_would_become_another_model_is_refused_by_name():
+    for key, value, what in (
         ("architectures", ["Gemma3ForCausalLM"], "not of Gemma3ForCausalLM"),
         ("architectures", None, "not of unknown"),
         ("rope_parameters", {"rope_type": "yarn", "rope_theta": 1.0}, "rotary scaling 'yarn'"),
@@ -105,14 +104,11 @@ def test_weights_that_cannot_be_written_are_refused(tmp_path):
         ("hidden_act", "gelu", "the activation 'gelu'"),
         ("attention_bias", True, "biases"),
         ("rope_parameters", {"partial_rotary_factor": 0.5}, "a part of each head"),
-    ],
-)
-def test_what_would_become_another_model_is_refused_by_name(key, value, what):
-    config = small_model("llama").config
-    config.__dict__[key] = value
-    with pytest.raises(RequestError, match=what) as refused:
-        require_convertible(config)
-    assert "python convert_hf_to_gguf.py DIR" in str(refused.value)
+    ):
+        config = small_model("llama").config
+        config.__dict__[key] = value
+        with pytest.raises(RequestError, match=f"{what}.*python convert_hf_to_gguf.py DIR"):
+            require_convertible(config)
 
 
 # Vocabularies

@@ -221,19 +221,11 @@ def test_what_is_refused_before_anything_is_written(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("servers", "found"),
-    [
-        ("http://a:8000/v1/, https://b/x/", ("http://a:8000", "https://b/x")),
-        (["http://[::1]:80"], ("http://[::1]:80",)),
-        ("none", ()),
-        *((wrong, None) for wrong in ("", "a:8000", "ftp://a", "http://", "http://a:99999", "http://a b")),
-        *((wrong, None) for wrong in ("http://u:p@a", "http://a?x=1", "http://a,,", "http://a,http://a/v1")),
-    ],
-)
-def test_addresses(servers: Any, found: tuple[str, ...] | None, tmp_path: Path):
-    if found is None:
+def test_addresses(tmp_path: Path):
+    two, six = ("http://a:8000", "https://b/x"), ("http://[::1]:80",)
+    for servers, found in (("http://a:8000/v1/, https://b/x/", two), (list(six), six), ("none", ())):
+        assert config(tmp_path, rollouts={"servers": servers}).rollouts.servers == found
+    unusable = ["", "a:8000", "ftp://a", "http://", "http://a:99999", "http://a b", "http://u:p@a", "http://a?x=1"]
+    for servers in (*unusable, "http://a,,", "http://a,http://a/v1"):
         with pytest.raises(ConfigError, match=r"rollouts\.servers: should "):
             config(tmp_path, rollouts=servers)
-    else:
-        assert config(tmp_path, rollouts={"servers": servers}).rollouts.servers == found
