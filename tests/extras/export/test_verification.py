@@ -24,9 +24,8 @@ def compared(*answers: dict[str, Any], limit: float = 0.01) -> Verification:
 
 def test_the_same_answers():
     found = compared(answer(), answer())
-    assert found.failures == []
     assert found.sentence() == "mean |delta| 0 nats over the 4 tokens of 2 answers; the base's is 1"
-    assert (found.prompts_same, found.tokens) == (2, 4)
+    assert (found.failures, found.prompts_same, found.tokens) == ([], 2, 4)
     assert found.base_difference == 1.0  # |-2.5 + 0.5| and 0
 
 
@@ -57,9 +56,6 @@ def test_prompts_are_spread_over_what_the_seat_saw_filled_up_and_without_special
     assert len(set(chosen)) == len(chosen) == verification.QUESTIONS
 
 
-# The process
-
-
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Another script in the place of the one that loads a model."""
     script = tmp_path / "stand_in.py"
@@ -67,14 +63,11 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None
     monkeypatch.setattr(reader, "__file__", str(script))
 
 
-@pytest.mark.parametrize(
-    ("code", "why"),
-    [("raise ValueError('no such weight')", "ValueError: no such weight"), ("sys.exit(4)", "it ended with 4")],
-)
-def test_a_process_that_fails(tmp_path, monkeypatch, code, why):
-    stand_in(tmp_path, monkeypatch, code)
-    with pytest.raises(VerificationFailed, match=why):
-        read_back(REQUEST, lambda: None)
+def test_a_process_that_fails(tmp_path, monkeypatch):
+    for code, why in {"raise ValueError('no weight')": "ValueError: no weight", "sys.exit(4)": "ended with 4"}.items():
+        stand_in(tmp_path, monkeypatch, code)
+        with pytest.raises(VerificationFailed, match=why):
+            read_back(REQUEST, lambda: None)
 
 
 def test_who_stops_waiting_leaves_no_process(tmp_path, monkeypatch):

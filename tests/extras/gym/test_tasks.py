@@ -77,23 +77,20 @@ def test_a_data_set_that_is_other_problems_in_each_process_needs_their_seed(monk
     assert load_task("reasoning-gym:isomorphic_strings").problems[0].answer
 
 
-@pytest.mark.parametrize(
-    ("spec", "problem"),
-    [
-        ("", "needs the name of a data set, as in reasoning-gym:chain_sum"),
-        (":chainsum", "unknown data set of reasoning-gym 'chainsum': did you mean chain_sum"),
-        (":list_functions", "list_functions ignores the seed"),
-        (":chain_sum,terms=3", "chain_sum has no option 'terms'; it takes min_terms, max_terms, .*negation$"),
-        (":chain_sum,size=3", "no option 'size'"),
-        (":chain_sum,min_terms=0", r"refuses its options \(min_terms=0\): min_terms must be positive"),
-        (":chain_sum,gcd", "KEY=VALUE, as in letters:named=10, got 'gcd'"),
+def test_what_is_refused():
+    for spec, problem in {
+        "": "needs the name of a data set, as in reasoning-gym:chain_sum",
+        ":chainsum": "unknown data set of reasoning-gym 'chainsum': did you mean chain_sum",
+        ":list_functions": "list_functions ignores the seed",
+        ":chain_sum,terms=3": "chain_sum has no option 'terms'; it takes min_terms, max_terms, .*negation$",
+        ":chain_sum,size=3": "no option 'size'",
+        ":chain_sum,min_terms=0": r"refuses its options \(min_terms=0\): min_terms must be positive",
+        ":chain_sum,gcd": "KEY=VALUE, as in letters:named=10, got 'gcd'",
         # Its generator has nothing to put in place of a division that leaves a rest.
-        (":basic_arithmetic,operators=/,max_terms=2", r"cannot make its problem \d+: Cannot choose from an empty"),
-    ],
-)
-def test_what_is_refused(spec, problem):
-    with pytest.raises(UnknownNameError if "unknown" in problem else TaskError, match=problem):
-        list(load_task(f"reasoning-gym{spec}").problems)
+        ":basic_arithmetic,operators=/,max_terms=2": r"cannot make its problem \d+: Cannot choose from an empty",
+    }.items():
+        with pytest.raises(UnknownNameError if "unknown" in problem else TaskError, match=problem):
+            list(load_task(f"reasoning-gym{spec}").problems)
 
 
 def test_without_the_package_the_command_that_installs_it_is_named(monkeypatch):
@@ -103,11 +100,9 @@ def test_without_the_package_the_command_that_installs_it_is_named(monkeypatch):
         load_task("reasoning-gym:chain_sum")
 
 
-@pytest.mark.parametrize(
-    ("name", "answer", "paid"), [("coin_flip", "0", 0.9), ("game_of_life_halting", "!", 1.0), ("gcd", "1", 0.0)]
-)
-def test_a_data_set_that_pays_one_answer_whatever_the_problem_says_so(name, answer, paid):
-    rows = reasoning_gym.create_dataset(name, seed=1, size=30)
-    share = sum(rows.score_answer(answer, row) >= 1 for row in rows) / len(rows)
-    assert share >= paid
-    assert bool(load_task(f"reasoning-gym:{name}").caution) == (share >= 0.9)
+def test_a_data_set_that_pays_one_answer_whatever_the_problem_says_so():
+    for name, answer, paid in (("coin_flip", "0", 0.9), ("game_of_life_halting", "!", 1.0), ("gcd", "1", 0.0)):
+        rows = reasoning_gym.create_dataset(name, seed=1, size=30)
+        share = sum(rows.score_answer(answer, row) >= 1 for row in rows) / len(rows)
+        assert share >= paid, name
+        assert bool(load_task(f"reasoning-gym:{name}").caution) == (share >= 0.9), name

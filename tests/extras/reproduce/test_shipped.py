@@ -65,10 +65,7 @@ def carried_out(data: str, tmp_path_factory: pytest.TempPathFactory) -> Callable
 
 @pytest.mark.parametrize("name", experiment_names())
 @pytest.mark.parametrize("scale", ["tiny", "full"])
-def test_what_is_missing_is_named_with_its_file_its_folder_and_where_it_is_to_be_had(
-    name: str, scale: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+def test_what_is_missing_is_named_with_its_file_its_folder_and_where_it_is_to_be_had(name, scale, tmp_path: Path):
     experiment = load_experiment(name, scale)
     tasks = experiment.shared.tasks
     asked = {spec for evaluation in experiment.evaluations for spec in evaluation.specs}
