@@ -1,8 +1,6 @@
 """`lite-selfplay report`, on run folders written by hand."""
 
-import functools
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +30,14 @@ def run(tmp_path: Path) -> Path:
     return folder.path
 
 
-@pytest.fixture
-def report(call: Callable[..., Any]) -> Callable[..., Any]:
-    return functools.partial(call, "report")
-
-
 def headings(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("== ")]
 
 
-def test_first_and_last_step_and_the_latest_conversion(run, report):
+def test_first_and_last_step_and_the_latest_conversion(run, call):
     held = "9 of the 40 steps fitted into 12 min"
     (run / "budget.json").write_text(json.dumps({"minutes": 12, "outcome": held}))
-    code, out, err = report(run)
+    code, out, err = call("report", run)
     assert (code, err, out.splitlines()[-1]) == (0, "", held)
     assert out.splitlines()[:5] == [
         f"agon on tiny: 4 steps in {run}",
@@ -60,9 +53,9 @@ def test_first_and_last_step_and_the_latest_conversion(run, report):
     assert "pass@1" not in out
 
 
-def test_a_page_of_transcripts(run, report, tmp_path):
+def test_a_page_of_transcripts(run, call, tmp_path):
     page = tmp_path / "duels.md"
-    code, out, _ = report(run, "--duels", 3, "--choose", "spread", "--out", page)
+    code, out, _ = call("report", run, "--duels", 3, "--choose", "spread", "--out", page)
     assert code == 0
     assert f"wrote 3 transcripts to {page}" in out
     assert headings(out) == []
@@ -71,7 +64,7 @@ def test_a_page_of_transcripts(run, report, tmp_path):
     assert text.count("\n## ") == 3
 
 
-def test_what_is_refused_overwrites_nothing(run, report, tmp_path):
+def test_what_is_refused_overwrites_nothing(run, call, tmp_path):
     (tmp_path / "mine").write_text("mine")
     for arguments, sentence in (
         (("--choose", "nicest"), "spread"),
@@ -79,23 +72,23 @@ def test_what_is_refused_overwrites_nothing(run, report, tmp_path):
         (("--out", "no/folder.md"), "cannot write"),
         (("--figures", "--out", "mine"), "exists already"),
     ):
-        code, _, err = report(run, *arguments)
+        code, _, err = call("report", run, *arguments)
         assert (code, sentence in err, (tmp_path / "mine").read_text()) == (2, True, "mine")
 
 
-def test_figures(run, report, tmp_path):
+def test_figures(run, call, tmp_path):
     rows = read_lines(run / "metrics.jsonl")
     write_lines(run / "metrics.jsonl", [{**row, "game": {"conversions": 1}} for row in rows])
-    code, out, err = report(run, "--duels", 0, "--figures")
+    code, out, err = call("report", run, "--duels", 0, "--figures")
     assert (code, err) == (0, "")
     names = ["learning.png", "the-game.png"]
     assert f"figures: {', '.join(str(run / 'figures' / name) for name in names)}" in out
     for _ in range(2):  # in the place of those of before
-        code, out, _ = report(run, "--figures", "--out", tmp_path / "elsewhere", "--json")
+        code, out, _ = call("report", run, "--figures", "--out", tmp_path / "elsewhere", "--json")
         assert json.loads(out)["figures"] == [str(tmp_path / "elsewhere" / name) for name in names]
 
 
-def test_evaluations_are_printed_side_by_side_and_a_broken_one_is_named(run, report):
+def test_evaluations_are_printed_side_by_side_and_a_broken_one_is_named(run, call):
     for name, result in {
         "base": evaluation(0.25, "base", moment="untouched", step=-1),
         "step-000004": evaluation(0.75, "A", moment="after 4 steps", step=4),
@@ -103,7 +96,7 @@ def test_evaluations_are_printed_side_by_side_and_a_broken_one_is_named(run, rep
         "single-stories-4": evaluation(1.0, "A"),
     }.items():
         RunFolder(run).write_evaluation(name, result)
-    code, out, err = report(run, "--duels", 0)
+    code, out, err = call("report", run, "--duels", 0)
     assert (code, err) == (0, "")
     assert "held-out problems of stories, pass@1 with 95% intervals:" in out
     (head,) = [line for line in out.splitlines() if "untouched" in line]
@@ -112,14 +105,14 @@ def test_evaluations_are_printed_side_by_side_and_a_broken_one_is_named(run, rep
     assert "measured with `lite-selfplay eval`, pass@1:\n  single-stories-4: A 100% [0, 100]; 4 problems" in out
     for content in ("{", "[1]", "", "{}"):
         (run / "eval" / "x.json").write_text(content)
-        code, _, err = report(run)
+        code, _, err = call("report", run)
         assert (code, "x.json" in err, "Traceback" in err) == (2, True, False)
 
 
-def test_what_a_model_said_cannot_drive_the_terminal(run, report):
+def test_what_a_model_said_cannot_drive_the_terminal(run, call):
     evil = "\x1b[2Jgone\x07"
     RunFolder(run).append(step_metrics(5), [episode(5, "solver", True, evil, prompt=evil, problem_id=evil)], 1.0)
     (run / "episodes.jsonl").write_text((run / "episodes.jsonl").read_text().splitlines()[-1] + "\n")
-    _, out, _ = report(run)
+    _, out, _ = call("report", run)
     assert "== transcript 1, step 5, problem gone: right" in out
     assert not {"\x1b", "\x07"} & set(out)

@@ -47,14 +47,11 @@ def test_the_reference_answer_is_right_and_another_one_is_not(verifier: Verifier
     assert {verdict.reason for verdict in wrong} <= {"wrong", "unparsable"}
 
 
-def test_a_partial_score_is_wrong_and_kept(verifier: Verifier) -> None:
+def test_a_partial_score_is_wrong_and_kept_and_any_valid_solution_right(verifier: Verifier) -> None:
     # The plain rule scores an answer that holds the reference by their lengths.
     problem = row("count_bits")
     length = len(problem.answer)
     assert judged(verifier, f"<answer>0{problem.answer}</answer>", problem) == (False, length / (length + 1), "wrong")
-
-
-def test_any_valid_solution_is_right(verifier: Verifier) -> None:
     problem = row("countdown")
     assert eval(problem.answer) == problem.extra["entry"]["metadata"]["target"]
     # The first has a number that is not among the given ones.

@@ -109,7 +109,7 @@ def test_one_seed_of_single_answers_has_exact_statistics():
     assert pair.difference == pytest.approx(0.2)
 
 
-def test_the_table_names_whose_numbers_stand_beside():
+def test_the_table_names_whose_numbers_stand_beside_and_below_what_each_arm_learned_from():
     text = table(EXPERIMENT, RECORDS)
     header, _, solo, pair = [line for line in text.splitlines() if line.startswith("|")]
     assert "against solo" in header
@@ -120,6 +120,10 @@ def test_the_table_names_whose_numbers_stand_beside():
     assert "not ours: a large model on a large card (nowhere, table 1)" in text
     assert "4 held-out problems, 2 seeds of training, size `full`" in text
     assert "temperature 0.6, top-p 0.95, at most 40 tokens, 1 completion a problem" in text
+    spent = {"rows": {"critic": 224}, "updates": {"critic": 12, "sneaky": 0}}
+    rows = [{**each, "training": {**each["training"], **spent}} for each in (RECORDS[0], RECORDS[2])]
+    rows[1]["training"]["rows"] = {"critic": 226}
+    assert "- solo, learned from in a seed: rows critic 225; updates critic 12, sneaky 0" in table(EXPERIMENT, rows)
 
 
 def test_a_curve_is_a_table_by_step():
@@ -219,13 +223,6 @@ def test_an_arm_that_was_trained_on_a_benchmark_is_marked_and_has_no_mean_out_of
     assert marked("minerva") == (["minerva", "average"], False)
     text = table(experiment, [measured("solo", "amc"), measured("pair", None)])
     assert text.count("| solo (training data among these) |") == 2
-
-
-def test_what_each_arm_learned_from_stands_below_the_table():
-    spent = {"rows": {"critic": 224}, "updates": {"critic": 12, "sneaky": 0}}
-    rows = [{**each, "training": {**each["training"], **spent}} for each in (RECORDS[0], RECORDS[2])]
-    rows[1]["training"]["rows"] = {"critic": 226}
-    assert "- solo, learned from in a seed: rows critic 225; updates critic 12, sneaky 0" in table(EXPERIMENT, rows)
 
 
 def test_a_seat_that_was_taught_in_its_own_run_gains_over_itself_at_step_0():
