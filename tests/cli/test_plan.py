@@ -30,8 +30,6 @@ def test_a_file_says_which_game_it_is_of_and_a_flag_has_the_last_word(call, tmp_
     )
 
 
-# Prompts and rewards before any training
-
 REWARDS = """
 def right(completions, answer, **columns):
     return [float(f"<answer>{a}</answer>" in c) for c, a in zip(completions, answer)]

@@ -196,9 +196,6 @@ def test_cold_start_and_evaluation_are_sampled_there(servers: list[StandIn], tmp
     assert asked.count("the-base") > 2 * 4 + 2  # more than what is compared at the start, and evaluated
 
 
-# What is refused
-
-
 def test_what_does_not_go_together(tmp_path: Path):
     fast = {"name": "tiny", "precision": "bf16", "fast_inference": True}
     both = RunConfig(game="agon", tasks="letters", model=fast, rollouts="http://here:1")

@@ -77,9 +77,6 @@ def test_names_and_turns(speakers: Speakers):
     assert [prompt.index(turn.text) for turn in turns] == sorted(prompt.index(turn.text) for turn in turns)
 
 
-# Checkpoints
-
-
 def test_seats_of_checkpoints_speak_beside_those_of_now(agon: Path, speakers: Speakers):
     with speakers_of(agon, past=("base", "A@1", "A@2")) as then:
         assert then.alone == ("base", "A", "B", "A@1", "A@2")
