@@ -219,7 +219,7 @@ def test_a_signal_ends_the_wait_at_once(servers: list[StandIn], backend_over: Ma
 def test_no_more_rows_are_in_flight_than_may_be(servers: list[StandIn], backend_over: Make, monkeypatch):
     at_once: list[int] = []
     first_asked(monkeypatch, lambda server, _: at_once.append(server.busy + 1))
-    backend_over(servers, rows_at_once=2).generate(asked())
+    backend_over(servers, rows_at_once=2).generate(asked(rows=4))
     assert max(at_once) == 2
 
 
