@@ -1,10 +1,6 @@
 """The command line: what it prints, how it ends, and that a wrong request leaves nothing behind."""
 
-import json
 import re
-import shutil
-import subprocess
-import sysconfig
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -15,9 +11,11 @@ import yaml
 
 from lite_selfplay.errors import Interrupted, TrainingError
 from lite_selfplay.models.memory import CARDS
+from tests.made_runs import read_lines
 
 AGON = ("train", "agon", "--model", "tiny", "--tasks", "letters")
 SMALL = ("--steps", "2", "--group-size", "2", "--problems-per-step", "1")
+REWARD = "def mine(completions):\n    return [0.0] * len(completions)\n"
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +25,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Path:
-    """An empty working directory, without a network."""
-    import huggingface_hub.constants
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    """An empty working directory."""
     monkeypatch.setenv("LITE_SELFPLAY_CACHE", str(cache))
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -45,6 +39,7 @@ def refused(here: Path, call: Callable[..., Any]) -> Callable[..., str]:
         before = everything(here)
         ended = call(*arguments)
         assert ended.code == 2, ended
+        assert ended.out == "" or arguments[0] == "train"  # which has told how far it came
         assert ended.err.startswith("error: ")
         assert ended.err.count("\n") == 1
         assert "Traceback" not in ended.err
@@ -58,110 +53,40 @@ def everything(folder: Path) -> dict[str, bytes | None]:
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
 
 
-def steps(run: Path) -> list[int]:
-    path = run / "metrics.jsonl"
-    return [json.loads(line)["step"] for line in path.read_text().splitlines()] if path.exists() else []
-
-
 # Wrong requests
 
 
 @pytest.mark.parametrize("command", [("reproduce", "agon-table3"), ("chat", "runs/a"), ("export", "runs/a")])
-def test_what_runs_in_one_process_refuses_to_be_one_of_several(
-    refused: Callable[..., str], command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-):
+def test_what_runs_in_one_process_refuses_to_be_one_of_several(refused, command, monkeypatch):
     places = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     for name, value in {**places, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
         monkeypatch.setenv(name, value)
     assert f"`{command[0]}` runs in one process, and 2 were started" in refused(*command)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("train", "agonn", *AGON[2:]), "unknown game 'agonn': did you mean agon?"),
-        (("train", "agon", "--model", "Qwen3-0.6", "--tasks", "letters"), "unknown model 'Qwen3-0.6': did you mean"),
-        (("train", "agon", "--model", "tiny", "--tasks", "lettres"), "unknown task 'lettres': did you mean letters"),
-        (("train", "agon", "--model", "tiny", "--tasks", "none.jsonl"), "no task file at none.jsonl"),
-        (("train", "agon", "--tasks", "letters"), "no model given: try"),
-        (("train",), "no game given: try"),
-        (("train", "agon", "--preset", "dmeo"), "did you mean demo?"),
-        ((*AGON, "--backend", "jax"), "unknown backend 'jax': known: auto, transformers, unsloth"),
-        ((*AGON, "--set", "run.stepz=3"), "unknown key 'run.stepz': did you mean run.steps"),
-        ((*AGON, "--set", "game.rewad=coop"), "unknown key 'game.rewad': did you mean game.reward"),
-        ((*AGON, "--config", "none.yaml"), "no configuration file at none.yaml"),
-        ((*AGON, "--reward", "none.py:mine"), "--reward: no file at none.py"),
-        ((*AGON, "--dry-run", "--model", "no/base"), "no/base is neither a local folder nor, whole, in the hub's"),
-        ((*AGON, "--dry-run", "--reward", "none.py:mine"), "--reward: no file at none.py"),
-        (("train", "--resume", "none"), "none is not a run folder: it has no config.yaml"),
-        (("report", "none"), "none is not a run folder"),
-        (("config", "validate", "none.yaml"), "no configuration file at none.yaml"),
-        (("config", "init", "agonn"), "unknown game 'agonn'"),
-        (("config", "init", "--out", "none/config.yaml"), "cannot write none/config.yaml: No such file"),
-        (("config", "init", "--out", "mine"), "mine exists already: choose another --out"),
-        ((*AGON, "--run-dir", "mine"), "mine exists already and a run folder is never overwritten"),
-        (("train", "--config", "bad.yaml"), "unknown seat 'C'"),
-        (("config", "validate", "bad.yaml"), "unknown seat 'C'"),
-        (("config", "show", "mine"), "mine, line 2: not YAML"),
-    ],
-)
-def test_a_wrong_request_is_refused_in_a_sentence(refused, here, arguments, sentence):
+REQUESTS = [
+    line.split(" | ")
+    for line in Path(__file__).with_name("wrong_requests.txt").read_text().splitlines()
+    if not line.startswith("#")
+]
+
+
+@pytest.mark.parametrize(("command", "sentence"), REQUESTS)
+def test_a_wrong_request_is_refused_in_a_sentence(refused, here, run, command, sentence):
     (here / "mine").write_text("game: agon\n- a\n")
+    (here / "mine.py").write_text(REWARD)
     (here / "bad.yaml").write_text("game: agon\nmodel: tiny\ntasks: letters\nseats: {C: {lr: 1}}\n")
-    assert sentence in refused(*arguments)
+    (here / "said.jsonl").write_text('{"problem": "Say something."}\n')
+    for name, line in (("cut", '\n{"problem": "1 + 2?", "answer": \n'), ("open", '{"problem": "2?", "id": "b"}\n')):
+        (here / f"{name}.jsonl").write_text('{"problem": "1 + 1?", "answer": "2"}\n' + line)
+    told = refused(*(str(run) if word == "RUN" else word for word in command.split()))
+    assert sentence in told.replace("\n", "$")  # the sign stands for the end
 
 
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        (("--backend", "unsloth"), "the Unsloth backend cannot work here: it needs a CUDA card, and torch finds none"),
-        (("--set", "model.thinking=on"), "thinking is on, but the model's chat template knows no thinking"),
-    ],
-)
-def test_what_only_the_model_can_tell_leaves_no_run_folder_either(refused, flags, sentence):
-    assert sentence in refused(*AGON, "--run-dir", "run", *flags)
-
-
-@pytest.mark.parametrize(
-    ("line", "sentence"),
-    [
-        ('\n{"problem": "1 + 2?", "answer": \n', "sums.jsonl, line 3: not JSON"),
-        ('{"problem": "1 + 2?", "id": "b"}\n', "agon needs an answer to every problem; b has none"),
-    ],
-)
-def test_problems_that_cannot_be_trained_on(refused, here, line, sentence):
-    (here / "sums.jsonl").write_text('{"problem": "1 + 1?", "answer": "2"}\n' + line)
-    assert sentence in refused(*AGON[:4], "--tasks", "sums.jsonl")
-
-
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [
-        (("--seed", "0"), "seed"),
-        (("--group-size", "4"), "group-size"),
-        (("--set", "run.seed=1"), "set"),
-        (("--config", "config.yaml"), "config"),
-        (("--dry-run",), "dry-run"),
-        (("agon",), "game"),
-    ],
-)
-def test_resume_takes_no_flag_beside_steps(refused, flags, named):
-    said = refused("train", *flags, "--resume", "run", "--steps", "3")
-    assert f"only --steps, --reward and --rollouts go with it, not {named}\n" in said
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [("trian",), (*AGON, "--stepz", "3"), (*AGON, "--steps", "many"), ("report",)],
-)
-def test_a_wrong_command_line(call, here, arguments):
-    ended = call(*arguments)
-    assert ended.code == 2
-    assert ended.err
-    assert not everything(here)
-
-
-# How errors leave
+def test_a_wrong_command_line(call, here):
+    for arguments in (("trian",), (*AGON, "--stepz", "3"), (*AGON, "--steps", "many"), ("report",)):
+        ended = call(*arguments)
+        assert (ended.code, bool(ended.err), everything(here)) == (2, True, {})
 
 
 @pytest.mark.parametrize(
@@ -178,32 +103,17 @@ def test_a_run_that_fails(call, monkeypatch, error, code, sentence):
         raise error
 
     monkeypatch.setattr("lite_selfplay.runs.api.train", fail)
-    ended = call(*AGON)
-    assert (ended.code, ended.err) == (code, sentence)
+    assert call(*AGON)[::2] == (code, sentence)
+    for place in (0, 1, 3) if isinstance(error, Exception) else ():  # --debug shows where, wherever it stands
+        with pytest.raises(type(error)):
+            call(*AGON[:place], "--debug", *AGON[place:])
 
 
-@pytest.mark.parametrize("place", [0, 1, 3])
-def test_debug_shows_where(call, monkeypatch, place):
-    def fail(*_: object, **__: object) -> None:
-        raise TrainingError("the loss is nan")
-
-    monkeypatch.setattr("lite_selfplay.runs.api.train", fail)
-    with pytest.raises(TrainingError, match="the loss is nan"):
-        call(*AGON[:place], "--debug", *AGON[place:])
-
-
-# What needs no run
-
-
-def test_version(call):
+def test_version_and_help(call):
     assert call("--version") == (0, f"lite-selfplay {version('lite-selfplay')}\n", "")
-
-
-@pytest.mark.parametrize("arguments", [("--help",), ("-h",), ("train", "--help"), ("eval", "--help")])
-def test_help(call, arguments):
-    ended = call(*arguments)
-    assert ended.code == 0
-    assert "Usage: " in ended.out
+    for arguments in (("--help",), ("-h",), ("train", "--help"), ("eval", "--help")):
+        ended = call(*arguments)
+        assert (ended.code, "Usage: " in ended.out) == (0, True)
 
 
 def test_a_dry_run_says_what_would_happen_and_makes_nothing(call, here):
@@ -216,7 +126,7 @@ def test_a_dry_run_says_what_would_happen_and_makes_nothing(call, here):
     assert "tasks: letters, 10,000 problems, 4 a step" in ended.out
     assert not everything(here)
     (here / "sums.jsonl").write_text('{"problem": "1 + 1?"}\n')
-    (here / "mine.py").write_text("def mine(completions):\n    return [0.0] * len(completions)\n")
+    (here / "mine.py").write_text(REWARD)
     assert call(*AGON[:4], "--tasks", "sums.jsonl", "--reward", "mine.py:mine", "--dry-run").code == 0
 
 
@@ -232,12 +142,10 @@ def test_flags_go_over_the_file_and_set_over_the_flags(call, here):
 def test_a_dry_run_shows_a_preset_and_what_goes_over_it(call):
     ended = call("train", "agon", "--preset", "demo", "--steps", "7", "--tasks", "letters", "--dry-run")
     assert (ended.code, ended.err) == (0, "")
-    assert "agon with smollm2-135m in 4bit, 7 steps" in ended.out
-    assert "tasks: letters" in ended.out
-    assert "cold start: " in ended.out
+    for told in ("agon with smollm2-135m in 4bit, 7 steps", "tasks: letters", "cold start: "):
+        assert told in ended.out
     assert "evaluation: cascade of A and B on 75 held-out problems of arithmetic" in ended.out
-    ended = call("train", "agon", "--preset", "demo", "--eval-tasks", "none", "--dry-run")
-    assert (ended.code, "evaluation: none" in ended.out) == (0, True)
+    assert "evaluation: none" in call("train", "agon", "--preset", "demo", "--eval-tasks", "none", "--dry-run").out
 
 
 def test_init_show_and_validate(call, here):
@@ -246,42 +154,34 @@ def test_init_show_and_validate(call, here):
     assert list(everything(here)) == ["config.yaml"]
     written = (here / "config.yaml").read_text()
     values = yaml.safe_load(written)
-    assert set(values["seats"]) == {"A", "B"}
-    assert set(values["roles"]) == {"drafter", "challenger"}
-    assert values["game"]["reward"] == "adv"
-    assert values["run"]["max_completion_tokens"] == 16
+    assert (set(values["seats"]), set(values["roles"])) == ({"A", "B"}, {"drafter", "challenger"})
+    assert (values["game"]["reward"], values["run"]["max_completion_tokens"]) == ("adv", 16)
     assert call("config", "validate", "config.yaml") == (0, "config.yaml is valid\n", "")
     assert call("config", "show", "config.yaml") == (0, written, "")
     assert call("train", "--config", "config.yaml", "--dry-run").code == 0
 
 
-# A real run, begun in a process of its own
-
-
 def test_a_run_its_report_and_no_second_one(here, call, refused):
-    command = shutil.which("lite-selfplay", path=sysconfig.get_path("scripts"))
-    assert command is not None, "the package is not installed with its console script"
     asked = [*AGON, *SMALL, "--run-dir", "run"]
-    done = subprocess.run([command, *asked], capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "step 2/2 | " in done.stdout
-    assert not re.search("Traceback|kernel", done.stderr)  # no word of a library that misses a kernel either
+    done = call(*asked)
+    assert done.code == 0, done.err
+    assert "step 2/2 | " in done.out
     made = set(everything(here / "run"))
-    assert {"config.yaml", "environment.json", "metrics.jsonl", "episodes.jsonl", "README.md"} <= made
-    assert {f"adapters/{seat}/adapter_model.safetensors" for seat in "AB"} <= made
-    assert {f"adapters/{seat}/adapter_config.json" for seat in "AB"} <= made
-    assert "checkpoints/step-2/manifest.json" in made
+    whole = {"config.yaml", "environment.json", "metrics.jsonl", "episodes.jsonl", "README.md"}
+    whole |= {
+        f"adapters/{seat}/{name}" for seat in "AB" for name in ("adapter_model.safetensors", "adapter_config.json")
+    }
+    assert whole | {"checkpoints/step-2/manifest.json"} <= made
     assert not [name for name in made if "partial" in name or name.endswith((".pt", ".bin", ".pkl"))]
     assert set(everything(here)) == {"run", *(f"run/{name}" for name in made)}
-    assert steps(here / "run") == [1, 2]
+    assert [row["step"] for row in read_lines(here / "run" / "metrics.jsonl")] == [1, 2]
     # Two steps of one problem with two drafts and two challenges each.
     assert len((here / "run" / "episodes.jsonl").read_text().splitlines()) == 8
 
     ended = call("report", "run", "--duels", "2")
     assert (ended.code, ended.err) == (0, "")
-    assert "agon on tiny: 2 steps in run" in ended.out
-    assert "step 1: drafter (seat A): " in ended.out
-    assert "step 2: drafter (seat B): " in ended.out
+    for told in ("agon on tiny: 2 steps in run", "step 1: drafter (seat A): ", "step 2: drafter (seat B): "):
+        assert told in ended.out
     assert ended.out.count("== transcript ") == 2
     assert ended.out.count("-- drafter (seat ") == ended.out.count("-- challenger (seat ") == 2
     assert "== transcript " not in call("report", "run", "--duels", "0").out

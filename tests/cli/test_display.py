@@ -31,12 +31,16 @@ def console(width=120, height=40, **options) -> Console:
 
 
 class Shown:
-    """A display whose clock is set by hand, and its bar as text."""
+    """A display in training whose clock is set by hand, and its bar as text."""
 
     def __init__(self, width=120, **options):
         self.console, self.now = console(width, **options), 0.0
         self.display = Display(self.console)
         self.display._bars.get_time = lambda: self.now
+        self.display.phase("training", 20)
+        self.display.advance(2, "loss 0.5")
+        self.display.activity("A speaks as drafter")
+        self.display.tokens(214, 1024)
 
     def text(self) -> str:
         other = console(self.console.width, file=io.StringIO())
@@ -44,66 +48,43 @@ class Shown:
             other.print(self.display._bars.get_renderable())
         return capture.get()
 
-
-def in_training(width=120, **options) -> Shown:
-    shown = Shown(width, **options)
-    shown.display.phase("training", 20)
-    shown.display.advance(2, "loss 0.5")
-    shown.display.activity("A speaks as drafter")
-    shown.display.tokens(214, 1024)
-    return shown
+    def sent(self) -> str:
+        return self.console.file.getvalue()
 
 
 # What is shown
 
 
-def test_a_phase_tells_how_far_it_is_and_what_is_done():
-    text = in_training(160).text()
-    assert re.search(r"^training .* 2/20 ", text)
-    assert "A speaks as drafter, up to 214 of 1,024 tokens, loss 0.5" in text
-
-
-def test_the_time_left_follows_from_the_parts_that_were_done_here():
-    shown = Shown()
+def test_a_phase_tells_how_far_it_is_and_the_time_left_follows_from_the_parts_that_were_done_here():
+    shown = Shown(160)
+    assert re.search(r"^training .* 2/20 ", shown.text())
+    assert "A speaks as drafter, up to 214 of 1,024 tokens, loss 0.5" in shown.text()
     shown.display.phase("evaluation", 720)
     shown.now = 6
     shown.display.advance(600)  # answered before, and read back on a busy machine
     assert "-:--:--" in shown.text()
     shown.now = 46
     shown.display.advance(640)
-    assert re.search(r"640/720 0:00:46 0:01:20", shown.text())  # 40 in 40 s, not 640 in 46 s
+    assert "640/720 0:00:46 0:01:20" in shown.text()  # 40 in 40 s, not 640 in 46 s
 
 
-def test_a_step_is_a_line_above_the_bar():
-    shown = in_training()
+def test_a_step_is_a_line_above_the_bar_and_markup_is_shown_as_it_stands():
+    shown, words = Shown(200), "[bold]x[/bold] [link=http://x]y[/link] :smile: [/]"
     shown.display.step({"step": 3}, "step 3/20 | solver A: 50% right")
     shown.display.evaluated("after 3 steps", {}, "A 34%")
     shown.display.warn("slow")
-    assert shown.console.file.getvalue().splitlines() == [
-        "step 3/20 | solver A: 50% right",
-        "after 3 steps: A 34%",
-        "warning: slow",
-    ]
+    shown.display.say(words)
+    assert shown.sent() == f"step 3/20 | solver A: 50% right\nafter 3 steps: A 34%\nwarning: slow\n{words}\n"
+    shown.display.activity(words)
+    assert words in shown.text()
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 84, 100, 200])
 def test_the_bar_is_one_line_that_fits(width):
-    shown = in_training(width)
+    shown = Shown(width)
     shown.display.activity("漢字" * 300)
     (line,) = shown.text().splitlines()
     assert cell_len(line) <= width
-
-
-# What a model or a file says
-
-
-def test_markup_is_shown_as_it_stands():
-    shown = in_training(200)
-    words = "[bold]x[/bold] [link=http://x]y[/link] :smile: [/]"
-    shown.display.activity(words)
-    shown.display.say(words)
-    assert words in shown.text()
-    assert words in shown.console.file.getvalue()
 
 
 TEXTS = st.text(st.one_of(st.characters(), st.sampled_from("\x1b[]\\\x9b\x07\r\n\t漢👩‍👧é/=bold")), max_size=200)
@@ -112,12 +93,12 @@ TEXTS = st.text(st.one_of(st.characters(), st.sampled_from("\x1b[]\\\x9b\x07\r\n
 @settings(max_examples=60, deadline=None)
 @given(TEXTS)
 def test_no_text_drives_the_terminal(text):
-    shown = in_training()
+    shown = Shown()
     tell: Any = shown.display
     for told in (tell.activity, tell.say, tell.warn, tell.phase, lambda words: tell.advance(1, words)):
         told(text)
     tell.finished([text])
-    sent = shown.text() + shown.console.file.getvalue()
+    sent = shown.text() + shown.sent()
     assert not set("\x1b\x9b\r\x07\x08") & set(sent)
 
 
@@ -125,14 +106,14 @@ def test_no_text_drives_the_terminal(text):
 
 
 def test_lines_scroll_above_a_bar_that_goes_away():
-    shown = in_training(color_system="standard")
+    shown = Shown(color_system="standard")
     before = (sys.stdout, sys.stderr)
     with shown.display as display:
         display._bars.refresh()
         display.warn("slow")
         display.finished(["up 3 points", "lite-selfplay report " + "x" * 120])
     assert (sys.stdout, sys.stderr) == before
-    written = shown.console.file.getvalue()
+    written = shown.sent()
     assert "warning: slow" in written
     assert "lite-selfplay report " + "x" * 120 + "\n" in written  # whole, so that it can be copied
     assert "training" not in written[written.rindex("up 3 points") :]
@@ -143,19 +124,21 @@ def test_an_exception_leaves_the_terminal_as_it_was(error):
     terminal = console(color_system="standard")
     before = (sys.stdout, sys.stderr)
 
+    def cursor_is_there() -> bool:
+        written = terminal.file.getvalue()
+        return written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")
+
     def run() -> None:
         with make_progress(terminal) as progress:
             assert isinstance(progress, Display)
             progress.phase("training", 3)
-            written = terminal.file.getvalue()  # the cursor is there, in case the process is ended
-            assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")
+            assert cursor_is_there()  # in case the process is ended
             raise error
 
     with pytest.raises(error):
         run()
     assert (sys.stdout, sys.stderr) == before
-    written = terminal.file.getvalue()
-    assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")
+    assert cursor_is_there()
 
 
 class Ascii(Terminal):
@@ -163,17 +146,16 @@ class Ascii(Terminal):
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("file", "options"),
     [
-        lambda: Console(file=io.StringIO(), _environ={}),
-        lambda: Console(file=io.StringIO(), force_terminal=True, _environ={}),  # FORCE_COLOR into a pipe
-        lambda: Console(file=Terminal(), _environ={"TERM": "dumb"}),
-        lambda: console(file=Ascii()),
+        (io.StringIO, {}),
+        (io.StringIO, {"force_terminal": True}),  # FORCE_COLOR into a pipe
+        (Terminal, {"_environ": {"TERM": "dumb"}}),
+        (Ascii, {"force_terminal": True}),
     ],
-    ids=["file", "forced", "dumb", "without Unicode"],
 )
-def test_elsewhere_there_are_lines(make, capsys):
-    with make_progress(make(), verbose=True) as progress:
+def test_elsewhere_there_are_lines(file, options, capsys):
+    with make_progress(Console(file=file(), **{"_environ": {}, **options}), verbose=True) as progress:
         assert isinstance(progress, PlainProgress)
         assert progress.verbose
         progress.say("loading")
@@ -209,5 +191,4 @@ def test_what_cannot_be_written_is_lost_and_raises_nothing(monkeypatch: pytest.M
     print("lost", flush=True)
     assert gone.getvalue() == "read"
     assert isinstance(sys.stdout, Lasting)
-    assert sys.stdout._stream is gone
-    assert sys.stdout.encoding == "utf-8"
+    assert (sys.stdout._stream is gone, sys.stdout.encoding) == (True, "utf-8")

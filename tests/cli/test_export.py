@@ -11,12 +11,12 @@ from lite_selfplay.extras.export import verification
 from .conftest import read_back
 
 
-def answers(monkeypatch: pytest.MonkeyPatch, off_by: float = 0.0) -> None:
-    monkeypatch.setattr(verification, "read_back", partial(read_back, off_by=off_by))
+@pytest.fixture(autouse=True)
+def _read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, "read_back", read_back)
 
 
-def test_an_export_and_what_to_paste(call, run, monkeypatch):
-    answers(monkeypatch)
+def test_an_export_and_what_to_paste(call, run):
     code, out, err = call("export", run, "A")
     assert code == 0
     written, blank, serve, upload = out.splitlines()
@@ -30,8 +30,7 @@ def test_an_export_and_what_to_paste(call, run, monkeypatch):
     assert "exports/agon-A-peft exists already and is not overwritten" in err
 
 
-def test_an_export_as_json(call, run, monkeypatch):
-    answers(monkeypatch)
+def test_an_export_as_json(call, run):
     code, out, _ = call("export", run, "B@1", "--out", "here", "--json")
     made = json.loads(out)
     assert code == 0
@@ -41,13 +40,8 @@ def test_an_export_as_json(call, run, monkeypatch):
 
 
 def test_an_export_that_is_another_model_ends_with_1(call, run, monkeypatch):
-    answers(monkeypatch, off_by=0.5)
+    monkeypatch.setattr(verification, "read_back", partial(read_back, off_by=0.5))
     code, _, err = call("export", run, "A", "--out", "here")
     assert code == 1
     assert "error: here is not the same model as seat A: mean |delta| 0.5 is more than" in err
     assert json.loads(Path("here/verification.json").read_text())["passed"] is False
-
-
-def test_a_wrong_request_ends_with_2(call, run):
-    code, _, err = call("export", run)
-    assert (code, "has the seats A, B: say which one, after the run" in err) == (2, True)

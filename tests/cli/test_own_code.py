@@ -12,6 +12,7 @@ import pytest
 from lite_selfplay.games import make_game
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.testing import check_game
+from tests.made_runs import read_lines
 
 GAME = '''
 """One seat hints, another answers with the hint before its eyes."""
@@ -116,25 +117,21 @@ def few(seed, held_out):
 
 SMALL = ("--model", "tiny", "--group-size", "2", "--problems-per-step", "2", "--max-completion-tokens", "8")
 
-pytestmark = pytest.mark.usefixtures("here")
-
-
-def with_own_files(folder: Path) -> Path:
-    """A directory that holds a user's own files and nothing else."""
-    (folder / "hint.py").write_text(GAME)
-    (folder / "doors.py").write_text(TASK)
-    return folder
-
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return with_own_files(tmp_path_factory.mktemp("elsewhere"))
+    folder = tmp_path_factory.mktemp("elsewhere")
+    (folder / "hint.py").write_text(GAME)
+    return folder
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that holds a user's own files and nothing else."""
     monkeypatch.chdir(tmp_path)
-    return with_own_files(tmp_path)
+    (tmp_path / "hint.py").write_text(GAME)
+    (tmp_path / "doors.py").write_text(TASK)
+    return tmp_path
 
 
 @pytest.fixture
@@ -161,22 +158,20 @@ def test_the_game_keeps_the_contract():
 
 def test_a_game_of_ones_own_is_trained_shown_measured_and_resumed(run: Path, call: Callable[..., Any]):
     report = call("report", run, "--duels", 4)
-    assert report.code == 0
     assert f"Hint on tiny: 2 steps in {run}" in report.out
     assert re.search(r"-- and answered, (arrived|lost)", report.out)
 
     measured = call("eval", run, "--tasks", "letters", "--limit", 4)
     assert measured.code == 0, measured.err
     assert re.search(r"all stages +copied", measured.out)
-    (result,) = [json.loads(path.read_text()) for path in (run / "eval").glob("with-hints-letters-4.json")]
-    assert result["mode"] == "with-hints"
-    assert isinstance(result["seats"]["walker"]["copied"], int)
+    result = json.loads((run / "eval" / "with-hints-letters-4.json").read_text())
+    assert (result["mode"], type(result["seats"]["walker"]["copied"])) == ("with-hints", int)
     assert call("eval", run, "--tasks", "letters", "--limit", 2, "--mode", "single").code == 0
 
     resumed = call("train", "--resume", run, "--steps", 3)
     assert resumed.code == 0, resumed.err
     assert "step 3/3" in resumed.out
-    assert [json.loads(line)["game"]["odd"] for line in (run / "metrics.jsonl").read_text().splitlines()] == [1, 2, 3]
+    assert [row["game"]["odd"] for row in read_lines(run / "metrics.jsonl")] == [1, 2, 3]
 
 
 def test_a_run_is_shown_by_its_game_which_this_user_has_run(run: Path, elsewhere: Path, call: Callable[..., Any]):
@@ -187,15 +182,14 @@ def test_a_run_is_shown_by_its_game_which_this_user_has_run(run: Path, elsewhere
     assert re.search(r"this run: first \d+%", figure.out)
     page = call("view", run, "--bundle", run.parent / "page")
     for ended in (shown, why, figure, page):
-        assert ended.code == 0, ended.err
-        assert "without its game" not in ended.err + ended.out
+        assert (ended.code, "without its game" in ended.err + ended.out) == (0, False), ended.err
     assert "short hints" in "".join(file.read_text() for file in (run.parent / "page").rglob("*") if file.is_file())
     # Changed since, it is a stranger's until it is run anew.
     before = (elsewhere / "hint.py").read_text()
     (elsewhere / "hint.py").write_text(before + f"\nopen({str(run / 'ran')!r}, 'w')\n")
     try:
-        for ended in (call("report", run), call("why", run), call("why", "kl", run)):
-            assert ended.code == 0, ended.err
+        for asked in (("report",), ("why",), ("why", "kl")):
+            assert call(*asked, run).code == 0, asked
         assert "hint.py:Hint is code, which is not run for that" in call("report", run).err
         assert not (run / "ran").exists()
     finally:
@@ -214,19 +208,16 @@ def test_a_game_that_cannot_be_had_any_more_leaves_the_run_readable(
         file.write_text(source)
     assert call("list", "games", f"{file}:Hint").code == 2  # which is to name it
     for ended in (call("report", run), call("why", run)):
-        assert ended.code == 0, ended.err
-        assert "without its game's own figures and words" in ended.err
-        assert said in ended.err
+        without = "without its game's own figures and words" in ended.err
+        assert (ended.code, without, said in ended.err) == (0, True, True), ended.err
     assert call("train", "--resume", run, "--steps", 3).code == 2
 
 
 def test_a_run_goes_on_where_its_game_has_moved(run: Path, here: Path, call: Callable[..., Any]):
     (here / "hint.py").rename(here / "moved.py")
     let_its_game_lie_at(run, here / "moved.py")
-    refused = call("train", "--resume", run, "--steps", 3)
-    assert refused.code == 2
-    named = f"list games {here}/moved.py:Hint"
-    assert f"`lite-selfplay {named}`" in refused.err
+    refused, named = call("train", "--resume", run, "--steps", 3), f"list games {here}/moved.py:Hint"
+    assert (refused.code, f"`lite-selfplay {named}`" in refused.err) == (2, True)
     assert call(*named.split()).code == 0
     assert call("train", "--resume", run, "--steps", 3).code == 0
 
@@ -242,8 +233,7 @@ def test_a_game_of_ones_own_is_listed_and_others_are_named(call: Callable[..., A
         ("argon", "agon"),
     ):
         ended = call("train", place, "--tasks", "letters", "--model", "tiny")
-        assert ended.code == 2
-        assert message in ended.err
+        assert (ended.code, message in ended.err) == (2, True), ended.err
 
 
 def test_a_task_of_ones_own_is_trained_on_and_measured(here: Path, call: Callable[..., Any]):

@@ -1,7 +1,6 @@
 """`lite-selfplay plan`: of memory, and with `--prompts` and `--reward`."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -9,46 +8,17 @@ from lite_selfplay.models.sources.tiny import build_tiny
 
 
 def test_a_plan_names_the_parts_and_whether_the_card_is_large_enough(call):
-    ended = call("plan", "--model", "Qwen3-4B", "--gpu", "t4", "--preset", "t4")
-    assert ended.code == 0
-    lines = ended.out.splitlines()
+    lines = call("plan", "--model", "Qwen3-4B", "--gpu", "t4", "--preset", "t4").out.splitlines()
     assert lines[0].startswith("agon with Qwen3-4B in 4bit: 4.02B parameters, 2 seats, 32 completions side by side")
     assert lines[1] == "a step: 64 completions, at most 65,536 tokens"
     assert any(line.startswith("keys and values") and line.endswith("sampling") for line in lines)
     assert any(line.startswith("Tesla T4") for line in lines)
     assert call("plan", "--model", "tiny").out.count(" GiB  fits") >= 10  # without a card all are listed
-
-
-def test_numbers_for_a_machine(call):
     told = json.loads(call("plan", "--model", "tiny", "--game", "grpo", "--gpu", "l4", "--json").out)
     assert (told["fits"], told["completions_per_step"]) == ({"L4": True}, 64)
     assert told["parts"]["gradients"] * 2 == told["parts"]["optimizer"]
     # A CPU has dense weights to speak with.
     assert "dense weights" in json.loads(call("plan", "--model", "tiny", "--gpu", "cpu", "--json").out)["parts"]
-
-
-ASKED = ("--model", "tiny", "--tasks", "arithmetic", "--reward")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        # What is not known is named, with what is near.
-        (("--model", "tiny", "--gpu", "t5"), 2, "t4"),
-        (("--model", "Qwen3-5B"), 2, "Qwen3-4B"),
-        (("--model", "tiny", "--game", "agno"), 2, "agon"),
-        # Rewards that are not there, or fail, and problems without an answer to judge.
-        ((*ASKED, "nosuch.py:f"), 2, "no file at nosuch.py"),
-        ((*ASKED, "rewards.py:short"), 1, "returned 1 values for 10"),
-        ((*ASKED, "rewards.py:leaves"), 1, "SystemExit"),
-        ((*ASKED, "rewards.py:same", "--tasks", "open.jsonl"), 2, "no problem with an answer"),
-    ],
-)
-def test_what_is_refused(call, rewards, arguments, code, said):
-    rewards.with_name("open.jsonl").write_text('{"problem": "Say something."}\n')
-    ended = call("plan", *arguments)
-    assert (ended.code, ended.out) == (code, "")
-    assert said in ended.err
 
 
 def test_a_file_says_which_game_it_is_of_and_a_flag_has_the_last_word(call, tmp_path):
@@ -60,30 +30,18 @@ def test_a_file_says_which_game_it_is_of_and_a_flag_has_the_last_word(call, tmp_
     )
 
 
-# Prompts and rewards before any training
-
 REWARDS = """
 def right(completions, answer, **columns):
     return [float(f"<answer>{a}</answer>" in c) for c, a in zip(completions, answer)]
-
 def same(completions):
     return [1.0] * len(completions)
-
 def against(completions, answer):
     return [0.0 if str(a) in c else 1.0 for c, a in zip(completions, answer)]
-
 def short(completions):
     return [1.0]
-
 def leaves(completions):
     raise SystemExit(3)
 """
-
-
-@pytest.fixture
-def rewards(tmp_path: Path) -> Path:
-    (tmp_path / "rewards.py").write_text(REWARDS)
-    return tmp_path / "rewards.py"
 
 
 def test_the_prompts_of_a_game(call):
@@ -94,6 +52,9 @@ def test_the_prompts_of_a_game(call):
     assert "<s>user" in drafter
     assert "Here is a rival's attempt" in challenger
     assert "the model's chat template knows no thinking" in ended.out.casefold()
+    found = json.loads(call("plan", "--prompts", "--game", "sqlm", "--model", "tiny", "--json").out)
+    assert [prompt["role"] for prompt in found["prompts"]] == ["proposer", "solver"]  # which poses its problems
+    assert found["not_asked"] == []
 
 
 def test_thinking_on_and_off(call, tmp_path):
@@ -105,22 +66,20 @@ def test_thinking_on_and_off(call, tmp_path):
     assert off["tokens"] - on["tokens"] == len("<think>\n\n</think>\n\n")
 
 
-def test_a_game_that_poses_its_problems(call):
-    found = json.loads(call("plan", "--prompts", "--game", "sqlm", "--model", "tiny", "--json").out)
-    assert [prompt["role"] for prompt in found["prompts"]] == ["proposer", "solver"]
-    assert found["not_asked"] == []
-
-
 @pytest.mark.parametrize(
-    ("function", "says"),
+    ("function", "code", "says"),
     [
-        ("right", "As it should be, right answers earn 1 in the mean, wrong ones 0."),
-        ("same", "Every completion earns 1: such a group has no variance, and nothing is learned from it."),
-        ("against", "Look at this: right answers earn 0 in the mean, wrong ones 1."),
+        ("right", 0, "As it should be, right answers earn 1 in the mean, wrong ones 0."),
+        ("same", 0, "Every completion earns 1: such a group has no variance, and nothing is learned from it."),
+        ("against", 0, "Look at this: right answers earn 0 in the mean, wrong ones 1."),
+        ("short", 1, "returned 1 values for 10"),
+        ("leaves", 1, "SystemExit"),
     ],
 )
-def test_a_reward_before_any_training(call, rewards, function, says):
-    ended = call("plan", "--model", "tiny", "--reward", f"{rewards}:{function}", "--tasks", "arithmetic")
+def test_a_reward_before_any_training(call, tmp_path, function, code, says):
+    (tmp_path / "rewards.py").write_text(REWARDS)
+    ended = call("plan", "--model", "tiny", "--reward", f"rewards.py:{function}", "--tasks", "arithmetic")
     lines = ended.out.splitlines()
-    assert (ended.code, len(lines), lines[-1]) == (0, 13, says)
-    assert lines[0].split() == ["problem", "completion", "reward", "checker", "text"]
+    assert (ended.code, len(lines)) == (code, 0 if code else 13)
+    assert says in (ended.err if code else lines[-1])
+    assert code or lines[0].split() == ["problem", "completion", "reward", "checker", "text"]

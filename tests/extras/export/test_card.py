@@ -42,9 +42,7 @@ def scored(snippet: str, ids: list[int]) -> Any:
     return found[:-1].gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
 
 
-def test_the_lines_of_a_card_load_the_seat_in_the_runs_precision(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_lines_of_a_card_load_the_seat_in_the_runs_precision(run: Path, tmp_path: Path, monkeypatch):
     export(run, "A", out=tmp_path / "out", verify=False)
     with speakers_of(run) as speakers:
         (stage,) = speakers.say("A", PROMPT, Sampling(temperature=0.0, max_tokens=8))

@@ -14,6 +14,8 @@ from typing import Any
 
 import jinja2
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import (
@@ -45,9 +47,7 @@ def test_an_adapter_loads_in_peft_and_is_the_seat(make_run: MakeRun, tmp_path: P
     made = export(run, "A", out=out, progress=said.append)
     found = made.verification
     assert found is not None
-    assert found.failures == []
-    assert found.reader == "PEFT"
-    assert (found.prompts_same, found.questions) == (20, 20)
+    assert (found.failures, found.reader, found.prompts_same, found.questions) == ([], "PEFT", 20, 20)
     assert found.base_difference > 20 * found.mean_difference
     assert f"PEFT: {found.sentence()}" in said
     names = {path.name for path in out.iterdir()}
@@ -63,14 +63,23 @@ def test_an_adapter_loads_in_peft_and_is_the_seat(make_run: MakeRun, tmp_path: P
         export(run, "A", out=out)
 
 
-@pytest.fixture
-def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other tool reads in this process, which has loaded it: a new one takes many seconds to."""
-    monkeypatch.setattr(verification, "read_back", lambda request, poll: reader.by_transformers(request))
+def test_a_merged_model_is_the_seat_and_read_where_the_run_computed(make_run: MakeRun, tmp_path: Path, monkeypatch):
+    """Also beside a card; in this process, since a new one takes many seconds to load the tool."""
+    load, asked = AutoModelForCausalLM.from_pretrained, list[Any]()
 
+    def noted(*arguments: Any, **options: Any) -> Any:
+        asked.append(options["device_map"])
+        monkeypatch.undo()  # what loads it looks as well whether a card is there
+        return load(*arguments, **options)
 
-def test_a_merged_model_is_the_seat(make_run: MakeRun, tmp_path: Path, read_here: None):
+    def read_beside_a_card(request: Any, poll: Callable[[], None]) -> Any:
+        monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", noted)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        return reader.by_transformers(request)
+
+    monkeypatch.setattr(verification, "read_back", read_beside_a_card)
     made = export(make_run(precision="fp32"), "B", to="merged", out=tmp_path / "out")
+    assert asked == [{"": "cpu"}]
     assert made.verification is not None
     assert (made.verification.failures, made.verification.reader) == ([], "transformers")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -107,26 +116,6 @@ def test_a_merged_model_is_held_as_it_was_saved_where_nobody_says(make_run: Make
     assert suggested(str(file)) == {"model.precision": "bf16"}
 
 
-def test_what_verifies_an_export_computes_where_the_run_did(make_run: MakeRun, tmp_path: Path, monkeypatch):
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    def load(*arguments: Any, **options: Any) -> Any:
-        asked.append(options["device_map"])
-        monkeypatch.undo()  # what loads it looks as well whether a card is there
-        return AutoModelForCausalLM.from_pretrained(*arguments, **options)
-
-    def read_beside_a_card(request: Any, poll: Callable[[], None]) -> Any:
-        monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", load)
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        return reader.by_transformers({**request, "reader": "transformers", "folder": request["base"]})
-
-    asked: list[Any] = []
-    monkeypatch.setattr(verification, "read_back", read_beside_a_card)
-    export(make_run(precision="fp32"), "A", to="merged", out=tmp_path / "out")
-    assert asked == [{"": "cpu"}]
-
-
 def test_a_gguf_folder_is_the_seat_where_llama_cpp_is_there_to_say_so(make_run: MakeRun, tmp_path: Path):
     made = export(make_run(precision="fp32", game="grpo"), to="gguf", out=tmp_path / "out")
     assert made.seat == "solver"  # the only one
@@ -134,14 +123,10 @@ def test_a_gguf_folder_is_the_seat_where_llama_cpp_is_there_to_say_so(make_run: 
     lines = (tmp_path / "out" / "Modelfile").read_text().splitlines()
     assert lines[0] == "FROM ./grpo-tiny-solver-f16.gguf"
     assert {"PARAMETER temperature 1", "PARAMETER top_k 0", "PARAMETER num_predict 16"} <= set(lines)
-    card = (tmp_path / "out" / "README.md").read_text()
-    if find_spec("xllamacpp") is None:
-        assert made.verification is None
-        assert "Not verified: llama.cpp is not here" in card
-    else:
-        assert made.verification is not None
-        assert made.verification.failures == []
-        assert "Verified: llama.cpp" in card
+    missing = find_spec("xllamacpp") is None
+    assert made.verification.failures == [] if made.verification else missing
+    said = "Not verified: llama.cpp is not here" if missing else "Verified: llama.cpp"
+    assert said in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_what_was_measured_of_these_very_weights_stands_on_the_card(make_run: MakeRun, tmp_path: Path):
@@ -171,18 +156,14 @@ def test_a_base_from_a_hub_goes_by_the_hubs_name(make_run: MakeRun, tmp_path: Pa
     monkeypatch.setattr(sources, "resolve", lambda name, **options: from_hub)
     run = make_run(precision="fp32", threads=1)
     commands = export(run, "A", out=tmp_path / "out", **FAST).commands
-    own, exported = (
-        json.loads((folder / "adapter_config.json").read_text())
-        for folder in (run / "adapters" / "A", tmp_path / "out")
-    )
+    folders = (run / "adapters" / "A", tmp_path / "out")
+    own, exported = (json.loads((folder / "adapter_config.json").read_text()) for folder in folders)
     assert own["base_model_name_or_path"] == exported["base_model_name_or_path"] == "me/tiny"
     assert exported["revision"] == "f00"
     assert commands[0] == f"vllm serve me/tiny --revision f00 --enable-lora --lora-modules A={tmp_path / 'out'}"
 
 
-def test_the_commands_to_paste_and_the_weights_of_a_checkpoint(
-    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_commands_to_paste_and_the_weights_of_a_checkpoint(make_run: MakeRun, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tiny, run = resolve("tiny").path, make_run()
     assert export(run, "A@1", **FAST).commands == [
@@ -203,7 +184,7 @@ def test_the_commands_to_paste_and_the_weights_of_a_checkpoint(
     ]
 
 
-def test_files_of_another_model_fail_and_stay_for_a_look(make_run: MakeRun, tmp_path: Path, monkeypatch, read_here):
+def test_files_of_another_model_fail_and_stay_for_a_look(make_run: MakeRun, tmp_path: Path, monkeypatch):
     def wrong(folder: Path, *rest: Any) -> None:
         from safetensors.torch import load_file, save_file
 
@@ -213,9 +194,9 @@ def test_files_of_another_model_fail_and_stay_for_a_look(make_run: MakeRun, tmp_
 
     write = forms.write_adapter
     monkeypatch.setattr(forms, "write_adapter", wrong)
-    with pytest.raises(
-        VerificationFailed, match=r"is not the same model as seat A: mean .delta. \S+ is more than 0.01"
-    ):
+    monkeypatch.setattr(verification, "read_back", lambda request, poll: reader.by_transformers(request))
+    another = r"is not the same model as seat A: mean .delta. \S+ is more than 0.01"
+    with pytest.raises(VerificationFailed, match=another):
         export(make_run(precision="fp32"), "A", out=tmp_path / "out")
     assert json.loads((tmp_path / "out" / "verification.json").read_text())["passed"] is False
     assert "FAILED" in (tmp_path / "out" / "README.md").read_text()
@@ -259,32 +240,24 @@ def test_what_cannot_be_exported(make_run: MakeRun, tmp_path: Path, damage, seat
 # Nothing half
 
 
-def fails(error: BaseException) -> Callable[..., None]:
-    def write(folder: Path, *rest: Any) -> None:
-        (folder / "half").write_text("half")
-        raise error
-
-    return write
-
-
-@pytest.mark.parametrize(
-    ("error", "raised", "words"),
-    [
+def test_an_export_that_fails_leaves_nothing(make_run: MakeRun, tmp_path: Path, monkeypatch):
+    for error, raised, words in (
         (OSError(errno.ENOSPC, "No space left on device"), SaveFailed, "No space left on device.*Nothing was left"),
         (RequestError("no such thing"), RequestError, "no such thing"),
         (KeyboardInterrupt(), KeyboardInterrupt, "^$"),
-    ],
-)  # fmt: skip
-def test_an_export_that_fails_leaves_nothing(make_run: MakeRun, tmp_path: Path, monkeypatch, error, raised, words):
-    monkeypatch.setattr(forms, "write_adapter", fails(error))
-    with pytest.raises(raised, match=words):
-        export(make_run(), "A", out=tmp_path / "new" / "out", **FAST)
-    assert list((tmp_path / "new").iterdir()) == []
+    ):
+
+        def write(folder: Path, *_: Any, error: BaseException = error) -> None:
+            (folder / "half").write_text("half")
+            raise error
+
+        monkeypatch.setattr(forms, "write_adapter", write)
+        with pytest.raises(raised, match=words):
+            export(make_run(), "A", out=tmp_path / "new" / "out", **FAST)
+        assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_what_comes_to_be_meanwhile_stays_and_what_a_killed_export_left_goes(
-    make_run: MakeRun, tmp_path: Path, monkeypatch
-):
+def test_what_comes_to_be_meanwhile_stays_and_what_a_killed_export_left_goes(make_run, tmp_path: Path, monkeypatch):
     with subprocess.Popen(["true"]) as ended:
         pass
     dead, alive = (tmp_path / f".out.partial-{socket.gethostname()}-{pid}" for pid in (ended.pid, os.getppid()))
@@ -326,20 +299,16 @@ def test_a_signal_while_another_tool_reads_leaves_nothing(make_run: MakeRun, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-# Templates
-
-
-def rendered(template: str | None, **arguments: object) -> str:
-    return jinja2.Template(template or "").render(**arguments)
-
-
 def test_the_runs_switches_are_in_the_template_and_an_argument_still_wins():
-    template = "{{ date_string }} {% if enable_thinking %}thinks{% else %}answers{% endif %}"
-    assert rendered(forms.with_switches(template, "off")) == f"{DATE} answers"
-    assert rendered(forms.with_switches(template, "on")) == f"{DATE} thinks"
-    switched = forms.with_switches(template, "on")
-    assert rendered(switched, enable_thinking=False, date_string="today") == "today answers"
+    thinks = "{{ date_string }} {% if enable_thinking %}thinks{% else %}answers{% endif %}"
     asks = """{{ strftime_now('%d %b %Y') }}, {{ strftime_now( "%H:%M" ) }}"""
-    assert rendered(forms.with_switches(asks, "auto")) == f"{DATE}, 00:00"
+    for template, thinking, given, shown in (
+        (thinks, "off", {}, f"{DATE} answers"),
+        (thinks, "on", {}, f"{DATE} thinks"),
+        (thinks, "on", {"enable_thinking": False, "date_string": "today"}, "today answers"),
+        (asks, "auto", {}, f"{DATE}, 00:00"),
+    ):
+        switched = forms.with_switches(template, thinking)
+        assert jinja2.Template(switched or "").render(**given) == shown
     assert forms.with_switches("{{ enable_thinking }}", "auto") == "{{ enable_thinking }}"
     assert forms.with_switches(None, "on") is None

@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from gguf import GGUFReader
+from tokenizers import Tokenizer, decoders, models
+from tokenizers.pre_tokenizers import ByteLevel, Punctuation
+from tokenizers.pre_tokenizers import Sequence as Splitting
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from lite_selfplay.errors import ModelNotFoundError, RequestError
 from lite_selfplay.extras.export.gguf_file import require_convertible, write_gguf
@@ -20,14 +25,8 @@ TEMPLATE = (
     "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}</s>\n{% endfor %}"
     "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
 )
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 10000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 8192}
 
 
 def small_model(arch: str, vocab_size: int = 259, **options: Any) -> Any:
@@ -49,8 +48,6 @@ def logprobs(model: Any, ids: Sequence[int]) -> torch.Tensor:
 
 
 def test_the_scaling_of_llama_3_is_written_and_not_read_back(tmp_path):
-    from gguf import GGUFReader
-
     file = write(tmp_path / "a.gguf", small_model("llama", tie_word_embeddings=False, rope_parameters=LLAMA3))
     (factors,) = (tensor.data for tensor in GGUFReader(file).tensors if tensor.name == "rope_freqs.weight")
     assert list(factors) == pytest.approx(reading.llama3_factors(len(factors), LLAMA3))
@@ -60,8 +57,6 @@ def test_the_scaling_of_llama_3_is_written_and_not_read_back(tmp_path):
 
 @pytest.mark.parametrize(("arch", "tied"), [("llama", True), ("qwen2", True), ("qwen3", False)])
 def test_the_librarys_own_reader_finds_the_same_weights(tmp_path, arch, tied):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     model = small_model(arch, tie_word_embeddings=tied)
     file = write(tmp_path / "a.gguf", model)
     reading.convert(file, tmp_path / "copy", sha256="0")
@@ -100,25 +95,20 @@ def test_weights_that_cannot_be_written_are_refused(tmp_path):
         write(tmp_path / "a.gguf", model)
 
 
-@pytest.mark.parametrize(
-    ("change", "what"),
-    [
-        ({"architectures": ["Gemma3ForCausalLM"]}, "not of Gemma3ForCausalLM"),
-        ({"architectures": None}, "not of unknown"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}}, "rotary scaling 'yarn'"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "attention over a sliding window"),
-        ({"hidden_act": "gelu"}, "the activation 'gelu'"),
-        ({"attention_bias": True}, "biases"),
-        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "a part of each head"),
-    ],
-)
-def test_what_would_become_another_model_is_refused_by_name(change, what):
-    config = small_model("llama").config
-    for key, value in change.items():
+def test_what_would_become_another_model_is_refused_by_name():
+    for key, value, what in (
+        ("architectures", ["Gemma3ForCausalLM"], "not of Gemma3ForCausalLM"),
+        ("architectures", None, "not of unknown"),
+        ("rope_parameters", {"rope_type": "yarn", "rope_theta": 1.0}, "rotary scaling 'yarn'"),
+        ("layer_types", ["full_attention", "sliding_attention"], "attention over a sliding window"),
+        ("hidden_act", "gelu", "the activation 'gelu'"),
+        ("attention_bias", True, "biases"),
+        ("rope_parameters", {"partial_rotary_factor": 0.5}, "a part of each head"),
+    ):
+        config = small_model("llama").config
         config.__dict__[key] = value
-    with pytest.raises(RequestError, match=what) as refused:
-        require_convertible(config)
-    assert "python convert_hf_to_gguf.py DIR" in str(refused.value)
+        with pytest.raises(RequestError, match=f"{what}.*python convert_hf_to_gguf.py DIR"):
+            require_convertible(config)
 
 
 # Vocabularies
@@ -126,10 +116,6 @@ def test_what_would_become_another_model_is_refused_by_name(change, what):
 
 def merging_tokenizer(rule: str) -> Any:
     """A byte-level tokenizer with two merges that splits text by a rule."""
-    from tokenizers import Tokenizer, decoders, models
-    from tokenizers.pre_tokenizers import ByteLevel
-    from transformers import PreTrainedTokenizerFast
-
     tokens = [*sorted(ByteLevel.alphabet()), "th", "12"]
     vocabulary = {token: identity for identity, token in enumerate(tokens)}
     model = models.BPE(vocab=vocabulary, merges=[("t", "h"), ("1", "2")], ignore_merges=ignores_merges(rule))
@@ -148,20 +134,15 @@ def test_the_rule_of_splitting_is_found_and_the_vocabulary_survives(tmp_path, ru
     file = write(tmp_path / "a.gguf", model, tokenizer=tokenizer)
     metadata = reading.read_header(file).metadata
     assert metadata["tokenizer.ggml.pre"] == rule
-    assert metadata["tokenizer.ggml.tokens"][-4:] == ["<think>", "[PAD260]", "[PAD261]", "[PAD262]", "[PAD263]"][-4:]
+    assert metadata["tokenizer.ggml.tokens"][-4:] == ["[PAD260]", "[PAD261]", "[PAD262]", "[PAD263]"]
     copy = build_tokenizer(metadata, file)
     for text in ("the 1212 moth<think>", "it's\n\n 3.14  ok</s>", "naïve 你好"):
         assert copy(text)["input_ids"] == tokenizer(text)["input_ids"]
 
 
 def test_a_tokenizer_of_another_kind_is_refused(tmp_path):
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
     tokenizer = merging_tokenizer("gpt-2")
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Punctuation(), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
+    tokenizer.backend_tokenizer.pre_tokenizer = Splitting([Punctuation(), ByteLevel(add_prefix_space=False)])
     with pytest.raises(RequestError, match="splits text by a rule"):
         write(tmp_path / "a.gguf", small_model("llama"), tokenizer=tokenizer)
     pieces = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.Unigram([("a", 0.0)], unk_id=0)))

@@ -24,9 +24,8 @@ def compared(*answers: dict[str, Any], limit: float = 0.01) -> Verification:
 
 def test_the_same_answers():
     found = compared(answer(), answer())
-    assert found.failures == []
     assert found.sentence() == "mean |delta| 0 nats over the 4 tokens of 2 answers; the base's is 1"
-    assert (found.prompts_same, found.tokens) == (2, 4)
+    assert (found.failures, found.prompts_same, found.tokens) == ([], 2, 4)
     assert found.base_difference == 1.0  # |-2.5 + 0.5| and 0
 
 
@@ -45,25 +44,16 @@ def test_what_is_another_model(odd, failure):
     assert failure in found.paragraph()
     assert found.to_json()["passed"] is False
     assert compared(answer(), answer(logprobs=[-0.5, -1.25]), limit=0.1).failures == []
-
-
-def test_answers_of_another_length_are_no_agreement():
     with pytest.raises(ValueError, match="zip"):
-        compared(answer(logprobs=[]))
+        compared(answer(logprobs=[]))  # of another length
 
 
-def test_prompts_are_spread_over_what_the_seat_saw():
+def test_prompts_are_spread_over_what_the_seat_saw_filled_up_and_without_special_tokens():
     seen = [f"prompt {i}" for i in range(100) for _ in range(8)]
     assert choose_prompts(seen, lambda text: True) == [f"prompt {i}" for i in range(0, 100, 5)]
-
-
-def test_too_few_prompts_are_filled_up_and_special_tokens_left_out():
     chosen = choose_prompts(["a", "b </s>", "a", " "], lambda text: "</s>" not in text)
     assert chosen[:2] == ["a", "What is 11 + 3?"]
     assert len(set(chosen)) == len(chosen) == verification.QUESTIONS
-
-
-# The process
 
 
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
@@ -73,14 +63,11 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None
     monkeypatch.setattr(reader, "__file__", str(script))
 
 
-@pytest.mark.parametrize(
-    ("code", "why"),
-    [("raise ValueError('no such weight')", "ValueError: no such weight"), ("sys.exit(4)", "it ended with 4")],
-)
-def test_a_process_that_fails(tmp_path, monkeypatch, code, why):
-    stand_in(tmp_path, monkeypatch, code)
-    with pytest.raises(VerificationFailed, match=why):
-        read_back(REQUEST, lambda: None)
+def test_a_process_that_fails(tmp_path, monkeypatch):
+    for code, why in {"raise ValueError('no weight')": "ValueError: no weight", "sys.exit(4)": "ended with 4"}.items():
+        stand_in(tmp_path, monkeypatch, code)
+        with pytest.raises(VerificationFailed, match=why):
+            read_back(REQUEST, lambda: None)
 
 
 def test_who_stops_waiting_leaves_no_process(tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """Answers to problems of reasoning-gym: scored by the data sets' own rules, in processes that can be killed."""
 
-import importlib.util
 from collections.abc import Iterator
 
 import pytest
@@ -10,16 +9,12 @@ from lite_selfplay.errors import TaskError
 from lite_selfplay.extras import gym
 from lite_selfplay.extras.gym import open_dataset
 from lite_selfplay.verify import Verifier
-from lite_selfplay.verify.checking import Checking
-from lite_selfplay.verify.extract import AnswerFormat
 from tests.made import completion
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("reasoning_gym") is None, reason="needs reasoning-gym")
+pytest.importorskip("reasoning_gym", reason="needs reasoning-gym")
 
-DATASETS = [
-    *("chain_sum", "leg_counting", "spell_backward", "gcd", "basic_arithmetic"),
-    *("group_anagrams", "simple_equations", "n_queens", "rearc", "countdown"),
-]
+DATASETS = "chain_sum leg_counting spell_backward gcd basic_arithmetic".split()
+DATASETS += "group_anagrams simple_equations n_queens rearc countdown".split()
 """Whose scorers compare text, numbers, JSON, grids, tuples, and any solution that fits."""
 
 
@@ -52,14 +47,11 @@ def test_the_reference_answer_is_right_and_another_one_is_not(verifier: Verifier
     assert {verdict.reason for verdict in wrong} <= {"wrong", "unparsable"}
 
 
-def test_a_partial_score_is_wrong_and_kept(verifier: Verifier) -> None:
+def test_a_partial_score_is_wrong_and_kept_and_any_valid_solution_right(verifier: Verifier) -> None:
     # The plain rule scores an answer that holds the reference by their lengths.
     problem = row("count_bits")
     length = len(problem.answer)
     assert judged(verifier, f"<answer>0{problem.answer}</answer>", problem) == (False, length / (length + 1), "wrong")
-
-
-def test_any_valid_solution_is_right(verifier: Verifier) -> None:
     problem = row("countdown")
     assert eval(problem.answer) == problem.extra["entry"]["metadata"]["target"]
     # The first has a number that is not among the given ones.
@@ -91,15 +83,16 @@ def test_format_is_judged_separately(verifier: Verifier) -> None:
     assert [(verdict.correct, verdict.well_formed) for verdict in verdicts] == [(True, True), (True, False)]
 
 
-def test_an_answer_that_never_ends_is_stopped() -> None:
-    # The rule of this data set evaluates the answer as Python.
+def test_an_answer_that_never_ends_is_stopped_and_workers_end_with_the_verifier() -> None:
     problem = row("binary_matrix")
-    with Verifier(deadline=3.0, workers=1) as verifier:
-        endless = (completion("<answer>[x for x in iter(int, 1)]</answer>"), problem)
-        right = (completion(f"<answer>{problem.answer}</answer>"), problem)
-        verdicts = verifier.verify([endless, right])
-        assert [verdict.reason for verdict in verdicts] == ["timeout", ""]
-        assert verifier.counters.timeouts == 1
+    endless = (completion("<answer>[x for x in iter(int, 1)]</answer>"), problem)
+    right = (completion(f"<answer>{problem.answer}</answer>"), problem)
+    verifier = Verifier(deadline=3.0, workers=1)
+    assert [verdict.reason for verdict in verifier.verify([endless, right])] == ["timeout", ""]
+    assert verifier.counters.timeouts == 1
+    (process,) = (worker.process for worker in verifier._checking._kept[gym.KIND]._workers)
+    del verifier
+    assert process.poll() is not None
 
 
 @pytest.mark.parametrize("extra", [{}, {"dataset": "gcd"}, {"entry": {}, "options": {}}])
@@ -107,13 +100,3 @@ def test_a_problem_from_elsewhere_is_refused(verifier: Verifier, extra: dict[str
     problem = Problem("mine", "?", "1", kind=gym.KIND, extra=extra)
     with pytest.raises(TaskError, match="mine is of kind 'reasoning-gym' and does not say which data set"):
         verifier.verify([(completion("no answer"), problem)])
-
-
-def test_its_workers_end_with_the_verifier() -> None:
-    checking = Checking(workers=1)
-    problem = row("gcd")
-    pairs = [(completion(f"<answer>{problem.answer}</answer>"), problem)]
-    assert gym.check_batch(pairs, AnswerFormat(), checking)[0].correct
-    (process,) = (worker.process for worker in checking._kept[gym.KIND]._workers)
-    del checking
-    assert process.poll() is not None

@@ -63,24 +63,19 @@ def pool(stand_in: list[str]) -> Iterator[WorkerPool]:
         yield pool
 
 
-REPEATS = """
+OBEYS = """
 from lite_selfplay.extras.gym.scoring import run
 def reply(question):
     while question['answer'] == 'endless': pass
+    bytearray(int(question['answer']))
     return {'outcome': question['answer']}
 run(lambda: reply)
 """
-"""A worker that repeats the answer, or never replies to `endless`."""
+"""A worker that takes as much memory as the answer says before it repeats it, or never replies to `endless`."""
 
 
-def worker(*arguments: str, code: str = REPEATS) -> list[str]:
+def worker(*arguments: str, code: str = OBEYS) -> list[str]:
     return [sys.executable, "-c", code, *arguments]
-
-
-def alone(command: list[str], questions: str) -> subprocess.CompletedProcess[str]:
-    """A worker of no pool, how it ended."""
-    environment = gym._environment()
-    return subprocess.run(command, input=questions, capture_output=True, text=True, timeout=60, env=environment)
 
 
 def test_workers_start_where_they_are_needed_and_outcomes_keep_their_order(pool: WorkerPool) -> None:
@@ -117,43 +112,29 @@ def test_what_a_worker_says_unasked_answers_no_later_question(pool: WorkerPool) 
     assert gone(pid)
 
 
-STANDING_STILL = """
-import json, sys
-from lite_selfplay.extras.gym import WorkerPool
-with WorkerPool(size=1, deadline=2.0, command=sys.argv[1:]) as pool:
-    pool.ask([{"answer": "same"}])
-    print("asks", flush=True)
-    print(json.dumps(pool.ask([{"answer": "sleep 0.3"}, {"answer": "sleep 60"}])), flush=True)
-"""
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs SIGSTOP")
-def test_the_time_for_which_the_run_stood_still_is_not_counted(stand_in: list[str]) -> None:
-    command = [sys.executable, "-c", STANDING_STILL, *stand_in]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=gym._environment()) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "asks\n"
-        process.send_signal(signal.SIGSTOP)
-        time.sleep(3)  # longer than the deadline and two looks
-        process.send_signal(signal.SIGCONT)
-        assert process.stdout.readline() == '["sleep", "timeout"]\n'
-
-
-def test_an_answer_that_uses_up_the_memory_crashes_alone() -> None:
-    code = (
-        "from lite_selfplay.extras.gym.scoring import run\n"
-        "run(lambda: lambda question: {'outcome': str(len(bytearray(int(question['answer']))))})"
-    )
-    with WorkerPool(size=1, command=worker("5", "300", code=code)) as pool:
-        much = str(2**29)
-        assert ask(pool, "1000", much, "2000") == ["1000", "crash" if sys.platform == "linux" else much, "2000"]
-
-
 def test_a_worker_that_dies_between_batches_is_not_counted_against_a_question(pool: WorkerPool) -> None:
     ask(pool, "same")
     (pid,) = pool.pids()
     os.kill(pid, signal.SIGKILL)
     assert ask(pool, *["same"] * 3) == ["same"] * 3
+
+
+def test_the_time_for_which_the_run_stood_still_is_not_counted(stand_in: list[str]) -> None:
+    rests: list[float] = []
+    with WorkerPool(1, 2.0, command=stand_in, poll=lambda: time.sleep(rests.pop() if rests else 0.0)) as pool:
+        ask(pool, "same")
+        rests[:] = [3.0, 0.0]  # at the second look it stands still for longer than the deadline, as when it is stopped
+        assert ask(pool, "sleep 3.8") == ["sleep"]
+
+
+def test_an_answer_that_uses_up_the_memory_crashes_alone_and_ctrl_c_reaches_no_worker() -> None:
+    with WorkerPool(size=1, command=worker("5", "300")) as pool:
+        much = str(2**29)
+        assert ask(pool, "1000", much, "2000") == ["1000", "crash" if sys.platform == "linux" else much, "2000"]
+        (pid,) = pool.pids()
+        assert os.getsid(pid) != os.getsid(0)
+        os.kill(pid, signal.SIGINT)
+        assert (ask(pool, "0"), pool.pids()) == (["0"], [pid])
 
 
 def test_workers_end_where_a_pool_is_closed_or_collected_and_new_ones_start(stand_in: list[str]) -> None:
@@ -190,20 +171,13 @@ def test_workers_that_cannot_start_are_an_error(program: str, reason: str, monke
         assert pool.pids() == []
 
 
-def test_ctrl_c_reaches_no_worker() -> None:
-    with WorkerPool(size=1, command=worker("5", "2048")) as pool:
-        ask(pool, "same")
-        (pid,) = pool.pids()
-        assert os.getsid(pid) != os.getsid(0)
-        os.kill(pid, signal.SIGINT)
-        assert (ask(pool, "same"), pool.pids()) == (["same"], [pid])
-
-
-def test_a_worker_ends_with_its_stdin() -> None:
-    done = alone(worker("5", "2048"), "")
-    assert (done.returncode, done.stdout) == (0, '{"ready": true}\n')
-
-
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no alarms on this system")
-def test_a_worker_without_its_parent_ends_itself() -> None:
-    assert alone(worker("-4.5", "2048"), '{"answer": "endless"}\n').returncode == -signal.SIGPROF
+def test_a_worker_ends_with_its_stdin_and_by_itself_without_its_parent() -> None:
+    def alone(deadline: str, questions: str) -> tuple[int, str]:
+        command, environment = worker(deadline, "2048"), gym._environment()
+        ended = subprocess.run(command, input=questions, capture_output=True, text=True, timeout=60, env=environment)
+        return ended.returncode, ended.stdout
+
+    ready = '{"ready": true}\n'
+    assert alone("5", "") == (0, ready)
+    assert alone("-4.5", '{"answer": "endless"}\n') == (-signal.SIGPROF, ready)

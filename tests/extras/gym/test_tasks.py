@@ -1,6 +1,5 @@
 """Problems of reasoning-gym: its rows, the same in every process, with what the scorer needs."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -14,8 +13,7 @@ from lite_selfplay.tasks.task import derived_seed
 
 DATASETS = ["chain_sum", "spell_backward", "n_queens"]
 
-INSTALLED = importlib.util.find_spec("reasoning_gym") is not None
-pytestmark = pytest.mark.skipif(not INSTALLED, reason="needs reasoning-gym")
+reasoning_gym = pytest.importorskip("reasoning_gym", reason="needs reasoning-gym")
 
 
 @pytest.mark.parametrize("name", DATASETS)
@@ -24,26 +22,18 @@ def test_a_problem_is_a_row_of_the_data_set(name):
     assert (task.name, task.procedural, len(task.problems)) == (f"reasoning-gym:{name}", True, SIZE)
     problem = task.problems[3]
     entry = problem.extra["entry"]
-    assert problem.id == f"{name}-3"
-    assert problem.kind == "reasoning-gym"
-    assert problem.text == entry["question"].strip()
-    assert problem.answer == entry["answer"]
+    assert (problem.id, problem.kind) == (f"{name}-3", "reasoning-gym")
+    assert (problem.text, problem.answer) == (entry["question"].strip(), entry["answer"])
     assert (problem.extra["dataset"], problem.extra["options"]) == (name, {})
     assert entry["metadata"]["source_dataset"] == name
-
-
-@pytest.mark.parametrize("name", DATASETS)
-def test_the_sides_never_overlap_whatever_the_seeds(name):
-    for seed in (0, 1, 2):
+    for seed in (0, 1, 2):  # the sides never overlap, whatever the seeds
         for held_out in (False, True):
             problems = load_task(f"reasoning-gym:{name}", seed=seed, held_out=held_out).problems[:15]
             assert {held_out_side(content_key(problem)) for problem in problems} == {held_out}
 
 
 def test_the_first_attempt_is_the_row_of_its_index():
-    from reasoning_gym import create_dataset
-
-    rows = create_dataset("gcd", seed=derived_seed(5, "reasoning-gym", "gcd") % 2**31, size=SIZE)
+    rows = reasoning_gym.create_dataset("gcd", seed=derived_seed(5, "reasoning-gym", "gcd") % 2**31, size=SIZE)
     first = {index: rows[index] for index in range(50)}
     kept = [index for index, row in first.items() if not held_out_side(" ".join(row["question"].casefold().split()))]
     assert 30 < len(kept) < 50
@@ -73,13 +63,10 @@ def test_rows_are_the_same_in_another_process():
     assert said.splitlines() == [str(row) for row in rows]
 
 
-def test_problems_without_a_reference_answer():
-    assert load_task("reasoning-gym:rubiks_cube").problems[0].answer is None
-
-
-def test_a_small_data_set_gives_all_it_has():
+def test_a_small_data_set_gives_all_it_has_and_one_without_answers_none():
     chosen = evaluation_set(load_task("reasoning-gym:gcd,max_value=4", held_out=True), 500)
     assert 0 < len({content_key(problem) for problem in chosen}) == len(chosen) < 16
+    assert load_task("reasoning-gym:rubiks_cube").problems[0].answer is None
 
 
 def test_a_data_set_that_is_other_problems_in_each_process_needs_their_seed(monkeypatch):
@@ -90,23 +77,20 @@ def test_a_data_set_that_is_other_problems_in_each_process_needs_their_seed(monk
     assert load_task("reasoning-gym:isomorphic_strings").problems[0].answer
 
 
-@pytest.mark.parametrize(
-    ("spec", "problem"),
-    [
-        ("", "needs the name of a data set, as in reasoning-gym:chain_sum"),
-        (":chainsum", "unknown data set of reasoning-gym 'chainsum': did you mean chain_sum"),
-        (":list_functions", "list_functions ignores the seed"),
-        (":chain_sum,terms=3", "chain_sum has no option 'terms'; it takes min_terms, max_terms, .*negation$"),
-        (":chain_sum,size=3", "no option 'size'"),
-        (":chain_sum,min_terms=0", r"refuses its options \(min_terms=0\): min_terms must be positive"),
-        (":chain_sum,gcd", "KEY=VALUE, as in letters:named=10, got 'gcd'"),
+def test_what_is_refused():
+    for spec, problem in {
+        "": "needs the name of a data set, as in reasoning-gym:chain_sum",
+        ":chainsum": "unknown data set of reasoning-gym 'chainsum': did you mean chain_sum",
+        ":list_functions": "list_functions ignores the seed",
+        ":chain_sum,terms=3": "chain_sum has no option 'terms'; it takes min_terms, max_terms, .*negation$",
+        ":chain_sum,size=3": "no option 'size'",
+        ":chain_sum,min_terms=0": r"refuses its options \(min_terms=0\): min_terms must be positive",
+        ":chain_sum,gcd": "KEY=VALUE, as in letters:named=10, got 'gcd'",
         # Its generator has nothing to put in place of a division that leaves a rest.
-        (":basic_arithmetic,operators=/,max_terms=2", r"cannot make its problem \d+: Cannot choose from an empty"),
-    ],
-)
-def test_what_is_refused(spec, problem):
-    with pytest.raises(UnknownNameError if "unknown" in problem else TaskError, match=problem):
-        list(load_task(f"reasoning-gym{spec}").problems)
+        ":basic_arithmetic,operators=/,max_terms=2": r"cannot make its problem \d+: Cannot choose from an empty",
+    }.items():
+        with pytest.raises(UnknownNameError if "unknown" in problem else TaskError, match=problem):
+            list(load_task(f"reasoning-gym{spec}").problems)
 
 
 def test_without_the_package_the_command_that_installs_it_is_named(monkeypatch):
@@ -116,14 +100,9 @@ def test_without_the_package_the_command_that_installs_it_is_named(monkeypatch):
         load_task("reasoning-gym:chain_sum")
 
 
-@pytest.mark.parametrize(
-    ("name", "answer", "paid"),
-    [("coin_flip", "0", 0.9), ("game_of_life_halting", "!", 1.0), ("gcd", "1", 0.0)],
-)
-def test_a_data_set_that_pays_one_answer_whatever_the_problem_says_so(name, answer, paid):
-    from reasoning_gym import create_dataset
-
-    rows = create_dataset(name, seed=1, size=30)
-    share = sum(rows.score_answer(answer, row) >= 1 for row in rows) / len(rows)
-    assert share >= paid
-    assert bool(load_task(f"reasoning-gym:{name}").caution) == (share >= 0.9)
+def test_a_data_set_that_pays_one_answer_whatever_the_problem_says_so():
+    for name, answer, paid in (("coin_flip", "0", 0.9), ("game_of_life_halting", "!", 1.0), ("gcd", "1", 0.0)):
+        rows = reasoning_gym.create_dataset(name, seed=1, size=30)
+        share = sum(rows.score_answer(answer, row) >= 1 for row in rows) / len(rows)
+        assert share >= paid, name
+        assert bool(load_task(f"reasoning-gym:{name}").caution) == (share >= 0.9), name

@@ -1,7 +1,5 @@
-"""A small experiment on the random model, carried out and gone on with."""
+"""Carrying out an experiment: what is refused, in which order arms are made, and what is not made again."""
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,47 +14,17 @@ from lite_selfplay.extras.reproduce.experiment import ArmSection, EvaluationSect
 from lite_selfplay.runs.api import Run
 from lite_selfplay.training.progress import Progress
 
-SIZES = {"steps": 1, "group_size": 2, "problems_per_step": 1, "max_completion_tokens": 6}
-SMALL = Experiment(
-    name="small",
-    about="Two ways to train and one that is not trained.",
-    source="nowhere",
-    paper="another model",
-    base={"model": {"name": "tiny", "precision": "fp32"}, "tasks": "letters", **SIZES},
-    cold_start={"game": "self-refine", "tasks": "stories", "source": "worked", "steps": 1, "examples_per_step": 2},
-    seeds=(0, 1),
-    evaluations=(EvaluationSection(tasks="letters", limit=4),),
-    arms={
-        "one": ArmSection(game="grpo", paper={"letters": "30"}),
-        "again": ArmSection(of="one", mode="self-cascade"),
-        "two": ArmSection(game="agon", paper={"letters": "61"}),
-        "base": ArmSection(start="base"),
-        "taught": ArmSection(start="cold-start", mode="single"),
-    },
-)
-
-
-@pytest.mark.long
-def test_an_experiment_is_carried_out_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    out = tmp_path / "out"
-    experiment = SMALL.model_copy(update={"base": {**SMALL.base, "max_completion_tokens": 200}, "seeds": (0,)})
-    records = conduct(experiment, out, progress=Progress())
-    measured = [record["evaluations"][0] for record in records]
-    assert [record["arm"] for record in records] == list(SMALL.arms)
-    assert {json.loads(p.read_text())["arm"] for p in (out / "seed-0").glob("*.json")} == set(SMALL.arms)
-    assert [each["mode"] for each in measured] == ["single", "self-cascade", "cascade", "single", "single"]
-    # All arms were asked the same four problems.
-    assert {len(each["per_problem"]) for each in measured} == {4}
-    assert len({json.dumps([list(each["per_problem"]), each["data"]["asked"]]) for each in measured}) == 1
-    # One arm is measured again from its finished run; what a killed run left is moved aside.
-    (out / "seed-0" / "two.json").unlink()
-    shutil.rmtree(out / "seed-0" / "two" / "checkpoints")
-    again = conduct(experiment, out, progress=Progress())
-    assert (out / "seed-0" / "two-stopped-1").is_dir()
-    assert [{**record["evaluations"][0], "seconds": 0} for record in again] == [
-        {**each, "seconds": 0} for each in measured
-    ]
+EVALUATIONS = (EvaluationSection(tasks="letters", limit=4),)
+ARMS = {
+    "one": ArmSection(game="grpo"),
+    "again": ArmSection(of="one", mode="self-cascade"),
+    "two": ArmSection(game="agon"),
+    "base": ArmSection(start="base"),
+    "taught": ArmSection(start="cold-start", mode="single"),
+}
+ABOUT = {"about": "Two ways to train and one that is not trained.", "source": "nowhere", "paper": "another model"}
+BASE = {"model": "tiny", "tasks": "letters", "steps": 1}
+SMALL = Experiment(name="small", base=BASE, cold_start={}, seeds=(0, 1), evaluations=EVALUATIONS, arms=ARMS, **ABOUT)
 
 
 def test_a_curve_is_of_a_number_of_every_step_or_of_the_runs_own_evaluations():
@@ -79,37 +47,21 @@ def test_a_curve_is_of_a_number_of_every_step_or_of_the_runs_own_evaluations():
     assert conducting._curve(cast(Run, Finished()), "") == []
 
 
-def test_what_a_killed_run_left_is_kept_under_another_name(tmp_path: Path):
-    for words in ("first", "second"):
-        (tmp_path / "one").mkdir()
-        (tmp_path / "one" / words).touch()
-        conducting._aside(tmp_path / "one")
-    assert {path.parent.name: path.name for path in tmp_path.glob("*/*")} == {
-        "one-stopped-1": "first",
-        "one-stopped-2": "second",
-    }
-
-
-def test_a_folder_with_something_else_is_left_alone(tmp_path: Path):
+def test_a_folder_of_something_else_damaged_or_whose_name_none_can_have_is_refused(tmp_path: Path):
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(RunFolderError, match="is not empty and holds no experiment"):
         conduct(SMALL, tmp_path, progress=Progress())
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-
-
-@pytest.mark.parametrize("text", ["[", "- a", "", "\\xff"])
-def test_a_folder_whose_experiment_is_damaged_or_whose_name_none_can_have_is_refused(text: str, tmp_path: Path):
-    (tmp_path / "experiment.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=r"experiment\.yaml"):
-        conduct(SMALL, tmp_path, progress=Progress())
-    assert (tmp_path / "experiment.yaml").read_text() == text
     with pytest.raises(RunFolderError, match=r"cannot write to aaa.*too long"):
         conduct(SMALL, Path("a" * 5000), progress=Progress())
+    for text in ("[", "- a", "", "\\xff"):
+        (tmp_path / "experiment.yaml").write_text(text)
+        with pytest.raises(ConfigError, match=r"experiment\.yaml"):
+            conduct(SMALL, tmp_path, progress=Progress())
+        assert (tmp_path / "experiment.yaml").read_text() == text
 
 
-def test_each_arm_gets_the_rate_that_won_the_search_and_processes_share_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_each_arm_gets_the_rate_that_won_the_search_and_processes_share_the_work(tmp_path: Path, monkeypatch):
     search = {"rates": [1e-4, 1e-3], "seeds": [7, 8], "evaluations": [{"tasks": "letters:named=6", "limit": 4}]}
     searched = Experiment(**{**SMALL.model_dump(), "seeds": (0,), "search": search})
     # Over both seeds `one` is as good at both rates, so that it learns at the lower one; `two` at the higher, by the

@@ -10,14 +10,12 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.evaluation.suites import find_suite
 from lite_selfplay.extras.reproduce.conduct import require_fair
-from lite_selfplay.extras.reproduce.experiment import RATE, ArmSection, load_experiment
+from lite_selfplay.extras.reproduce.experiment import EXPERIMENTS, RATE, ArmSection, experiment_names, load_experiment
 from lite_selfplay.games import make_game
 from lite_selfplay.games.pasodoble.offline import OfflineSchedule
 
-SHIPPED = [
-    *("agon-code", "agon-figure7", "agon-table3", "agon-table7", "agon-table8", "all-games", "cpmobius-ablations"),
-    *("kuhn", "pasodoble-ablations", "spc-table1", "sqlm-table1", "sqlm-table3"),
-]
+BASE = {"model": "tiny", "tasks": {"train": "letters", "validation": "letters"}, "steps": 2}
+COACH = {"game": "cpmobius"}
 TINY: dict[str, Any] = {
     "about": "Two ways.",
     "source": "nowhere, table 1",
@@ -28,21 +26,19 @@ TINY: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("scale", ["full", "small", "tiny"])
-@pytest.mark.parametrize("name", SHIPPED)
-def test_a_shipped_experiment_is_whole_and_its_arms_cost_the_same(name: str, scale: str):
-    if scale == "small" and name in ("all-games", "kuhn", "spc-table1", "sqlm-table3"):
-        return  # two are small as they are; of two there is no run on two cores that could tell the arms apart
-    found = load_experiment(name, scale)
-    assert found.scale == scale
-    assert found.source
-    assert found.paper
-    require_fair(found)  # makes every arm's configuration
-    names = {task for evaluation in load_experiment(name).evaluations for task in evaluation.specs}
-    names |= {mean for e in load_experiment(name).evaluations if e.suite for mean in find_suite(e.suite).averages}
-    assert {task for arm in found.arms.values() for task in arm.paper} <= names  # no figure of a set that is not asked
-    if found.cold_start is not None:
-        assert found.cold_start_config(found.teaching(), 0, Path("run")).cold_start.enabled
+@pytest.mark.parametrize("name", experiment_names())
+def test_a_shipped_experiment_is_whole_and_its_arms_cost_the_same(name: str):
+    whole = load_experiment(name)
+    names = {task for evaluation in whole.evaluations for task in evaluation.specs}
+    names |= {mean for e in whole.evaluations if e.suite for mean in find_suite(e.suite).averages}
+    for scale in ("full", *yaml.safe_load(EXPERIMENTS.joinpath(f"{name}.yaml").read_text())["scales"]):
+        found = load_experiment(name, scale)
+        assert (found.scale, bool(found.source), bool(found.paper)) == (scale, True, True)
+        require_fair(found)  # makes every arm's configuration
+        figures = {task for arm in found.arms.values() for task in arm.paper}
+        assert figures <= names  # no figure of a set that is not asked
+        if found.cold_start is not None:
+            assert found.cold_start_config(found.teaching(), 0, Path("run")).cold_start.enabled
 
 
 def test_the_arms_of_agons_table_share_all_but_the_method():
@@ -55,6 +51,10 @@ def test_the_arms_of_agons_table_share_all_but_the_method():
     assert len({(c.model, c.tasks, c.run.steps, c.run.group_size, c.run.problems_per_step) for c in configs}) == 1
     assert [config.game.name for config in configs] == ["grpo", "self-refine", "agon", "agon", "agon"]
     assert [config.game.options.get("reward") for config in configs] == [None, None, None, "coop", None]
+    # Self-refinement's one seat would make A and B of Agon equal.
+    taught = ["self-refine", "self-refine", "agon", "agon", "agon"]
+    assert [found.teaching(name) for name in found.trained()] == taught
+    assert load_experiment("pasodoble-ablations").teaching("self-play") == "pasodoble"
 
 
 def written(tmp_path: Path, **changes: Any) -> str:
@@ -84,26 +84,13 @@ def test_every_rate_of_a_search_is_tried_on_all_its_seeds(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"arms": {}}, "arms: "),
-        ({"arms": {"one": {}}}, "takes one of game"),
-        ({"arms": {"one": {"game": "grpo", "start": "base"}}}, "takes one of game"),
-        ({"arms": {"one": {"start": "base", "set": {"run.steps": 3}}}}, "takes keys to set where it is trained alone"),
-        ({"arms": {"one": {"of": "two"}}}, "arms.one.of names 'two', which is no trained arm"),
-        ({"arms": {"one": {"start": "cold-start"}}}, "arms.one is the cold start, and there is none"),
-        ({"arms": {"../one": {"game": "grpo"}}}, "an arm's name is one of a folder"),
-        ({"arms": {"cold-start": {"game": "grpo"}}}, "an arm's name is one of a folder"),
-        ({"baseline": "three"}, "baseline names 'three', which is no arm"),
-        ({"evaluations": [{"tasks": "letters", "limits": 3}]}, "evaluations.0.limits"),
-        ({"evaluations": [{"tasks": "letters", "suite": "spc"}]}, "takes tasks, or a suite in their place"),
-        ({"stepz": 3}, "stepz"),
-    ],
+    ("changes", "sentence"), yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text(encoding="utf-8"))
 )
 def test_what_is_no_experiment_is_said(tmp_path: Path, changes: dict[str, Any], sentence: str):
     with pytest.raises(ConfigError) as caught:
-        load_experiment(written(tmp_path, **changes))
+        require_fair(load_experiment(written(tmp_path, **changes)))
     assert sentence in str(caught.value)
+    require_fair(load_experiment(written(tmp_path, base=BASE, arms={"one": COACH, "two": {"game": "agon"}})))
 
 
 def test_unknown_names(tmp_path: Path):
@@ -116,33 +103,6 @@ def test_unknown_names(tmp_path: Path):
     (tmp_path / "list.yaml").write_text("- 1\n")
     with pytest.raises(ConfigError, match="must hold a mapping of keys"):
         load_experiment(str(tmp_path / "list.yaml"))
-
-
-BASE = {"model": "tiny", "tasks": {"train": "letters", "validation": "letters"}, "steps": 2}
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        (
-            {"arms": {"one": {"game": "grpo", "set": {"game.budget": "single"}}, "two": {"game": "agon"}}},
-            r"do not have the same number of completions: one 4, two 8",
-        ),
-        (
-            {"arms": {"one": {"game": "grpo"}, "two": {"game": "agon", "set": {"minutes": 12}}}},
-            r"one number of steps, and two has 12 minutes: leave out run\.minutes",
-        ),
-        (
-            {"base": BASE, "arms": {"one": {"game": "cpmobius"}}},
-            r"no arm draws from tasks\.train, letters: leave it out",
-        ),
-    ],
-)
-def test_arms_that_cannot_be_compared_are_refused(tmp_path: Path, changes: dict[str, Any], sentence: str):
-    with pytest.raises(ConfigError, match=sentence):
-        require_fair(load_experiment(written(tmp_path, **changes)))
-    drawing = {"one": {"game": "cpmobius"}, "two": {"game": "agon"}}
-    require_fair(load_experiment(written(tmp_path, base=BASE, arms=drawing)))
 
 
 def test_the_arms_of_another_game_have_its_own_options_roles_and_seats():
@@ -159,11 +119,8 @@ def test_the_arms_of_another_game_have_its_own_options_roles_and_seats():
     assert (rzero.run.steps, rzero.game, rzero.roles) == (60, by_itself.game, by_itself.roles)
     assert rzero.tasks.validation == "amc"
     small = load_experiment("cpmobius-ablations", "small").config("rzero", 0, Path("run"), None)
-    assert (small.run.steps, small.model.name, "validation_samples" in small.game.options) == (
-        20,
-        "smollm2-135m",
-        False,
-    )
+    options = (small.run.steps, small.model.name, "validation_samples" in small.game.options)
+    assert options == (20, "smollm2-135m", False)
 
 
 def test_arms_of_sqlm_that_answer_what_was_written_beforehand():
@@ -179,14 +136,6 @@ def test_arms_of_sqlm_that_answer_what_was_written_beforehand():
     assert list(sizes.values()) == [(1024, 128, 100), (256, 128, 100), (1024, 128, 100)]
 
 
-def test_two_seats_are_not_taught_as_one():
-    """Self-refinement's one seat would make A and B of Agon equal."""
-    found = load_experiment("agon-table3", "small")
-    taught = ["self-refine", "self-refine", "agon", "agon", "agon"]
-    assert [found.teaching(name) for name in found.trained()] == taught
-    assert load_experiment("pasodoble-ablations").teaching("self-play") == "pasodoble"
-
-
 def test_one_grader_for_all_arms():
     found = load_experiment("agon-table3")
     (deepmath, transfer), arms = found.evaluations, (found.arms["zero-shot"], ArmSection(game="agon"))
@@ -200,13 +149,9 @@ def test_one_grader_for_all_arms():
 
 def test_the_arms_of_pasodoble_start_from_what_is_measured_and_offline_has_the_papers_iterations():
     found = load_experiment("pasodoble-ablations")
-    starts = {arm: found.start_of(arm) for arm in ("online", "offline", "self-play", "no knowledge")}
-    assert starts == {
-        "online": "cold start",
-        "offline": "cold start",
-        "self-play": "self-play, cold start",
-        "no knowledge": None,  # a cold start of its own, which is not measured
-    }
+    starts = [found.start_of(arm) for arm in ("online", "offline", "self-play", "no knowledge")]
+    # The last one has a cold start of its own, which is not measured.
+    assert starts == ["cold start", "cold start", "self-play, cold start", None]
     config = found.config("offline", 0, Path("run"), None)
     schedule = OfflineSchedule(10, 5, config.game.options["attempts"])
     assert config.run.steps / schedule.most_steps() == config.run.steps / schedule.fewest_steps() == 60

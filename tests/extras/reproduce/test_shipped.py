@@ -1,10 +1,6 @@
 """Every experiment that is shipped, from nothing to its table, at its smallest size, on a few problems of each set."""
 
-import json
-import signal
-import subprocess
-import sys
-import time
+import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -48,13 +44,20 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+def quick(experiment: Experiment) -> Experiment:
+    """With one rate to choose from where there is a search: `test_conduct.py` has one that chooses."""
+    if experiment.search is None:
+        return experiment
+    return experiment.model_copy(update={"search": experiment.search.model_copy(update={"rates": (1e-3,)})})
+
+
 @pytest.fixture(scope="module")
 def carried_out(data: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
     """An experiment, its folder and its records: `carried_out("kuhn")`, which is done once for each."""
 
     @cache
     def carried_out(name: str) -> tuple[Experiment, Path, list[dict[str, Any]]]:
-        experiment, out = load_experiment(name, "tiny"), tmp_path_factory.mktemp("shipped") / "out"
+        experiment, out = quick(load_experiment(name, "tiny")), tmp_path_factory.mktemp("shipped") / "out"
         return experiment, out, conduct(experiment, out, data_dir=data, progress=Progress())
 
     return carried_out
@@ -62,10 +65,7 @@ def carried_out(data: str, tmp_path_factory: pytest.TempPathFactory) -> Callable
 
 @pytest.mark.parametrize("name", experiment_names())
 @pytest.mark.parametrize("scale", ["tiny", "full"])
-def test_what_is_missing_is_named_with_its_file_its_folder_and_where_it_is_to_be_had(
-    name: str, scale: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+def test_what_is_missing_is_named_with_its_file_its_folder_and_where_it_is_to_be_had(name, scale, tmp_path: Path):
     experiment = load_experiment(name, scale)
     tasks = experiment.shared.tasks
     asked = {spec for evaluation in experiment.evaluations for spec in evaluation.specs}
@@ -93,8 +93,12 @@ def test_from_nothing_to_its_table(name: str, data: str, carried_out: Callable[[
     assert len(experiment.seeds) == 1
     assert costs(experiment, data)
     assert [record["arm"] for record in records] == list(experiment.arms)
-    asked = [spec for evaluation in experiment.evaluations for spec in evaluation.specs]
-    assert all(len(record["evaluations"]) == len(asked) for record in records)
+    asked = [evaluation.mode for evaluation in experiment.evaluations for _ in evaluation.specs]
+    for record in records:  # every arm was asked the same problems, as the file says
+        own = experiment.arms[record["arm"]].mode
+        for mode, each, first in zip(asked, record["evaluations"], records[0]["evaluations"], strict=True):
+            assert each["mode"] == (mode or own or each["mode"])
+            assert list(each["per_problem"]) == list(first["per_problem"])
     assert any(record["training"].get("curve") for record in records) == bool(experiment.curve)
     paths = write_findings(experiment, records, out)
     assert [path.name for path in paths if path.name != "figure.png"] == ["table.md", "results.json"]
@@ -102,25 +106,16 @@ def test_from_nothing_to_its_table(name: str, data: str, carried_out: Callable[[
     assert all(f"| {arm} |" in text for arm in experiment.arms)
 
 
-@pytest.mark.long
 @pytest.mark.slow
-def test_a_kill_in_the_middle_is_gone_on_from(tmp_path: Path, carried_out: Callable[[str], Any]):
-    asked = ["reproduce", "agon-table8", "--scale", "tiny", "--out", str(tmp_path / "cut")]
-    command = [sys.executable, "-m", "lite_selfplay_cli", *asked]
-    killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    second, deadline = tmp_path / "cut" / "seed-0" / "adv with tiebreak", time.monotonic() + 120
-    while not second.exists():
-        assert killed.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
-    first = (tmp_path / "cut" / "seed-0" / "adv.json").read_text()
-    experiment, _, at_once = carried_out("agon-table8")
-    gone_on = conduct(experiment, tmp_path / "cut", progress=Progress())
-    assert json.loads(first) == gone_on[0]  # what was complete is not done again
-
-    def found(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [{**e, "seconds": 0} for record in records for e in record["evaluations"]]
-
-    assert found(gone_on) == found(at_once)
+def test_an_arm_is_measured_again_from_its_run_and_trained_again_without_a_checkpoint(
+    carried_out: Callable[[str], Any],
+):
+    experiment, out, records = carried_out("agon-table8")
+    (out / "seed-0" / "adv.json").unlink()
+    (out / "seed-0" / "adv with tiebreak.json").unlink()
+    shutil.rmtree(out / "seed-0" / "adv with tiebreak" / "checkpoints")  # as a killed run leaves it
+    (out / "seed-0" / "adv with tiebreak-stopped-1").mkdir()  # and another one before
+    again = conduct(experiment, out, progress=Progress())
+    for one, other in zip(again, records, strict=True):
+        assert [{**e, "seconds": 0} for e in one["evaluations"]] == [{**e, "seconds": 0} for e in other["evaluations"]]
+    assert (out / "seed-0" / "adv with tiebreak-stopped-2" / "metrics.jsonl").exists()

@@ -43,8 +43,13 @@ class StandIn:
     def served(self) -> list[str]:
         return [card["id"] for card in self._call("/v1/models")["data"]][1:]
 
-    def asked(self, path: str) -> list[dict[str, Any]]:
-        return [body for body in self.log if body["path"] == path]
+    @property
+    def completions(self) -> list[dict[str, Any]]:
+        return [body for body in self.log if body["path"] == "/v1/completions"]
+
+    @property
+    def loads(self) -> list[dict[str, Any]]:
+        return [body for body in self.log if body.get("lora_name")]
 
     def _call(self, path: str, body: Any = None) -> Any:
         content = None if body is None else json.dumps(body).encode()

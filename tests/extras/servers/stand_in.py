@@ -11,6 +11,7 @@ Started as `python stand_in.py MODEL COUNT`, which makes COUNT servers and print
 """
 
 import contextlib
+import copy
 import json
 import re
 import sys
@@ -30,54 +31,86 @@ START: dict[str, Any] = {"runtime_lora": True, "raw": False, "other_weights": Fa
 others; whether it hangs up on everybody; how many tokens it reads."""
 
 
-class Engine:
-    """The model with its adapters, one forward pass at a time."""
+class State:
+    """What the server is: its model with its adapters, how it was started, what goes wrong, what was asked."""
 
-    def __init__(self, path: str, start: dict[str, Any]):
+    def __init__(self, path: str):
         self.tokenizer = AutoTokenizer.from_pretrained(path)
         self.base = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-        self.peft: PeftModel | None = None
-        self.start = start
-        self.names: list[str] = []
+        self.adapted: dict[str, Any] = {}
+        self.start = dict(START)
+        self.fault: dict[str, Any] = {}
+        self.log: list[dict[str, Any]] = []
         self.lock = threading.Lock()
 
-    def load(self, name: str, folder: str) -> None:
-        with self.lock:
-            inside = f"a{len(self.names)}"
-            if self.peft is None:
-                self.peft = PeftModel.from_pretrained(self.base, folder, adapter_name=inside)
-            else:
-                self.peft.load_adapter(folder, adapter_name=inside)
-            self.peft.eval()
-            self.names.append(name)
+    def told(self, path: str, body: dict[str, Any]) -> Any:
+        """What a test wants of it."""
+        if path == "/test/log":
+            return self.log
+        if path == "/test/fault":
+            self.fault = body
+        else:
+            self.start.update({**START, **body})
+            self.adapted.clear()
+            self.log.clear()
+        return {}
 
-    def forget(self) -> None:
-        """Be a base without adapters again."""
+    def take_fault(self, path: str) -> dict[str, Any]:
         with self.lock:
-            if self.peft is not None:
-                self.base, self.peft = self.peft.unload(), None
-            self.names.clear()
+            fault = self.fault
+            if not fault or fault.get("path", "/v1/completions") != path or fault["times"] == 0:
+                return {}
+            fault["times"] -= 1
+            return dict(fault)
 
-    def former(self, name: str) -> str:
-        """The adapter that was loaded for the same seat before."""
-        seat = re.compile(r".*-\d+-(.+)-v-?\d+$")
-        own = seat.fullmatch(name)
-        same = [one for one in self.names if own and (found := seat.fullmatch(one)) and found[1] == own[1]]
-        return same[max(0, same.index(name) - 1)]
+    def answer(self, path: str, body: dict[str, Any], fault: dict[str, Any]) -> tuple[int, Any]:
+        """The status and content of what the protocol answers."""
+        if fault.get("kind") == "status":
+            return error(fault["status"], "EngineCore encountered an issue")
+        if path == "/v1/models":
+            card = {"id": BASE, "object": "model", "root": BASE, "parent": None, "max_model_len": self.start["longest"]}
+            cards = [{"id": name, "parent": BASE, "max_model_len": None} for name in self.adapted]
+            return 200, {"object": "list", "data": [card, *cards]}
+        if path == "/v1/load_lora_adapter" and self.start["runtime_lora"]:
+            return self.load(body["lora_name"], body["lora_path"])
+        if path == "/v1/completions":
+            return self.complete(body, fault.get("kind"))
+        return 404, {"detail": "Not Found"}
+
+    def load(self, name: str, folder: str) -> tuple[int, Any]:
+        if not name or not folder:
+            return error(400, "Both 'lora_name' and 'lora_path' must be provided.")
+        if name in self.adapted:
+            return error(400, f"The lora adapter '{name}' has already been loaded. If you want ...")
+        if not (Path(folder) / "adapter_config.json").is_file():
+            return error(404, f"Loading lora {name} failed: No adapter found for {folder}")
+        self.adapted[name] = PeftModel.from_pretrained(copy.deepcopy(self.base), folder).merge_and_unload().eval()
+        return 200, f"Success: LoRA adapter '{name}' added successfully."
+
+    def complete(self, body: dict[str, Any], fault: str | None) -> tuple[int, Any]:
+        name = body["model"]
+        if fault == "restart":
+            self.adapted.clear()
+        held = {BASE: self.base, **self.adapted}  # as it is now, whatever others start anew meanwhile
+        if name not in held:
+            return error(404, f"The model `{name}` does not exist. Valid aliases: {BASE}.")
+        assert (body["n"], body["logprobs"], body["ignore_eos"]) == (1, 0, True)
+        model = held[former(name, list(held)) if fault == "stale" else name]
+        ids, logprobs, reason, stop = self.sample(model, body)
+        named = [f"token_id:{token}" for token in ids] if body["return_tokens_as_token_ids"] else []
+        choice: dict[str, Any] = {"index": 0, "text": "", "finish_reason": reason, "stop_reason": stop}
+        choice["logprobs"] = {"text_offset": [], "token_logprobs": logprobs, "tokens": named, "top_logprobs": []}
+        if body["return_token_ids"]:
+            choice |= {"token_ids": ids, "prompt_token_ids": body["prompt"]}
+        if fault == "nan":
+            logprobs[0] = float("nan")
+        elif fault == "short":
+            choice["finish_reason"] = "abort"
+        return 200, {"id": "cmpl-1", "object": "text_completion", "model": name, "choices": [choice]}
 
     @torch.no_grad()
-    def sample(self, name: str, body: dict[str, Any]) -> tuple[list[int], list[float], str, Any]:
+    def sample(self, model: Any, body: dict[str, Any]) -> tuple[list[int], list[float], str, Any]:
         """A completion: its tokens, their log-probabilities, how it ended and at what."""
-        with self.lock:
-            if self.peft is None:
-                return self._sample(self.base, body)
-            if name == BASE:
-                with self.peft.disable_adapter():
-                    return self._sample(self.peft, body)
-            self.peft.set_adapter(f"a{self.names.index(name)}")
-            return self._sample(self.peft, body)
-
-    def _sample(self, model: Any, body: dict[str, Any]) -> tuple[list[int], list[float], str, Any]:
         generator = torch.Generator().manual_seed(body["seed"])
         ids, tokens, logprobs, cache = body["prompt"], [], [], None
         while True:
@@ -106,24 +139,18 @@ class Engine:
         return token, float((logits.log_softmax(-1) if self.start["raw"] else tempered)[token])
 
 
-class State:
-    """What the server is: its engine, what goes wrong, what was asked."""
+def former(name: str, names: list[str]) -> str:
+    """The adapter that was loaded for the same seat before."""
+    seat = re.compile(r".*-\d+-(.+)-v-?\d+$")
+    if (own := seat.fullmatch(name)) is None:  # the base
+        return name
+    same = [one for one in names if (found := seat.fullmatch(one)) and found[1] == own[1]]
+    return same[max(0, same.index(name) - 1)]
 
-    def __init__(self, model: str):
-        self.start = dict(START)
-        self.engine = Engine(model, self.start)
-        self.served: list[str] = []
-        self.fault: dict[str, Any] = {}
-        self.log: list[dict[str, Any]] = []
-        self.lock = threading.Lock()
 
-    def take_fault(self, path: str) -> dict[str, Any]:
-        with self.lock:
-            fault = self.fault
-            if not fault or fault.get("path", "/v1/completions") != path or fault["times"] == 0:
-                return {}
-            fault["times"] -= 1
-            return dict(fault)
+def error(status: int, message: str) -> tuple[int, Any]:
+    kind = {400: "BadRequestError", 404: "NotFoundError"}.get(status, "InternalServerError")
+    return status, {"error": {"message": message, "type": kind, "param": None, "code": status}}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -133,105 +160,33 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         pass
 
-    def do_GET(self) -> None:
-        if self.state.start["dead"] and not self.path.startswith("/test/"):
-            self.close_connection = True
-        elif self.path == "/v1/models":
-            longest = self.state.start["longest"]
-            cards = [{"id": BASE, "object": "model", "root": BASE, "parent": None, "max_model_len": longest}]
-            cards += [{"id": name, "parent": BASE, "max_model_len": None} for name in self.state.served]
-            self.answer(200, {"object": "list", "data": cards})
-        elif self.path == "/test/log":
-            self.answer(200, self.state.log)
-        else:
-            self.answer(404, {"detail": "Not Found"})
-
     def do_POST(self) -> None:
-        raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        assert self.headers["Content-Type"] == "application/json"
-        body = json.loads(raw)
+        assert self.command == "GET" or self.headers["Content-Type"] == "application/json"
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "{}")
         if self.path.startswith("/test/"):
-            if self.path == "/test/fault":
-                with self.state.lock:
-                    self.state.fault = body
-            else:
-                self.state.start.update({**START, **body})
-                self.state.served.clear()
-                self.state.log.clear()
-                self.state.engine.forget()
-            self.answer(200, {})
-            return
-        if self.state.start["dead"]:
+            self.send(200, self.state.told(self.path, body))
+        elif self.state.start["dead"]:
             self.close_connection = True
-            return
-        with self.state.lock:
-            self.state.log.append({"path": self.path, **body})
-        fault = self.state.take_fault(self.path)
-        if fault.get("kind") == "slow":
-            time.sleep(fault["seconds"])
-        if fault.get("kind") == "status":
-            self.error(fault["status"], "EngineCore encountered an issue")
-        elif self.path == "/v1/load_lora_adapter" and self.state.start["runtime_lora"]:
-            self.load(body)
-        elif self.path == "/v1/completions":
-            self.complete(body, fault)
         else:
-            self.answer(404, {"detail": "Not Found"})
+            if body:
+                self.state.log.append({"path": self.path, **body})
+            fault = self.state.take_fault(self.path)
+            if fault.get("kind") == "slow":
+                time.sleep(fault["seconds"])
+            self.send(*self.state.answer(self.path, body, fault), fault.get("kind"))
 
-    def load(self, body: dict[str, Any]) -> None:
-        name, folder = body["lora_name"], body["lora_path"]
-        if not name or not folder:
-            self.error(400, "Both 'lora_name' and 'lora_path' must be provided.")
-        elif name in self.state.served:
-            self.error(400, f"The lora adapter '{name}' has already been loaded. If you want ...")
-        elif not (Path(folder) / "adapter_config.json").is_file():
-            self.error(404, f"Loading lora {name} failed: No adapter found for {folder}")
-        else:
-            self.state.engine.load(name, folder)
-            self.state.served.append(name)
-            self.send_raw(200, f"Success: LoRA adapter '{name}' added successfully.".encode())
+    do_GET = do_POST
 
-    def complete(self, body: dict[str, Any], fault: dict[str, Any]) -> None:
-        name, kind = body["model"], fault.get("kind")
-        if kind == "restart":
-            self.state.served.clear()
-        if name != BASE and name not in self.state.served:
-            self.error(404, f"The model `{name}` does not exist. Valid aliases: {BASE}.")
-            return
-        assert body["n"] == 1
-        assert body["logprobs"] == 0
-        assert body["ignore_eos"] is True
-        by = self.state.engine.former(name) if kind == "stale" and name != BASE else name
-        ids, logprobs, reason, stop = self.state.engine.sample(by, body)
-        named = [f"token_id:{token}" for token in ids] if body["return_tokens_as_token_ids"] else []
-        choice: dict[str, Any] = {"index": 0, "text": "", "finish_reason": reason, "stop_reason": stop}
-        choice["logprobs"] = {"text_offset": [], "token_logprobs": logprobs, "tokens": named, "top_logprobs": []}
-        if body["return_token_ids"]:
-            choice |= {"token_ids": ids, "prompt_token_ids": body["prompt"]}
-        if kind == "nan":
-            logprobs[0] = float("nan")
-        elif kind == "short":
-            choice["finish_reason"] = "abort"
-        text = json.dumps({"id": "cmpl-1", "object": "text_completion", "model": name, "choices": [choice]})
-        if kind == "json":
-            text = text[: len(text) // 2] + "}{"
-        self.send_raw(200, text.encode(), drop=kind == "drop")
-
-    def error(self, status: int, message: str) -> None:
-        kinds = {400: "BadRequestError", 404: "NotFoundError"}
-        error = {"message": message, "type": kinds.get(status, "InternalServerError"), "param": None, "code": status}
-        self.answer(status, {"error": error})
-
-    def answer(self, status: int, value: Any) -> None:
-        self.send_raw(status, json.dumps(value).encode())
-
-    def send_raw(self, status: int, body: bytes, *, drop: bool = False) -> None:
+    def send(self, status: int, value: Any, fault: str | None = None) -> None:
+        text = (value if isinstance(value, str) else json.dumps(value)).encode()
+        if fault == "json":
+            text = text[: len(text) // 2] + b"}{"
         self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         with contextlib.suppress(OSError):
-            self.wfile.write(body[: len(body) // 2] if drop else body)
-        if drop:
+            self.wfile.write(text[: len(text) // 2] if fault == "drop" else text)
+        if fault == "drop":
             self.wfile.flush()
             self.connection.close()
             self.close_connection = True
@@ -241,10 +196,8 @@ def main() -> None:
     model, count = sys.argv[1], int(sys.argv[2])
     torch.set_num_threads(1)
     ThreadingHTTPServer.request_queue_size = 512
-    servers = []
-    for _ in range(count):
-        kind = type("Handler", (Handler,), {"state": State(model)})
-        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), kind))
+    kinds = [type("Handler", (Handler,), {"state": State(model)}) for _ in range(count)]
+    servers = [ThreadingHTTPServer(("127.0.0.1", 0), kind) for kind in kinds]
     print("listening on", *(server.server_port for server in servers), flush=True)
     for server in servers[1:]:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -20,21 +20,13 @@ from lite_selfplay.extras.servers import Server, ServerFailed, read_completion, 
 from lite_selfplay.models.generation.sampling import Generation
 
 WANTED = {"model": "A-v1", **request_of([5, 6], Sampling(max_tokens=3), -1, [2])}
-ANSWER: dict[str, Any] = {
-    "model": "A-v1",
-    "choices": [
-        {
-            "finish_reason": "length",
-            "prompt_token_ids": [5, 6],
-            "token_ids": [3, 4, 9],
-            "logprobs": {"token_logprobs": [-1, -0.5, 1e-7], "tokens": ["token_id:3", "token_id:4", "token_id:9"]},
-        }
-    ],
-}
+LOGPROBS = {"token_logprobs": [-1, -0.5, 1e-7], "tokens": ["token_id:3", "token_id:4", "token_id:9"]}
+CHOICE = {"finish_reason": "length", "prompt_token_ids": [5, 6], "token_ids": [3, 4, 9], "logprobs": LOGPROBS}
+ANSWER: dict[str, Any] = {"model": "A-v1", "choices": [CHOICE]}
 NOTED = ("choices", 0, "logprobs")
 PLACES = [
     *[("model",), ("choices",), ("choices", 0)],
-    *(("choices", 0, key) for key in ANSWER["choices"][0]),
+    *(("choices", 0, key) for key in CHOICE),
     *(("choices", 0, key, i) for key in ("token_ids", "prompt_token_ids") for i in (0, 1)),
     *((*NOTED, key) for key in ("token_logprobs", "tokens")),
     *((*NOTED, key, i) for key in ("token_logprobs", "tokens") for i in (0, 2)),
@@ -51,11 +43,6 @@ UNUSABLE = (LookupError, TypeError, ValueError, RecursionError)
 
 def read(answer: Any, wanted: dict[str, Any] = WANTED) -> Generation:
     return read_completion(json.dumps(answer).encode(), wanted, 10)
-
-
-def test_a_whole_answer():
-    found = read(ANSWER)
-    assert (found.token_ids, found.logprobs, found.stop) == ([3, 4, 9], [-1.0, -0.5, 0.0], "length")
 
 
 def changed(place: tuple[Any, ...], value: Any) -> Any:
@@ -82,6 +69,11 @@ def changed(place: tuple[Any, ...], value: Any) -> Any:
 def test_what_is_odd_is_named(place: tuple[Any, ...], value: Any, sentence: str):
     with pytest.raises(ValueError, match=sentence):
         read(changed(place, value))
+
+
+def test_a_whole_answer():
+    found = read(ANSWER)
+    assert (found.token_ids, found.logprobs, found.stop) == ([3, 4, 9], [-1.0, -0.5, 0.0], "length")
 
 
 @given(place=st.sampled_from(PLACES), value=JSON)

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,26 +50,7 @@ def test_what_is_said_is_what_the_evaluation_measures(agon: Path, speakers: Spea
         assert len(set(texts.values())) > 2  # the seats do differ
 
 
-def test_only_the_adapter_that_is_asked_speaks(speakers: Speakers, monkeypatch: pytest.MonkeyPatch):
-    backend: Any = speakers.table._loaded.backend
-    real, active = backend.adapters.speaking, list[tuple[str, object]]()
-
-    @contextmanager
-    def noted(name: str) -> Iterator[None]:
-        with real(name):
-            enabled = {m._disable_adapters for m in backend.adapters._layers()}
-            active.append((name, None if enabled == {True} else tuple(backend.adapters.model.active_adapters)))
-            yield
-
-    monkeypatch.setattr(backend.adapters, "speaking", noted)
-    for name in ("base", "A", "A->B"):
-        said(speakers, name, "?")
-    assert active == [("base", None), ("A", ("A",)), ("A", ("A",)), ("B", ("B",))]
-
-
-def test_a_signal_stops_an_answer_between_two_tokens_and_the_next_is_whole(
-    speakers: Speakers, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_signal_stops_an_answer_between_two_tokens_and_the_next_is_whole(speakers: Speakers, monkeypatch):
     whole = said(speakers, "A", "Which?")
     real = speakers.table.speak
 
@@ -85,22 +65,16 @@ def test_a_signal_stops_an_answer_between_two_tokens_and_the_next_is_whole(
     assert said(speakers, "A", "Which?") == whole
 
 
-def test_names(speakers: Speakers):
+def test_names_and_turns(speakers: Speakers):
     assert (speakers.alone, speakers.cascades) == (("base", "A", "B"), ("A->B", "B->A"))
     assert speakers.seats_of("base->A") == ("base", "A")  # whom the game never pairs may meet as well
     for wrong in ("a", "A->C", "A->B->A", "", "->", "unused", "A@1"):
         with pytest.raises(UnknownNameError):
             speakers.seats_of(wrong)
-
-
-def test_a_conversation_is_rendered_turn_by_turn(speakers: Speakers):
     turns = (Turn("system", "Be short."), Turn("user", "1?"), Turn("assistant", "2"), Turn("user", "3?"))
     (stage,) = speakers.say("A", turns, GREEDY)
     prompt = speakers.table.detokenize(stage.completion.prompt_ids)
     assert [prompt.index(turn.text) for turn in turns] == sorted(prompt.index(turn.text) for turn in turns)
-
-
-# Checkpoints
 
 
 def test_seats_of_checkpoints_speak_beside_those_of_now(agon: Path, speakers: Speakers):
@@ -123,15 +97,7 @@ def test_the_best_checkpoint_is_the_one_that_speaks(agon: Path, tmp_path: Path):
         assert said(found, "A@best", "Which?") == said(found, "A@1", "Which?")
 
 
-def test_a_base_model_speaks_alone():
-    with speakers_of("tiny", precision="fp32") as base:
-        assert (base.alone, base.cascades) == (("base",), ())
-        assert said(base, "base", "?")
-        with pytest.raises(RequestError, match="no duel"):
-            Talk(base, base.alone).duel("1?")
-
-
-# Conversations, of games with and without a rival
+# Conversations, of games with and without a rival, and of no game
 
 
 @pytest.fixture(scope="module")
@@ -158,21 +124,13 @@ def test_a_message_is_asked_as_in_training_and_followed_by_each_ones_own_words(s
     assert json.loads(json.dumps([entry, followed])) == [entry, followed]
 
 
-def test_a_duel_shows_what_the_rival_saw(short: Speakers, monkeypatch: pytest.MonkeyPatch):
-    prompts: list[str] = []
-    real = short.table.speak
-
-    def noted(seat: str, asks: Any, *more: Any) -> Any:
-        prompts.extend(asks)
-        return real(seat, asks, *more)
-
-    monkeypatch.setattr(short.table, "speak", noted)
+def test_a_duel_shows_what_the_rival_saw(short: Speakers):
     answer = Talk(short, ("A",)).duel("Which letter?")["answers"]["A->B"]
     draft, last = answer["stages"]
     assert (draft["seat"], last["seat"], last["text"]) == ("A", "B", answer["text"])
-    assert draft["saw"] is None
-    assert last["saw"] in prompts[1]  # the very text that stood in the rival's prompt
-    assert answer["tokens"] == 16
+    *_, spoken = short.say("A->B", "Which letter?", Sampling(temperature=0.0, max_tokens=8))
+    assert (draft["saw"], answer["tokens"]) == (None, 16)
+    assert last["saw"] in short.table.detokenize(spoken.completion.prompt_ids)  # the very text in the rival's prompt
 
 
 def test_what_cannot_be_asked(short: Speakers):
@@ -186,17 +144,18 @@ def test_what_cannot_be_asked(short: Speakers):
     assert talked.ask("short")["answers"]["A"]["finish"] in ("eos", "length")
 
 
-@pytest.mark.parametrize(("game", "cascades"), [("grpo", ()), ("self-refine", ("solver->solver",))])
-def test_games_without_a_rival(game: str, cascades: tuple[str, ...], tmp_path: Path):
-    run = train(RunConfig(game=game, tasks="arithmetic", run_dir=tmp_path / game, **{**SMALL, "steps": 1})).path
-    with speakers_of(run, max_tokens=8) as alone:
-        assert alone.cascades == cascades
+@pytest.mark.parametrize(("game", "cascades"), [("grpo", ()), ("self-refine", ("solver->solver",)), (None, ())])
+def test_games_without_a_rival_and_a_base_model(game, cascades: tuple[str, ...], tmp_path: Path, speakers: Speakers):
+    asked = RunConfig(game=game or "grpo", tasks="arithmetic", run_dir=tmp_path / "run", **{**SMALL, "steps": 1})
+    with speakers_of(train(asked).path if game else "tiny", precision="fp32", max_tokens=8) as alone:
+        assert (alone.alone, alone.cascades) == (("base", "solver") if game else ("base",), cascades)
+        # Beside trained seats the base speaks as it does alone.
+        assert said(alone, "base", "Which?") == said(speakers, "base", "Which?") != said(speakers, "A", "Which?")
         talked = Talk(alone, alone.alone)
         assert set(talked.ask("1 + 1?")["answers"]) == set(alone.alone)
         if cascades:
             assert len(talked.duel("1 + 1?")["answers"][cascades[0]]["stages"]) == 2
-        else:
-            with pytest.raises(RequestError, match="no duel"):
-                talked.duel("1 + 1?")
-            with pytest.raises(RequestError, match="nobody reads another's answer"):
-                talked.duel("1 + 1?", "base->base")
+            return
+        for named, sentence in (((), "no duel"), (("base->base",), "nobody reads another's answer")):
+            with pytest.raises(RequestError, match=sentence):
+                talked.duel("1 + 1?", *named)

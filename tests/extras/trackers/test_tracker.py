@@ -6,9 +6,11 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,6 +23,7 @@ from lite_selfplay.runs.planning import Tracker
 from lite_selfplay.runs.report.figures import charts_of
 
 AGON = find_game("agon")
+NEEDS = 'needs pip install "lite-selfplay[trackers]"'
 HOSTILE = "<script>alert(1)</script>\x1b[31m red\x1b]0;title\x07 \u202eevil \ud800 ```\n# no heading"
 """What a warning may quote: markup, escape sequences, bidirectional marks, halves of surrogate pairs."""
 
@@ -36,14 +39,8 @@ METRICS = {
 }
 SCORE = {"pass_at_1": 0.5, "ci95": [0.25, 0.75]}
 RESULT = {"n": 4, "step": 2, "seats": {"A": SCORE}, "directions": {"A->B": {"pass_at_1": 0.75, "ci95": [0.5, 1.0]}}}
-EXPECTED = {
-    "Learning/reward/drafter": 1.5,
-    "Learning/reward/challenger": 2.5,
-    "Learning/accuracy/drafter": 0.5,
-    "Health/truncated/drafter": 0.25,
-    "Health/gradient norm/A": 0.3,
-    "The game/conversions a step": 2.0,
-}
+EXPECTED = {"Learning/reward/drafter": 1.5, "Learning/reward/challenger": 2.5, "Learning/accuracy/drafter": 0.5}
+EXPECTED |= {"Health/truncated/drafter": 0.25, "Health/gradient norm/A": 0.3, "The game/conversions a step": 2.0}
 
 
 def tell(tracker: Tracker) -> None:
@@ -80,47 +77,39 @@ def is_what_was_told(lines: Sequence[Mapping[str, Any]], step: str) -> None:
 # TensorBoard
 
 
-def events(folder: Path) -> Any:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+@pytest.fixture
+def events() -> Iterator[Callable[[Path], Any]]:
+    """What TensorBoard reads in a folder."""
+    read = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason=NEEDS)
 
-    found = EventAccumulator(str(folder), size_guidance={"tensors": 0, "scalars": 0})
-    found.Reload()
-    return found
+    def events(folder: Path) -> Any:
+        found = read.EventAccumulator(str(folder / "tensorboard"), size_guidance={"tensors": 0, "scalars": 0})
+        found.Reload()
+        return found
 
-
-def texts(found: Any, tag: str) -> list[str]:
-    return [event.tensor_proto.string_val[0].decode() for event in found.Tensors(f"{tag}/text_summary")]
-
-
-tensorboard = pytest.mark.skipif(
-    importlib.util.find_spec("tensorboard") is None, reason='needs pip install "lite-selfplay[trackers]"'
-)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield events
 
 
-@tensorboard
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_holds_curves_and_warnings(tmp_path: Path):
+def test_tensorboard_holds_curves_and_warnings(events: Any, tmp_path: Path):
     sentences: list[str] = []
     tell(told(sentences, tmp_path, "tensorboard"))
     assert sentences == []
-    found = events(tmp_path / "tensorboard")
+    found = events(tmp_path)
     scalars = {tag: [(e.step, round(e.value, 6)) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
     assert {tag: scalars[tag] for tag in EXPECTED} == {tag: [(1, v), (2, v)] for tag, v in EXPECTED.items()}
     assert scalars["Learning/pass@1, 4 held-out problems/A->B"] == [(2, 0.75)]
-    (warning,) = texts(found, "warnings")
-    is_text_alone(warning)
+    (warning,) = found.Tensors("warnings/text_summary")
+    is_text_alone(warning.tensor_proto.string_val[0].decode())
 
 
-@tensorboard
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_run_and_its_resume_have_the_curves_of_the_viewer(tmp_path: Path):
+def test_a_run_and_its_resume_have_the_curves_of_the_viewer(events: Any, tmp_path: Path):
     settings = {"model": "tiny", "precision": "fp32", "tasks": "letters", "max_completion_tokens": 6, "group_size": 4}
-    asked = RunConfig(
-        game="agon", **settings, problems_per_step=2, steps=1, report_to="tensorboard", run_dir=tmp_path / "r"
-    )
-    path = train(asked).path
+    settings |= {"problems_per_step": 2, "steps": 1, "report_to": "tensorboard"}
+    path = train(RunConfig(game="agon", **settings, run_dir=tmp_path / "r")).path
     resume(path, steps=2)
-    found = events(path / "tensorboard")
+    found = events(path)
     shown = charts_of(AGON, RunFolder.open(path), load_run(path).metrics_rows())
     for chart in shown:
         for line in chart["lines"]:
@@ -173,11 +162,10 @@ def wandb_records(data: bytes) -> list[bytes]:
     return found
 
 
-@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason='needs pip install "lite-selfplay[trackers]"')
 @pytest.mark.filterwarnings("ignore")
 def test_wandb_keeps_the_same_offline(tmp_path: Path):
+    wandb_internal_pb2 = pytest.importorskip("wandb.proto.wandb_internal_pb2", reason=NEEDS)
     assert in_a_process("wandb", tmp_path / "run", WANDB_MODE="offline", WANDB_SILENT="true") == ""
-    from wandb.proto import wandb_internal_pb2
 
     (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
     history = []
@@ -189,7 +177,7 @@ def test_wandb_keeps_the_same_offline(tmp_path: Path):
     is_what_was_told(history, "_step")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("trackio") is None, reason='needs pip install "lite-selfplay[trackers]"')
+@pytest.mark.skipif(importlib.util.find_spec("trackio") is None, reason=NEEDS)
 def test_trackio_keeps_the_same_locally(tmp_path: Path):
     place = {"TRACKIO_DIR": str(tmp_path / "trackio"), "TRACKIO_PROJECT": "tests"}
     read = """
@@ -204,58 +192,21 @@ print(json.dumps(SQLiteStorage.get_logs("tests", name)))
 # Any of them
 
 
-class Heard:
-    """A tracker of accelerate's that notes what it is told, and fails after so many calls."""
-
-    def __init__(self, most: int = 99):
-        self.told: list[Any] = []
-        self._most = most
-
-    def start(self) -> None: ...
-
-    def log(self, values: Mapping[str, Any], step: int) -> None:
-        if len(self.told) >= self._most:
-            raise OSError("no network")
-        self.told.append((step, values))
-
-    def finish(self) -> None:
-        self.told.append("finished")
-
-
-def hearing(monkeypatch: pytest.MonkeyPatch, **classes: Any) -> None:
-    from accelerate import tracking
-
-    for name, made in classes.items():
-        monkeypatch.setattr(tracking, name, made)
-
-
-def test_a_tracker_that_fails_is_told_of_once_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    hearing(monkeypatch, TensorBoardTracker=lambda *_, **__: Heard(0))
+def test_a_tracker_that_fails_is_told_of_once_and_one_that_cannot_start_ends_the_run(tmp_path: Path, monkeypatch):
+    heard = Mock(**{"log.side_effect": OSError("no network")})
+    monkeypatch.setattr("accelerate.tracking.TensorBoardTracker", Mock(return_value=heard))
     sentences: list[str] = []
     tell(told(sentences, tmp_path, "tensorboard"))
     assert sentences == ["tensorboard failed, and hears no more of this run: OSError: no network"]
-
-
-def test_one_that_cannot_be_started_ends_the_run_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def fail(*_: object, **__: object) -> None:
-        raise ValueError("no key\x1b[31m")
-
-    hearing(monkeypatch, TensorBoardTracker=fail)
+    monkeypatch.setattr("accelerate.tracking.TensorBoardTracker", Mock(side_effect=ValueError("no key\x1b[31m")))
     with pytest.raises(ConfigError, match=r"tensorboard cannot be started: ValueError: no key \(--report-to none"):
         told([], tmp_path, "tensorboard").open(0)
 
 
-def test_a_resumed_run_is_the_same_to_a_tracker_and_told_of_no_step_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_resumed_run_is_the_same_to_a_tracker_and_told_of_no_step_twice(tmp_path: Path, monkeypatch):
     """The run was killed at its third step, which is played again from a checkpoint after the first one."""
-    made: list[tuple[dict[str, Any], Heard]] = []
-
-    def make(project: str, **about: Any) -> Heard:
-        made.append(({"project": project, **about}, Heard()))
-        return made[-1][1]
-
-    hearing(monkeypatch, WandBTracker=make)
+    made = Mock()
+    monkeypatch.setattr("accelerate.tracking.WandBTracker", made)
     monkeypatch.setenv("WANDB_PROJECT", "tests")
     told([], tmp_path, "wandb").open(0)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
@@ -263,18 +214,17 @@ def test_a_resumed_run_is_the_same_to_a_tracker_and_told_of_no_step_twice(
     again.open(1)
     for step in (2, 3):
         again.step({"step": step, **METRICS}, "")
-    (first, _), (second, heard) = made
+    first, second = made.call_args_list
     assert first == second
-    assert (first["project"], first["resume"], first["name"]) == ("tests", "allow", f"{tmp_path.name}-{first['id']}")
-    assert [step for step, _ in heard.told] == [3]
+    about = first.kwargs
+    assert (first.args, about["resume"], about["name"]) == (("tests",), "allow", f"{tmp_path.name}-{about['id']}")
+    assert [logged.kwargs["step"] for logged in made.return_value.log.call_args_list] == [3]
     (tmp_path / "tracker.json").write_text('{"id": "../elsewhere"}')
     with pytest.raises(ConfigError, match="does not say what a tracker knows the run by"):
         told([], tmp_path, "wandb").open(0)
 
 
-@tensorboard
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_takes_back_the_steps_that_are_played_again(tmp_path: Path):
+def test_tensorboard_takes_back_the_steps_that_are_played_again(events: Any, tmp_path: Path):
     for done, steps, reward in ((0, (1, 2, 3), 1.0), (1, (2,), 5.0)):
         tracker = told([], tmp_path, "tensorboard")
         tracker.open(done)
@@ -283,5 +233,5 @@ def test_tensorboard_takes_back_the_steps_that_are_played_again(tmp_path: Path):
             tracker.step({"step": step, **METRICS, "streams": streams}, "")
         tracker.close()
         (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n')
-    scalars = events(tmp_path / "tensorboard").Scalars("Learning/reward/drafter")
+    scalars = events(tmp_path).Scalars("Learning/reward/drafter")
     assert [(event.step, event.value) for event in scalars] == [(1, 1.0), (2, 5.0)]

@@ -1,5 +1,6 @@
 """What the page is told: the index of episodes, cases, answers, the server's refusals, the file to take away."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -71,9 +72,8 @@ def test_the_index_passes_over_what_is_no_completion(run: Path, monkeypatch: pyt
 
 
 def test_a_row_has_every_key_whatever_its_line_says():
-    row = read_row(
-        b'{"step": 1, "role": "r", "text": 3, "group": "x", "prompt": null, "reward": NaN, "problem_id": [1]}'
-    )
+    odd = b'"text": 3, "group": "x", "prompt": null, "reward": NaN, "problem_id": [1]'
+    row = read_row(b'{"step": 1, "role": "r", %s}' % odd)
     assert row is not None
     assert (row["text"], row["prompt"], row["group"], row["sample"], row["problem_id"]) == ("", "", 0, 0, None)
     assert row["reward"] is row["correct"] is row["advantage"] is None
@@ -95,11 +95,10 @@ def test_a_step_in_cases(run: Path):
     (case,) = answer([ViewedRun(run)], "step", {"step": "1"})["cases"]
     assert (case["kind"], case["tone"], case["flags"]) == ("the challenge was right, the draft wrong", "up", [])
     assert [part["verdict"] for part in case["parts"]] == ["wrong", "right"]
-    whole = answer([ViewedRun(run)], "case", {"step": "1", "id": case["id"]})
-    assert whole["parts"][1]["saw"] == "The challenger saw the same, and then:"
-    assert whole["parts"][1]["seen"] == "an attempt"
-    assert whole["parts"][1]["more"] == {"draft": "0"}
-    assert whole["parts"][0]["seen"] == "1 + 1?"
+    draft, challenge = answer([ViewedRun(run)], "case", {"step": "1", "id": case["id"]})["parts"]
+    assert draft["seen"] == "1 + 1?"
+    assert (challenge["saw"], challenge["seen"]) == ("The challenger saw the same, and then:", "an attempt")
+    assert challenge["more"] == {"draft": "0"}
 
 
 def test_filters_and_words(run: Path):
@@ -119,37 +118,31 @@ def test_filters_and_words(run: Path):
         assert [case["step"] for case in cases(run, **about)] == steps, about
 
 
-def test_a_label_that_is_not_the_questions_value(tmp_path: Path):
+def test_a_label_that_is_not_the_questions_value_and_a_run_without_a_step(tmp_path: Path):
     folder = RunFolder(tmp_path / "asked")
     folder.create(RunConfig(game="sqlm", model="tiny", steps=1, seats={"shared": {}}))
+    found = ViewedRun(folder.path).overview()
+    assert (found["charts"], found["steps"], found["stage"]) == ([], [], "not begun")
     asked = {"question": "q", "problem_id": "q", "prompt": "What is 2 + 2?"}
     append(folder.path, 0, [episode(0, "solver", True, label, label=label, **asked) for label in "54"])
     assert "label wrong" in ViewedRun(folder.path).overview()["filters"]
     assert [case["flags"] for case in cases(folder.path)] == [["label wrong", "no variance"], ["no variance"]]
 
 
-def test_every_completion_is_in_a_case(run: Path):
+def test_every_completion_is_in_a_case_and_a_search_says_how_far_it_is(run: Path):
+    found = find(ViewedRun(run), {"q": "a reply"}, patience_s=-1)
+    assert (found["cases"], found["next"], found["looked"], found["steps"]) == ([], 1, 0, 4)
+    assert answer([ViewedRun(run)], "problem", {"id": "p0"}) == {"steps": [1, 4]}
+    assert answer([ViewedRun(run)], "problem", {"id": 'p0"'}) == {"steps": []}
     alone = [episode(4, "drafter", True, "no challenge", sample=k) for k in range(3)]
     append(run, 4, alone + pair(4, True, True, sample=3))
     rows = answer([ViewedRun(run)], "step", {"step": "5"})["cases"]
     assert {part["line"] for case in rows for part in case["parts"]} == set(range(8, 13))
 
 
-def test_a_search_says_how_far_it_is(run: Path):
-    found = find(ViewedRun(run), {"q": "a reply"}, patience_s=-1)
-    assert (found["cases"], found["next"], found["looked"], found["steps"]) == ([], 1, 0, 4)
-
-
-def test_the_steps_of_a_problem(run: Path):
-    assert answer([ViewedRun(run)], "problem", {"id": "p0"}) == {"steps": [1, 4]}
-    assert answer([ViewedRun(run)], "problem", {"id": 'p0"'}) == {"steps": []}
-
-
-# The overview
-
-
 def test_the_overview_has_curves_by_group_and_what_is_healthy(run: Path):
-    found = ViewedRun(run).overview()
+    viewed = ViewedRun(run)
+    found = viewed.overview()
     charts = {chart["name"]: chart for chart in found["charts"]}
     assert (found["game"], found["played"], found["stage"]) == ("agon", 4, "finished")
     assert charts["reward"]["group"] == "Learning"
@@ -157,18 +150,8 @@ def test_the_overview_has_curves_by_group_and_what_is_healthy(run: Path):
     assert charts["regressions a step"]["group"] == "The game"
     assert charts["empty summaries"]["healthy"] == [0.0, 0.2]
     assert found["filters"][-3:] == ["truncated", "not well-formed", "no variance"]
-
-
-def test_a_run_without_a_step_has_an_overview(tmp_path: Path):
-    RunFolder(tmp_path / "new").create(RunConfig(game="agon", model="tiny", tasks="letters", seats={"A": {}}))
-    found = ViewedRun(tmp_path / "new").overview()
-    assert (found["charts"], found["steps"], found["stage"]) == ([], [], "not begun")
-
-
-def test_the_stamp_changes_with_every_step(run: Path):
-    viewed = ViewedRun(run)
     before = viewed.stamp()
-    assert viewed.overview() is viewed.overview()
+    assert viewed.overview() is found
     append(run, 4, pair(4, True, True))
     assert viewed.stamp() != before
     assert viewed.overview()["steps"][-1] == [5, 2]
@@ -194,26 +177,24 @@ def serve() -> Iterator[Callable[..., RunServer]]:
 
 
 def request(server: RunServer, place: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection(HOST, server.server_port, timeout=20)
-    connection.request(method, place, headers=headers)
-    got = connection.getresponse()
-    content = got.read()
-    connection.close()
-    return got.status, dict(got.getheaders()), content
+    """What is answered; the token stands for OURS."""
+    with contextlib.closing(http.client.HTTPConnection(HOST, server.server_port, timeout=20)) as connection:
+        connection.request(method, place.replace("OURS", f"/{server.token}"), headers=headers)
+        got = connection.getresponse()
+        return got.status, dict(got.getheaders()), got.read()
 
 
 def test_the_page_and_its_files(run: Path, serve: Callable[..., RunServer]):
     server = serve(run)
     assert server.server_address[0] == "127.0.0.1"  # and on no other
-    assert request(server, f"/{server.token}/", Host=f"localhost:{server.server_port}")[0] == 200
+    assert request(server, "OURS/", Host=f"localhost:{server.server_port}")[0] == 200
     for name, (file, kind) in PAGE.items():
-        status, headers, content = request(server, f"/{server.token}/{name}")
+        status, headers, content = request(server, f"OURS/{name}")
         assert (status, content.decode()) == (200, page_file(file))
-        assert headers["Content-Type"] == f"{kind}; charset=utf-8"
         policy = headers["Content-Security-Policy"]
-        assert policy.startswith("default-src 'none'")
-        assert "unsafe" not in policy
-        assert (headers["X-Content-Type-Options"], headers["Cache-Control"]) == ("nosniff", "no-store")
+        assert (policy.startswith("default-src 'none'"), "unsafe" in policy) == (True, False)
+        told = [headers[key] for key in ("Content-Type", "X-Content-Type-Options", "Cache-Control")]
+        assert told == [f"{kind}; charset=utf-8", "nosniff", "no-store"]
 
 
 WRONG = [
@@ -232,31 +213,24 @@ def test_what_is_refused(run: Path, serve: Callable[..., RunServer]):
     """Nothing without the token, under another name of the machine, or but reading; a wrong question has a sentence."""
     server = serve(run)
     for method, place, status, said in REFUSED:
-        found, _, content = request(server, place.replace("OURS", f"/{server.token}"), method)
+        found, _, content = request(server, place, method)
         told = content.decode()
         assert (found, said in told, "drafter" in told) == (status, True, False), place
-    assert request(server, f"/{server.token}/", Host="evil.example")[0] == 403
-
-
-def test_a_run_that_is_damaged_meanwhile_is_told_in_a_sentence(run: Path, serve: Callable[..., RunServer]):
-    server = serve(run)
+    assert request(server, "OURS/", Host="evil.example")[0] == 403
     with (run / "metrics.jsonl").open("a") as file:
         file.write("nonsense\n")
-    status, _, content = request(server, f"/{server.token}/api/run")
-    assert status == 409
-    assert "metrics.jsonl" in json.loads(content)["error"]
+    status, _, content = request(server, "OURS/api/run")
+    assert (status, "metrics.jsonl" in json.loads(content)["error"]) == (409, True)  # damaged meanwhile
 
 
 def test_hostile_texts_arrive_as_they_are(hostile: Path, serve: Callable[..., RunServer]):
     server = serve(hostile)
-    _, _, content = request(server, f"/{server.token}/api/step?step=5")
-    assert content.isascii()
+    _, _, content = request(server, "OURS/api/step?step=5")
     listed = json.loads(content)["cases"]
-    assert len(content) < 50_000  # of a megabyte there is the beginning
-    assert listed[0]["parts"][0]["preview"] == SCRIPT
-    assert listed[3]["parts"][0]["preview"] == LONE
+    assert (content.isascii(), len(content) < 50_000) == (True, True)  # of a megabyte there is the beginning
+    assert [listed[place]["parts"][0]["preview"] for place in (0, 3)] == [SCRIPT, LONE]
     line = listed[4]["parts"][0]["line"]
-    _, _, content = request(server, f"/{server.token}/api/text?line={line}&part=text")
+    _, _, content = request(server, f"OURS/api/text?line={line}&part=text")
     assert json.loads(content)["text"] == "x" * 1_000_000
 
 
@@ -295,8 +269,7 @@ def test_a_bundle_holds_all_and_asks_for_nothing(hostile: Path):
 
 
 def test_a_bundle_of_a_long_run_holds_evenly_spread_steps(run: Path):
-    text = bundle([ViewedRun(run)], limit=2000)
-    (held,) = json.loads(Tags(text).held)
+    (held,) = json.loads(Tags(bundle([ViewedRun(run)], limit=2000)).held)
     assert list(held["cases"]) == ["1", "4"]
     assert [step for step, _ in held["overview"]["steps"]] == [1, 4]
     assert held["overview"]["remarks"][0] == "This file holds the episodes of 2 of 4 steps, evenly spread."
@@ -308,8 +281,7 @@ def test_a_bundle_is_written_once_of_at_most_two_runs(run: Path, tmp_path: Path,
     assert (ended.code, ended.out) == (0, f"written: {out / 'index.html'}\n")
     for arguments, sentence in (((run, "--bundle", out), "exists already"), ((run, *others), "not 3")):
         ended = call("view", *arguments)
-        assert ended.code == 2
-        assert sentence in ended.err
+        assert (ended.code, sentence in ended.err) == (2, True)
     assert [path.name for path in out.iterdir()] == ["index.html"]
     (tmp_path / "file").write_text("x")
     with pytest.raises(LiteSelfPlayError, match="cannot write"):
