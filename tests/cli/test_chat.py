@@ -13,12 +13,15 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
 
+from lite_selfplay.errors import Interrupted
 from lite_selfplay_cli import chat as shown
 
 ANSI, BIDI, LONE, MARKUP = "\x1b[2J\x1b]0;gone\x07", "safe\u202etxt.exe\u2066", "half \ud800 of a pair", "[red]x[/]"
@@ -81,6 +84,17 @@ def test_as_text(chat: Callable[..., Any]):
     assert "/temperature" in ended.err
     assert "error: unknown command" in ended.err
     assert "unknown speaker 'C'" in chat(flags=("--seat", "C")).err
+
+
+@pytest.mark.parametrize(("number", "at_terminal"), [("SIGINT", True), ("SIGINT", False), ("SIGTERM", True)])
+def test_a_signal_ends_a_chat_but_an_answer_alone_where_somebody_types_ctrl_c(
+    number: str, at_terminal: bool, monkeypatch: pytest.MonkeyPatch
+):
+    lines, ends = iter(["Which?", "/quit"]), (number, at_terminal) != ("SIGINT", True)
+    monkeypatch.setattr(shown._Chat, "_line", Mock(side_effect=Interrupted(f"stopped by {number}")))
+    with pytest.raises(Interrupted) if ends else nullcontext():
+        assert not shown._Chat(Mock(), Mock()).go_on(lambda: next(lines), at_terminal)
+    assert list(lines) == (["/quit"] if ends else [])
 
 
 # The screen
