@@ -155,7 +155,7 @@ ROTARY = "apply_rotary_pos_emb"
 
 
 def fuse_rotary(base: nn.Module, undo: Callable[..., object]) -> None:
-    """Turn queries and keys of a token on a card in one product, where a model's own function takes ten kernels and
+    """Turn queries and keys of a token on a card in a product each, where a model's own function takes five kernels and
     comes to the same numbers; `undo` is given what puts that one back, to be called in the end."""
     for name in {type(part).__module__ for part in base.modules()}:
         module = sys.modules[name]
@@ -172,7 +172,7 @@ def _turned(own: Any, q: Tensor, k: Tensor, cos: Any, sin: Tensor, *given: Any, 
         return own(q, k, cos, sin, *given, **more)
     if not hasattr(cos, "rotation"):  # all layers of a token are given the same tensor
         cos.rotation = _rotation(cos[:, 0], sin[:, 0])
-    return _turn(q, k, cos.rotation)
+    return _turn(q, cos.rotation), _turn(k, cos.rotation)
 
 
 def _rotation(cos: Tensor, sin: Tensor) -> Tensor:
@@ -184,15 +184,8 @@ def _rotation(cos: Tensor, sin: Tensor) -> Tensor:
     return rotation
 
 
-def _turn(q: Tensor, k: Tensor, rotation: Tensor) -> list[Tensor]:
-    """Queries and keys (R, H, 1, D), in one product where they lie side by side, as those of one stack do."""
-    heads, steps = q.shape[1], q.stride()
-    one = q.untyped_storage().data_ptr() == k.untyped_storage().data_ptr() and steps[:2] == k.stride()[:2]
-    if one and steps[3] == 1 and k.storage_offset() == q.storage_offset() + heads * steps[1]:
-        both = q.as_strided((len(q), heads + k.shape[1], q.shape[3]), (*steps[:2], 1))
-        turned = torch.bmm(both, rotation)[:, :, None]
-        return [turned[:, :heads], turned[:, heads:]]
-    return [torch.bmm(x[:, :, 0], rotation)[:, :, None] for x in (q, k)]
+def _turn(x: Tensor, rotation: Tensor) -> Tensor:
+    return torch.bmm(x[:, :, 0], rotation)[:, :, None]
 
 
 def _rotary_agrees(own: Any) -> bool:
@@ -200,7 +193,7 @@ def _rotary_agrees(own: Any) -> bool:
     q, k, cos, sin = drawn[0], drawn[1], drawn[2, :, 0], drawn[3, :, 0]
     try:
         right = own(q, k, cos, sin)
-        mine = _turn(q, k, _rotation(cos[:, 0], sin[:, 0]))
+        mine = [_turn(x, _rotation(cos[:, 0], sin[:, 0])) for x in (q, k)]
         return all(torch.allclose(*pair, atol=1e-6) for pair in zip(mine, right, strict=True))
     except (TypeError, ValueError, RuntimeError):  # a function of that name that is another
         return False

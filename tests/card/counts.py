@@ -27,17 +27,17 @@ SEATS = {seat: SeatConfig(rank=16, alpha=32, init="gaussian", init_std=0.05, lr=
 PROMPTS = ([5, 6, 7, 8, 9], [6, 6, 7, 8, 10])
 
 
-def deep_model(folder: Path, layers: int = LAYERS) -> None:
+def deep_model(folder: Path, layers: int = LAYERS, kind: str = "Qwen3") -> None:
     """Write a random model of so many layers, with the tokenizer of `tiny`, into a folder."""
-    from transformers import Qwen3Config
+    import transformers
 
     tiny.build_tiny(folder)
-    config = Qwen3Config.from_pretrained(folder)
+    config = getattr(transformers, f"{kind}Config").from_pretrained(folder)
+    config.architectures = [f"{kind}ForCausalLM"]
     config.num_hidden_layers, config.layer_types = layers, ["full_attention"] * layers
     config.hidden_size, config.intermediate_size = 64, 192
     config.num_attention_heads, config.num_key_value_heads, config.head_dim = 16, 8, 16
-    config.save_pretrained(folder)
-    tiny._write_weights(folder, config)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
 
 
 def section(precision: str = "bf16") -> ModelSection:
