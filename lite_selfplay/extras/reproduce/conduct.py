@@ -31,7 +31,7 @@ from lite_selfplay.runs.api import Run, cold_start, load_run, resume, train
 from lite_selfplay.runs.checkpoints import newest_whole
 from lite_selfplay.runs.defaults import filled_in
 from lite_selfplay.runs.evaluating import evaluate_all
-from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, ENVIRONMENT
+from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, ENVIRONMENT, last_step
 from lite_selfplay.runs.planning import draws_problems, plan
 from lite_selfplay.tasks.files import read_json, write_errors, write_whole
 from lite_selfplay.training.progress import Progress
@@ -220,10 +220,11 @@ def _trained(experiment: Experiment, name: str, seed: int, place: Path, progress
         init = _taught(experiment, experiment.teaching(name), seed, place, progress)
     config = experiment.config(name, seed, path, init)
     done = _steps_done(path)
+    last = None if done is None else last_step(path)
     if done is None:
         _aside(path)
         train(config, progress=progress)
-    elif done < config.run.steps:
+    elif done < config.run.steps and not (last and last["step"] == done and last.get("over")):
         resume(path, progress=progress)
     return path
 

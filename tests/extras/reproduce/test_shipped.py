@@ -58,7 +58,11 @@ def carried_out(data: str, tmp_path_factory: pytest.TempPathFactory) -> Callable
     @cache
     def carried_out(name: str) -> tuple[Experiment, Path, list[dict[str, Any]]]:
         experiment, out = quick(load_experiment(name, "tiny")), tmp_path_factory.mktemp("shipped") / "out"
-        return experiment, out, conduct(experiment, out, data_dir=data, progress=Progress())
+        with (
+            pytest.MonkeyPatch.context() as patch
+        ):  # a run that is over is measured again and again, and never gone on with
+            patch.setattr("lite_selfplay.extras.reproduce.conduct.resume", None)
+            return experiment, out, conduct(experiment, out, data_dir=data, progress=Progress())
 
     return carried_out
 
