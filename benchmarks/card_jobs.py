@@ -180,7 +180,7 @@ def attention(base: str, tiny: bool = False) -> None:
                     call = way(query, k, v, lengths)
                     error = (call().float() - exact).abs().max().item()
                     tell(**{told: {"us": microseconds(call), "off float32": round(error, 5), **same_bits(call)}})
-                except (RuntimeError, TypeError, NotImplementedError) as problem:
+                except (RuntimeError, TypeError) as problem:  # what this card or torch refuses is the finding
                     tell(**{told: f"cannot: {str(problem).splitlines()[0][:120]}"})
 
 

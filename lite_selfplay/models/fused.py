@@ -155,8 +155,8 @@ ROTARY = "apply_rotary_pos_emb"
 
 
 def fuse_rotary(base: nn.Module, undo: Callable[..., object]) -> None:
-    """Turn queries and keys of a token on a card in a product each, where a model's own function takes five kernels and
-    comes to the same numbers; `undo` is given what puts that one back, to be called in the end."""
+    """Give queries and keys of a token on a card their rotary positions by a matrix product each, where a model's own
+    function takes five kernels for the same numbers; `undo` gets what puts that one back, to be called in the end."""
     for name in {type(part).__module__ for part in base.modules()}:
         module = sys.modules[name]
         own = getattr(module, ROTARY, None)
