@@ -17,6 +17,7 @@ its cause.
 
 import contextlib
 import hashlib
+import importlib.machinery
 import importlib.util
 import inspect
 import json
@@ -29,7 +30,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import IO, Any
 
 from lite_selfplay.errors import ConfigError, LiteSelfPlayError
@@ -262,8 +263,15 @@ def load(
     raise ConfigError(f"{flag}: {path} has no {what} {found['name']!r}{of}; it has {', '.join(own) or 'none'}")
 
 
+class _FromSource(importlib.machinery.SourceFileLoader):
+    """Runs what was read and noted: neither takes a compiled file of it, which may hold other code, nor leaves one."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _imported(path: Path, name: str, flag: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=_FromSource(name, os.fspath(path)))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,5 +1,6 @@
 """Code of a user's own: how a place in a file is spelled, and what is refused."""
 
+import py_compile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -56,6 +57,19 @@ def test_a_function_of_a_file_which_may_define_dataclasses(write):
         "def mine(completions):\n    return [Weights().right * len(text) for text in completions]\n"
     )
     assert load_function(f"{file}:mine")(["two", "words"]) == [6, 10]
+
+
+def test_the_source_is_run_and_never_a_compiled_file_of_it(write, monkeypatch):
+    """A received folder may bring one of other code, and an edit of the same second and length keeps an old one."""
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    monkeypatch.setattr("sys.pycache_prefix", None)
+    unasked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    planted = Path(py_compile.compile(str(write("mine = lambda: 'other'")), doraise=True, invalidation_mode=unasked))
+    file = write("mine = lambda: 'read'")
+    assert load_function(f"{file}:mine")() == "read"
+    planted.unlink()
+    assert load_function(f"{file}:mine")() == "read"
+    assert not list(planted.parent.iterdir())
 
 
 @pytest.mark.parametrize("spec", ["mine.py", "mine", "", ":mine", "mine.txt:mine", "mine:f", "mine.py.mine"])
