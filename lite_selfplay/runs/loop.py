@@ -109,8 +109,8 @@ class RunLoop:
             self.resources.progress.activity("sampler and trainer are compared")
             self.trainer.check.calibrate(self.resources.loaded.chat.encode(PROBE).ids)
             while self.done < self.resources.config.run.steps and not self.game.over():
-                report = self._step()
-                self._write_down(report)
+                report, metrics = self._step()
+                self._show(report, metrics)
                 self._keep_to_the_budget()
                 self._save_and_measure_if_due(report.episode)
             self.save()
@@ -133,8 +133,8 @@ class RunLoop:
 
     # A step
 
-    def _step(self) -> StepReport:
-        """Play a step and train on it."""
+    def _step(self) -> tuple[StepReport, dict[str, Any]]:
+        """Play a step and train on it; gives its line of `metrics.jsonl`, too."""
         step, self._start_state = self.done, self.state()
         with self._budget.timing("step"):
             self._step_log.begin_step()
@@ -145,14 +145,20 @@ class RunLoop:
                 if not isinstance(episode, Episode):
                     label = self.resources.config.game.label
                     raise GameError(f"{label} played a step and returned {episode!r:.200}, no Episode")
-            return self.trainer.update(step, episode, seats)
+            report = self.trainer.update(step, episode, seats)
+            # Before the clock, which asks the other processes: a run that stops there has moved, and is to say so.
+            return report, self._write_down(report)
 
-    def _write_down(self, report: StepReport) -> None:
+    def _write_down(self, report: StepReport) -> dict[str, Any]:
         self.done, self._start_state = self.done + 1, {}
+        metrics = self._step_log.write_step(report)
+        self._saver.count(metrics)
+        return metrics
+
+    def _show(self, report: StepReport, metrics: Mapping[str, Any]) -> None:
         config = self.resources.config
         left = "" if self.game.open_ended else self._budget.left(config.run.steps - self.done)
-        metrics = self._step_log.finish_step(report, left)
-        self._saver.count(metrics)
+        self._step_log.show(report.step, metrics, left)
         self._step_log.judge(report)
         length = max((stream["tokens_mean"] or 0.0 for stream in metrics["streams"].values()), default=0.0)
         if few := self._budget.few(self.done, config.run.steps, partial(shorter, config, length)):

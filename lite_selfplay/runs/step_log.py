@@ -68,11 +68,9 @@ class StepLog:
         """Put `counts` back."""
         self.skipped_steps, self.nonfinite_steps = state["skipped_steps"], state["nonfinite"]
 
-    def finish_step(self, report: StepReport, left: str = "") -> dict[str, Any]:
-        """Write a step's lines, report it with the time `left`, and return what its line of `metrics.jsonl` holds.
-
-        Raises SaveFailed where the lines cannot be written.
-        """
+    def write_step(self, report: StepReport) -> dict[str, Any]:
+        """Write a step's lines, and return what that of `metrics.jsonl` holds. Raises SaveFailed where they cannot be
+        written."""
         trained, table = report.trained, self._table
         self._prompts, self._too_long = self._prompts + table.prompts, self._too_long + table.too_long
         trains = self._game.trains(report.episode.log)  # a game may skip a step
@@ -84,8 +82,6 @@ class StepLog:
         metrics, rows = only_finite(self._metrics(report)), only_finite(episode_rows(report))
         tokens = token_columns(report) if self._resources.config.run.keep_tokens else {}
         self._write(report.step, metrics, rows, tokens)
-        if self._folder.ours:
-            self._show(report.step, metrics, left)
         return metrics
 
     def judge(self, report: StepReport) -> None:
@@ -182,7 +178,10 @@ class StepLog:
             self._warned_full = True
             self._progress.warn(f"episodes.jsonl has reached its limit of {limit:g} MB: no more are written")
 
-    def _show(self, step: int, metrics: Mapping[str, Any], left: str) -> None:
+    def show(self, step: int, metrics: Mapping[str, Any], left: str) -> None:
+        """Report a step by its line with the time `left`, and warn, where the run folder is this process's."""
+        if not self._folder.ours:
+            return
         progress, game = self._progress, type(self._game)
         steps = None if game.open_ended else self._resources.config.run.steps
         progress.step(metrics, progress_line(game, metrics, steps, left, progress.verbose))

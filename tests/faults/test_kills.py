@@ -1,5 +1,6 @@
 """A run that is killed, at any moment and however often, and resumed, ends as the one that nobody touched."""
 
+import json
 import random
 import shutil
 import signal
@@ -109,6 +110,52 @@ def test_fresh_processes_that_are_killed_end_as_the_untouched_one(
         tries.append((place, f"kill {number}", lab.differences(run)))
         shutil.rmtree(run)
     tally(f"kills of fresh processes, {seconds:.1f} s each untouched", "killed", tries)
+
+
+EXPERIMENT = """
+{about: Two arms., source: nowhere, paper: another model, base: {model: tiny, tasks: letters, steps: 2, save_every: 1},
+ cold_start: {source: taught.jsonl, steps: 2, examples_per_step: 2}, evaluations: [{tasks: letters, limit: 4}],
+ search: {rates: [1.0e-4, 1.0e-3], seeds: [7], evaluations: [{tasks: "letters:named=6", limit: 4}]}, seeds: [0],
+ arms: {one: {game: grpo}, again: {of: one, mode: self-cascade}, taught: {start: cold-start}, base: {start: base}}}
+"""
+
+
+def reproduced(out: Path) -> dict[str, Any]:
+    """What an experiment ended with that is to be the same, whatever happened on the way."""
+    records = {path.relative_to(out): json.loads(path.read_text()) for path in out.glob("**/seed-*/*.json")}
+    for record in records.values():
+        record["training"].pop("seconds", None)
+        for evaluation in record["evaluations"]:
+            del evaluation["seconds"]
+    weights = {path.relative_to(out): path.read_bytes() for path in out.glob("**/adapters/*/*.safetensors")}
+    return {str(path): content for path, content in {**records, **weights}.items() if "-stopped-" not in str(path)}
+
+
+def test_an_experiment_that_is_killed_is_gone_on_with(lab: Any, count: int, rng: random.Random):
+    (lab.place / "two.yaml").write_text(EXPERIMENT)
+    whole = lab.new()
+    process = lab.start("reproduce", "two.yaml", "--out", whole)
+    ended = process.wait()
+    assert ended.code == 0, ended.said
+    seconds, untouched = ended.at - process.started, reproduced(whole)
+    names = ["search/seed-7/one at 0.0001.json", "search/seed-7/one at 0.001.json", "seed-0/again.json"]
+    assert {*names, "seed-0/one.json", "seed-0/taught.json", "seed-0/base.json"} <= untouched.keys()
+    killed = 0
+    while killed < (count or 1):
+        out, limit = lab.new(), rng.uniform(0, seconds)
+        while (ended := end_after(lab.start("reproduce", "two.yaml", "--out", out), limit)).code == KILLED:
+            killed, limit = killed + 1, rng.uniform(0, 2 * seconds)
+        assert ended.code == 0, ended.said
+        assert reproduced(out) == untouched
+        assert all((out / name).read_text() for name in ("table.md", "results.json", "search/table.md"))
+
+
+def end_after(process: Any, seconds: float) -> Any:
+    """How it ended: killed after so many seconds, or before by itself."""
+    while process.alive() and time.monotonic() < process.started + seconds:
+        time.sleep(0.01)
+    process.send(signal.SIGKILL)
+    return process.wait()
 
 
 def test_the_processes_are_seen_in_every_phase(lab: Any):

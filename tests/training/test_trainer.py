@@ -394,6 +394,7 @@ def test_samples_that_do_not_follow_the_policy_are_refused(harness: Any, samplin
     weighted = step_of(reward=None, advantage=1.0)
     assert (weighted.rows, weighted.sampler_gap) == (10, None)  # it was not the policy that was sampled
     assert weighted.base_gap > 0
+    assert step_of(replay=True, reward=None, advantage=1.0).rows == 10  # an example in a replay has no ratio either
     # A replay divides by what was noted, which greedy decoding has not.
     if "temperature" in sampling:
         with pytest.raises(GameError, match="temperature=0"):
