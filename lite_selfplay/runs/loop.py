@@ -231,6 +231,7 @@ class RunLoop:
             self.resources.loaded.poll()
             with leaving_as_an_error():
                 yield
+            self.resources.ranks.gather("the last save")  # by one process; another makes up for it where that is lost
         except STOPS as stop:
             self.resources.ranks.leave(stop)
             if save_in_turn(self.resources.ranks, self.folder, self.done, self._save_what_changed):

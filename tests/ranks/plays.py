@@ -118,7 +118,7 @@ def other_argument(argument: str) -> None:
 
 def ends(how: str, name: str, times: int) -> None:
     """A signal as a function begins or ends for the so-manieth time: `update`, `after sum`, ..."""
-    from lite_selfplay.runs import loop
+    from lite_selfplay.runs import loop, saving
     from lite_selfplay.training import ranks, rollout
     from lite_selfplay.training.trainer import SelfPlayTrainer
 
@@ -127,6 +127,7 @@ def ends(how: str, name: str, times: int) -> None:
         "ask": (rollout.LiveTable, "speak"),
         "update": (SelfPlayTrainer, "update"),
         "lines": (loop.RunLoop, "_write_down"),
+        "save": (saving, "save_checkpoint"),
     }[name.removeprefix("after ")]
     calls = count(1)
 

@@ -46,6 +46,7 @@ def went_on(run: Path, play: Play, untouched: Path, world: int = 1) -> None:
         (1, "SIGKILL", "after update"),  # when the other one asks for the time
         pytest.param(0, "SIGKILL", "after sum", marks=pytest.mark.long),
         pytest.param(0, "SIGKILL", "lines", marks=pytest.mark.long),
+        pytest.param(0, "SIGKILL", "save", marks=pytest.mark.long),  # the last one
         pytest.param(1, "SIGKILL", "update", marks=pytest.mark.long),
         pytest.param(0, "SIGKILL", "after update", marks=pytest.mark.long),
         pytest.param(0, "SIGTERM", "after update", marks=pytest.mark.long),

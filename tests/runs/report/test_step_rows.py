@@ -65,6 +65,16 @@ def test_the_figures_of_a_stream(rewards, stop, figures):
     assert found == pytest.approx(list(figures))
 
 
+def test_a_group_of_one_varies_where_it_is_not_its_baseline():
+    said = [completion("ab", "eos", seat="coach")]
+    groups = [Group([Sample(each, 0.5) for each in said], baseline=by) for by in (0.5, 0.25, 1.0)]
+    found = Stream("coach", groups, credit="baseline")
+    line = stream_metrics(found, stream_advantages(found), StreamUpdate("coach", "coach"))
+    assert (line["groups"], line["zero_variance_groups"], line["reward_mean"]) == (3, 1, 0.5)
+    report = StepReport(4, Episode([found]), [stream_advantages(found)], [StreamUpdate("coach", "coach")])
+    assert [row["advantage"] for row in episode_rows(report)] == [0.0, 0.25, -0.5]
+
+
 def test_a_row_of_what_is_there_for_the_record_has_no_reward():
     found, advantages, _ = played(None)
     report = StepReport(4, Episode([found]), [advantages], [StreamUpdate("coach", "coach")])
