@@ -1,5 +1,6 @@
 """What this machine is, what would run on it, and why. Nothing raises: a half-installed package is a fact as well."""
 
+import os
 import platform
 import shutil
 import warnings
@@ -89,7 +90,7 @@ def _precision() -> str:
 
 def _models() -> str:
     cache = cache_dir()
-    place = next(parent for parent in (cache, *cache.parents) if parent.exists())
+    place = next(parent for parent in (cache, *cache.parents) if os.path.exists(parent))
     return f"{cache}, {shutil.disk_usage(place).free / 1e9:.1f} GB free"
 
 

@@ -111,7 +111,7 @@ class RunFolder:
         self.require_free()
         new = [path for path in self.path.parents if not os.path.lexists(path)]
         # An empty folder that is there stays: it may be where a disk is mounted.
-        partial = self.path if self.path.exists() else self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        partial = self.path if os.path.exists(self.path) else self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
             partial.mkdir(parents=True, exist_ok=True)
             with (partial / CONFIG).open("x", encoding="utf-8") as file:
@@ -123,12 +123,12 @@ class RunFolder:
                 partial.rename(self.path)
         except OSError as error:
             beside = partial != self.path
-            taken = isinstance(error, FileExistsError) or (beside and self.path.exists())  # another run was quicker
-            with contextlib.suppress(OSError):
-                for name in (CONFIG, OBJECTS, ENVIRONMENT) if beside or not taken else ():
-                    (partial / name).unlink(missing_ok=True)
-                for path in [partial, *new] if beside else []:
-                    path.rmdir() if path.exists() else None
+            # Whether another run was quicker.
+            taken = isinstance(error, FileExistsError) or (beside and os.path.exists(self.path))
+            made = [partial / name for name in (CONFIG, OBJECTS, ENVIRONMENT) if beside or not taken]
+            for path in [*made, *([partial, *new] if beside else [])]:
+                with contextlib.suppress(OSError):
+                    path.unlink() if path in made else path.rmdir()
             if taken:
                 raise self._taken() from None
             raise RunFolderError(f"cannot write to {self.path}: {error.strerror or error}") from None

@@ -137,13 +137,13 @@ def read_tensors(path: Path) -> "dict[str, Tensor]":
 
 def require_no_link(path: Path) -> None:
     """Raises RunFolderError where a file or folder is a symbolic link."""
-    if path.is_symlink():
+    if os.path.islink(path):
         raise RunFolderError(f"{path} is a symbolic link, which is not followed")
 
 
 def first_link(folder: Path) -> Path | None:
     """The first symbolic link among a folder and everything in it; None if there are no links."""
-    if folder.is_symlink():
+    if os.path.islink(folder):
         return folder
     for place, folders, files in os.walk(folder):
         for name in sorted([*folders, *files]):

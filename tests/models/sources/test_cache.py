@@ -86,5 +86,6 @@ def test_where_the_cache_is_and_one_that_cannot_be_written(monkeypatch, tmp_path
     monkeypatch.setenv("LITE_SELFPLAY_CACHE", str(tmp_path / "own"))
     assert cache.cache_dir() == tmp_path / "own"
     (tmp_path / "file").touch()
-    with pytest.raises(RequestError, match="LITE_SELFPLAY_CACHE"):
-        cache.build_once(tmp_path / "file" / "model", lambda staging: None)
+    for folder in ("file", "y" * 300):
+        with pytest.raises(RequestError, match="LITE_SELFPLAY_CACHE"):
+            cache.build_once(tmp_path / folder / "model", lambda staging: None)
