@@ -146,7 +146,7 @@ class RunLoop:
                     label = self.resources.config.game.label
                     raise GameError(f"{label} played a step and returned {episode!r:.200}, no Episode")
             report = self.trainer.update(step, episode, seats)
-            # Before the clock, which asks the other processes: a run that stops there has moved, and is to say so.
+            # Before the clock is read, for which the other processes are asked: a run that stops there has moved.
             return report, self._write_down(report)
 
     def _write_down(self, report: StepReport) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def test_fresh_processes_that_are_killed_end_as_the_untouched_one(
 
 
 EXPERIMENT = """
-{about: Two arms., source: nowhere, paper: another model, base: {model: tiny, tasks: letters, steps: 2, save_every: 1},
+{about: Four arms., source: nowhere, paper: another model, base: {model: tiny, tasks: letters, steps: 2, save_every: 1},
  cold_start: {source: taught.jsonl, steps: 2, examples_per_step: 2}, evaluations: [{tasks: letters, limit: 4}],
  search: {rates: [1.0e-4, 1.0e-3], seeds: [7], evaluations: [{tasks: "letters:named=6", limit: 4}]}, seeds: [0],
  arms: {one: {game: grpo}, again: {of: one, mode: self-cascade}, taught: {start: cold-start}, base: {start: base}}}
@@ -132,9 +132,9 @@ def reproduced(out: Path) -> dict[str, Any]:
 
 
 def test_an_experiment_that_is_killed_is_gone_on_with(lab: Any, count: int, rng: random.Random):
-    (lab.place / "two.yaml").write_text(EXPERIMENT)
+    (lab.place / "four.yaml").write_text(EXPERIMENT)
     whole = lab.new()
-    process = lab.start("reproduce", "two.yaml", "--out", whole)
+    process = lab.start("reproduce", "four.yaml", "--out", whole)
     ended = process.wait()
     assert ended.code == 0, ended.said
     seconds, untouched = ended.at - process.started, reproduced(whole)
@@ -143,7 +143,7 @@ def test_an_experiment_that_is_killed_is_gone_on_with(lab: Any, count: int, rng:
     killed = 0
     while killed < (count or 1):
         out, limit = lab.new(), rng.uniform(0, seconds)
-        while (ended := end_after(lab.start("reproduce", "two.yaml", "--out", out), limit)).code == KILLED:
+        while (ended := end_after(lab.start("reproduce", "four.yaml", "--out", out), limit)).code == KILLED:
             killed, limit = killed + 1, rng.uniform(0, 2 * seconds)
         assert ended.code == 0, ended.said
         assert reproduced(out) == untouched
