@@ -63,7 +63,8 @@ def report(
         drawn = [*map(str, save_figures(run, out))]
     page = None if figures else out
     with as_written(run):
-        rows, (game, warning) = folder.metrics_rows(), game_of(RunFolder.open(run))
+        rows, opened = folder.metrics_rows(), RunFolder.open(run)
+        (game, warning), rewards = game_of(opened), printable(opened.rewards())
         title = f"{folder.config.game.label} on {folder.config.model.name}"
         if warning:
             flags.to_stderr(f"warning: {warning}")
@@ -77,6 +78,7 @@ def report(
             "run": str(folder.path),
             "game": folder.config.game.name,
             "model": folder.config.model.name,
+            "rewards": rewards,
             "steps": len(rows),
             "first_step": rows[0] if rows else None,
             "last_step": rows[-1] if rows else None,
@@ -90,14 +92,20 @@ def report(
         adapters = f"\nadapters, which plain PEFT loads: {', '.join(about['adapters'].values())}"
         held = read_json(run / BUDGET).get("outcome") if os.path.isfile(run / BUDGET) else None
         end = [*([f"\nfigures: {', '.join(drawn)}"] if drawn else []), adapters, *([str(held)] if held else [])]
-        flags.show(as_json, about, [*_lines(folder, game, f"{title}: {len(rows)} steps", moments), *transcripts, *end])
+        flags.show(
+            as_json, about, [*_lines(folder, game, f"{title}: {len(rows)} steps", rewards, moments), *transcripts, *end]
+        )
 
 
-def _lines(run: "Run", game: "type[Game]", title: str, moments: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """The first and the last step, the moments of training side by side, and what `lite-selfplay eval` measured."""
+def _lines(
+    run: "Run", game: "type[Game]", title: str, rewards: str, moments: dict[str, dict[str, Any]]
+) -> Iterator[str]:
+    """The rewards, the first and the last step, the evaluations in training side by side, and those of `eval`."""
 
     rows = run.metrics_rows()
     yield f"{title} in {run.path}"
+    if rewards:
+        yield f"  rewards: {rewards}"
     for row in rows[:1] + rows[1:][-1:]:
         for role, stream in row["streams"].items():
             if stream["completions"]:

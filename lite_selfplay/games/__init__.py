@@ -91,5 +91,5 @@ def make_game(name: str, options: Mapping[str, Any], *, group_size: int = 8, pro
     try:
         chosen = kind.Options(**options)
     except ValidationError as error:
-        raise ConfigError(f"game.{explain(error)}") from None
+        raise ConfigError(f"game.{explain(error)}".replace("game.: ", "game: ")) from None
     return kind(chosen, group_size=group_size, problems_per_step=problems_per_step)

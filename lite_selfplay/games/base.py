@@ -69,6 +69,11 @@ class Game(Presentation):
         """One step: at most one optimizer update follows from it."""
         raise GameError(f"{type(self).__name__} does not say how it is played: override play()")
 
+    def rewards(self) -> Mapping[str, str]:
+        """What a completion of each role earns, in words: `2 for a right answer, 0.5 for its form`. A run says it
+        before its first step; empty, it says nothing."""
+        return {}
+
     def over(self) -> bool:
         """Whether the game has ended: asked before every step, and answered by what `state` holds."""
         return False

@@ -18,6 +18,13 @@ Row = Mapping[str, Any]
 Unit = Literal["share", "number"]
 
 RIGHT, WRONG, NOT_JUDGED, MISSING = "right", "wrong", "not judged", "-"
+# What completions are paid for, in the words that every game uses.
+FOR_RIGHT, FOR_FORM, FOR_VOTE, BY_COIN = (
+    "for a right answer",
+    "for its form",
+    "for agreeing with the majority vote",
+    "by the toss of a coin",
+)
 
 
 @dataclass(frozen=True)
@@ -143,6 +150,11 @@ def value_in_words(value: Any, unit: Unit) -> str:
 def percent(share: float) -> str:
     """A share in [0, 1] as a percentage with at most one decimal."""
     return f"{100 * share:.1f}".removesuffix(".0") + "%"
+
+
+def priced(*parts: tuple[float, str]) -> str:
+    """Amounts with what earns them, in words: `2 for a right answer, 0.5 for its form`. Amounts of 0 are left out."""
+    return ", ".join(f"{amount:g} {what}" for amount, what in parts if amount)
 
 
 def as_words(name: Any) -> str:

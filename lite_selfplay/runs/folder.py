@@ -192,6 +192,10 @@ class RunFolder:
             found = read_json(last[0].path / MANIFEST).get(what) if last else None
         return found if _is_of_objects(found) else {}
 
+    def rewards(self) -> str:
+        """What completions earn, in words; empty where the run's `environment.json` does not say."""
+        return str(self._environment().get("rewards") or "")
+
     def _environment(self) -> dict[str, Any]:
         """What `environment.json` holds; nothing where it is damaged, without which a run goes on."""
         with contextlib.suppress(RunFolderError):
@@ -199,12 +203,12 @@ class RunFolder:
         return {}
 
     def note(self, facts: Mapping[str, Any]) -> None:
-        """Write down what the run goes on with: its code, and of other facts what `environment.json` does not say.
+        """Write down what the run goes on with: its code, its rewards, and other facts that `environment.json` lacks.
 
         Raises RunFolderError where that cannot be.
         """
         was = self._environment()
-        if (now := {**facts, **was, "code": facts["code"]}) != was:
+        if (now := {**facts, **was, "code": facts["code"], "rewards": facts["rewards"]}) != was:
             with write_errors(f"to {self.path}"):
                 write_whole(self.path / ENVIRONMENT, _as_json(now))
 

@@ -105,6 +105,8 @@ class RunLoop:
             if begins and self.resources.ranks.alone and wanted(self.resources.config):
                 preflight(self.resources, max(0.0, self._budget.before_s()))
             self._evaluate_what_is_missing()
+            if begins and (rewards := self.resources.plan.rewards):
+                self.resources.progress.say(f"rewards: {rewards}")
             self._show_training()
             self.resources.progress.activity("sampler and trainer are compared")
             self.trainer.check.calibrate(self.resources.loaded.chat.encode(PROBE).ids)

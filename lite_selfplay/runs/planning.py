@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from lite_selfplay.config import RunConfig, load_loss
-from lite_selfplay.config.user_files import whole_paths
+from lite_selfplay.config.user_files import short_name, whole_paths
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError
 from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.modes import find_mode
+from lite_selfplay.games.presentation import FOR_RIGHT
 from lite_selfplay.models.backends import require_available
 from lite_selfplay.models.packages import install
 from lite_selfplay.models.sources import locate
@@ -39,7 +40,8 @@ class Plan:
     """The whole configuration, the game, the problems to train on and those held out, checked against each other.
 
     `sources` holds what the game draws from, by name; `passages` may still be longer than a base's tokens allow.
-    `choices` are what nobody said, and `open` what a look at the untouched base is still to decide.
+    `choices` are what nobody said, and `open` what a look at the untouched base is still to decide. `judge`: whose
+    verdict is paid for in the place of a right answer, where that is a reward function.
     """
 
     config: RunConfig
@@ -50,6 +52,15 @@ class Plan:
     sources: Mapping[str, Sequence[Problem]] = field(default_factory=dict)
     choices: Sequence[Default] = ()
     open: Sequence[str] = ()
+    judge: str = ""
+
+    @property
+    def rewards(self) -> str:
+        """What a completion of each role earns, in words; empty where the game does not say."""
+        roles: dict[str, list[str]] = {}
+        for role, what in self.game.rewards().items():
+            roles.setdefault(what.replace(FOR_RIGHT, f"by {self.judge}") if self.judge else what, []).append(role)
+        return "; ".join(f"{' and '.join(names)} {what}" for what, names in roles.items())
 
     @property
     def never_taught(self) -> list[Problem]:
@@ -98,6 +109,7 @@ class Plan:
             "run": f"{config.game.label} with {base}, {length}, seed {run.seed}",
             **self._source_lines(),
             "caution": self.task.caution,
+            "rewards": self.rewards,
             "seats": ", ".join(seats) + (f", from {run.init}" if run.init else ""),
             "samplers": ", ".join(config.rollouts.servers),
             **{key: getattr(config.model, key) if key in why else "" for key in ("backend", "thinking")},
@@ -199,7 +211,8 @@ def plan(config: RunConfig, *, own_checker: bool = False, ranks: Ranks = ALONE) 
     }
     whole = resolved.having(layer_of([Default("", filled)]), {"game": game.options.model_dump(mode="json")})
     sources = {name: _source(name, whole, task, kept_apart) for name in game.sources}
-    ready = Plan(whole, game, task, tokens, kept_apart, sources, choices, asked)
+    judge = short_name(resolved.run.reward or "your reward function") if own_checker else ""
+    ready = Plan(whole, game, task, tokens, kept_apart, sources, choices, asked, judge)
     _check_model(whole)
     for role in whole.roles.values():
         if role.own_loss:

@@ -129,6 +129,7 @@ class Resources:
             **({"processes": self.ranks.world} if self.ranks.world > 1 else {}),
             **({"rollouts": list(servers)} if (servers := config.rollouts.servers) else {}),
             "seed": config.run.seed,
+            "rewards": self.plan.rewards,
             "date": DATE,
             **self.identity,
         }

@@ -117,7 +117,8 @@ class Saver:
         metrics = [self._totals] if self._totals else []
 
         def write() -> None:
-            card = model_card(self._resources.config, step, metrics=metrics, evaluations=self._folder.evaluations())
+            rewards, evaluations = self._resources.plan.rewards, self._folder.evaluations()
+            card = model_card(self._resources.config, step, rewards, metrics=metrics, evaluations=evaluations)
             write_whole(self._folder.path / CARD, card)
 
         self._write(f"writing {CARD}", write)

@@ -187,7 +187,8 @@ It was sampled at temperature {sampling.temperature:g} with up to {sampling.max_
 
 {verified}"""
     title = plain(f"{config.game.label} on {shown(config.model.name)}, seat {asked.name}")
-    return whole_card(config, metadata(config, asked.form), title, about, use, asked.metrics, evaluations)
+    rewards = asked.folder.rewards()
+    return whole_card(config, metadata(config, asked.form), title, about, use, rewards, asked.metrics, evaluations)
 
 
 def serving(asked: Asked, folder: str, base: str | None, revision: str | None) -> list[str]:

@@ -26,7 +26,7 @@ from lite_selfplay.data import Completion, Episode, EvalSpec, Example, Group, Pr
 from lite_selfplay.games.agon.recap import summarise, with_program, worked_attempt
 from lite_selfplay.games.base import Game, GameOptions
 from lite_selfplay.games.baselines.grpo import earned, judged, solo_reward
-from lite_selfplay.games.presentation import Figure, Pairing
+from lite_selfplay.games.presentation import FOR_FORM, FOR_RIGHT, Figure, Pairing, priced
 from lite_selfplay.games.prompts import PROGRAM, asked, asked_after, fill
 from lite_selfplay.games.table import Reader, Table
 from lite_selfplay.games.worked_examples import worked_example
@@ -119,6 +119,13 @@ class DraftChallenge(Game):
 
     def rollouts_per_step(self) -> int:
         return 2 * self.problems_per_step * self.group_size
+
+    def rewards(self) -> Mapping[str, str]:
+        options, (first, second) = self.options, self.roles
+        rival = {"adv": "where the draft is wrong", "margin": "where the draft is wrong (less where it alone is right)"}
+        own = ((2, FOR_RIGHT), (options.format_weight, FOR_FORM))
+        more = ((options.reward in rival, f"more {rival.get(options.reward)}"), (options.tiebreak, "for a shorter one"))
+        return {first: priced(*own), second: priced(*own, *more)}
 
     def evaluation(self) -> EvalSpec:
         """Both directions, where challengers read drafts in training; otherwise each seat alone, as the paper does."""

@@ -8,17 +8,21 @@ equation 2, so that both are trained for the same thing.
 
 Without answers, c is by `reward`: `majority`, whether a completion agrees with most of its group (Zuo et al. 2025,
 "TTRL: Test-Time Reinforcement Learning"; a tie pays nobody); `format`, 0 for all; `random`, 0 or 1 by the toss of a
-coin (Shao et al. 2025, "Spurious Rewards"). An answer that a problem has is checked for the records alone.
+coin (Shao et al. 2025, "Spurious Rewards"), which pays nothing for form unless `format_weight` is given. An answer that
+a problem has is checked for the records alone.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
+from pydantic import ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.games.base import Game, GameOptions
-from lite_selfplay.games.presentation import Figure
+from lite_selfplay.games.presentation import BY_COIN, FOR_FORM, FOR_RIGHT, FOR_VOTE, Figure, priced
 from lite_selfplay.games.prompts import PROGRAM, asked
 from lite_selfplay.games.propose_solve.questions import vote
 from lite_selfplay.games.table import Table
@@ -26,7 +30,8 @@ from lite_selfplay.games.worked_examples import worked_example
 
 
 class SoloOptions(GameOptions):
-    """`format_weight` is lambda, what a well-formed completion earns; `budget=paired` samples 2N a problem.
+    """`format_weight` is lambda, what a well-formed completion earns: 0.5, and 0 where `reward=random`, unless it is
+    given. `budget=paired` samples 2N a problem.
 
     `reward`: what a completion is paid for besides, the problems' `answers` or one of three that look at no answer.
     `drop_zero_variance`: groups without variance leave the mean over completions, as in Agon's paper; TRL keeps them.
@@ -36,6 +41,18 @@ class SoloOptions(GameOptions):
     format_weight: float = 0.5
     budget: Literal["paired", "single"] = "paired"
     drop_zero_variance: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_coin_is_a_coin(cls, values: Any) -> Any:
+        return {"format_weight": 0.0, **values} if values.get("reward") == "random" else values
+
+    @field_validator("format_weight")
+    @classmethod
+    def _form_alone_pays(cls, value: float, others: ValidationInfo) -> float:
+        if others.data.get("reward") == "format" and not value:
+            raise PydanticCustomError("reward", "is all that game.reward=format pays, so it must not be 0")
+        return value
 
 
 class Solo(Game):
@@ -65,6 +82,10 @@ class Solo(Game):
 
     def rollouts_per_step(self) -> int:
         return self.problems_per_step * self.completions_per_problem
+
+    def rewards(self) -> Mapping[str, str]:
+        signal = {"answers": FOR_RIGHT, "majority": FOR_VOTE, "random": BY_COIN}.get(self.options.reward, "")
+        return {"solver": priced((2 * bool(signal), signal), (self.options.format_weight, FOR_FORM))}
 
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
         return worked_example(problem, asked(problem), thinks=thinks)

@@ -13,7 +13,7 @@ at hand: N = 8, KL 1e-3, temperature 1, the entropy of the tempered policy that 
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from lite_selfplay.credit import rewards_of
@@ -51,6 +51,9 @@ class Rent(Game):
 
     def rollouts_per_step(self) -> int:
         return self.problems_per_step * self.group_size
+
+    def rewards(self) -> Mapping[str, str]:
+        return {"solver": "its certainty: minus its mean entropy, in nats a token"}
 
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
         return worked_example(problem, asked(problem), thinks=thinks)

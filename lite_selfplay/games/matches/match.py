@@ -36,7 +36,7 @@ from lite_selfplay.data import (
 )
 from lite_selfplay.errors import ConfigError, GameError, LiteSelfPlayError
 from lite_selfplay.games.base import Game, GameOptions
-from lite_selfplay.games.presentation import Accuracy, Figure, Row, Transcript
+from lite_selfplay.games.presentation import Accuracy, Figure, Row, Transcript, priced
 from lite_selfplay.games.table import Table
 from lite_selfplay.verify.extract import completion_text, extract_answer
 from lite_selfplay.verify.format import split_reasoning
@@ -235,6 +235,12 @@ class MatchGame(Game):
         self.baseline = RunningBaseline(self.options.decay)
         if (name := self.options.opponent) and name not in self.opponents:
             raise ConfigError(f"game.opponent is {name!r}: there are {', '.join(self.opponents)}")
+
+    def rewards(self) -> Mapping[str, str]:
+        options = self.options
+        near = "for staying near its earlier self" if options.renew else "for the entropy of its moves"
+        paid = priced((1, "a point of its return"), (options.weight, near))
+        return dict.fromkeys(self.roles, f"{paid}; an illegal move costs {options.forfeit:g}")
 
     def make(self, rng: Random) -> Environment:
         """A new match, dealt by `rng`: the same for the same randomness."""

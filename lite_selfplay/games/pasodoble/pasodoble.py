@@ -48,7 +48,7 @@ from lite_selfplay.games.pasodoble.rewards import (
     question_diversity,
     why_invalid,
 )
-from lite_selfplay.games.presentation import Figure
+from lite_selfplay.games.presentation import BY_COIN, Figure, priced
 from lite_selfplay.games.prompts import asked, fill
 from lite_selfplay.games.propose_solve.propose_solve import BREAKDOWNS, SHOWN_CHARACTERS, WATCHED, YIELD, ProposeSolve
 from lite_selfplay.games.propose_solve.questions import Proposal, last_boxed, last_tagged, read
@@ -222,6 +222,16 @@ class PasoDoble(ProposeSolve):
             return {"shared": steps}
         proposer, solver = self.schedule.shares(steps) if self.options.mode == "offline" else (steps, steps)
         return {"proposer": 0 if self.options.freeze_proposer else proposer, "solver": solver}
+
+    def rewards(self) -> Mapping[str, str]:
+        chosen = self.options
+        tossed, formal = chosen.reward != "difficulty", chosen.reward == "random_with_format"
+        unlike = f", up to {chosen.diversity_weight:g} for being unlike earlier questions" * chosen.diversity
+        return {
+            "proposer": "0.1 to 1.1 for a question that is hard but solved" + unlike,
+            "solver": priced((1, BY_COIN if tossed else "for the proposer's answer"))
+            + ", only in the right form" * formal,
+        }
 
     def describe(self, steps: int) -> list[str]:
         passages, each, answers = self.problems_per_step, self.options.proposals, self.group_size

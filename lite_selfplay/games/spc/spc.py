@@ -366,6 +366,12 @@ class Spc(Game):
     def most_rollouts(self, steps: int) -> int:
         return sum(most_completions(self.options, self.problems_per_step).values())
 
+    def rewards(self) -> Mapping[str, str]:
+        return {
+            SNEAKY: "1 for a wrong step that the critic accepts, -1 for one that it catches or that is not wrong",
+            CRITIC: "1 for a right verdict on a step, -1 for a wrong one",
+        }
+
     def describe(self, steps: int) -> list[str]:
         return described(self.options, self.problems_per_step)
 

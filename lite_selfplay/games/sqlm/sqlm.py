@@ -43,7 +43,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
-from lite_selfplay.games.presentation import Figure
+from lite_selfplay.games.presentation import FOR_FORM, FOR_VOTE, Figure, priced
 from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.propose_solve.propose_solve import (
     BREAKDOWNS,
@@ -219,6 +219,14 @@ class Sqlm(ProposeSolve):
         if self.options.seats == "shared":
             return {"shared": steps}
         return {"proposer": sum(map(self.proposer_moves, range(steps))), "solver": steps}
+
+    def rewards(self) -> Mapping[str, str]:
+        by_tests = self.topic.programs
+        solver = priced((1, "for the tests that it passes" if by_tests else FOR_VOTE))
+        return {
+            "proposer": f"1 for a question that splits the {'programs' if by_tests else 'vote'}",
+            "solver": priced((1, FOR_FORM)) if self.options.reward == "format" else solver,
+        }
 
     def describe(self, steps: int) -> list[str]:
         options, rows, n = self.options, self.problems_per_step, self.group_size

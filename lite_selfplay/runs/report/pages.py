@@ -35,14 +35,15 @@ _NF4 = """nf4 = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4",
 def model_card(
     config: RunConfig,
     step: int,
+    rewards: str = "",
     *,
     metrics: Metrics = (),
     evaluations: Evaluations | None = None,
 ) -> str:
     """The run folder's README: what the adapters are, how they came about, what was measured, how to load one.
 
-    `metrics` are the lines of `metrics.jsonl` so far, for the number of tokens. `evaluations` are the contents of the
-    files in `eval/` by the moment they were made, in order.
+    `rewards` says what completions earn. `metrics` are the lines of `metrics.jsonl` so far, for the number of tokens.
+    `evaluations` are the contents of the files in `eval/` by the moment they were made, in order.
     """
     of = "" if metrics and metrics[-1].get("over") is True else f" of {config.run.steps}"
     title = f"{plain(config.game.label)} on {plain(shown(config.model.name))}, after {step}{of} steps"
@@ -54,7 +55,7 @@ def model_card(
 `config.yaml` repeats the run (`lite-selfplay train --config config.yaml`); `metrics.jsonl` holds a line a step,
 `episodes.jsonl` a line a completion."""
     about = "LoRA adapters trained by self-play with lite-selfplay, one a seat, over one frozen base."
-    return whole_card(config, metadata(config, "peft"), title, about, use, metrics, evaluations or {})
+    return whole_card(config, metadata(config, "peft"), title, about, use, rewards, metrics, evaluations or {})
 
 
 def whole_card(
@@ -63,6 +64,7 @@ def whole_card(
     title: str,
     about: str,
     use: str,
+    rewards: str,
     metrics: Metrics,
     evaluations: Evaluations,
 ) -> str:
@@ -86,7 +88,7 @@ def whole_card(
 
 ## Training
 
-{_facts(config, metrics)}
+{_facts(config, rewards, metrics)}
 
 {as_markdown(("seat", "learning rate", "schedule", "rank", "alpha"), seats)}
 
@@ -148,7 +150,7 @@ def base_id(name: str) -> str | None:
     return None if os.path.isdir(name) else hub_id(name.strip())
 
 
-def _facts(config: RunConfig, metrics: Metrics) -> str:
+def _facts(config: RunConfig, rewards: str, metrics: Metrics) -> str:
     """What was trained on what, a line a fact."""
     run, cold, options = config.run, config.cold_start, config.game.options
     switches = ", ".join(f"{key}={shown(value)}" for key, value in options.items())
@@ -157,6 +159,7 @@ def _facts(config: RunConfig, metrics: Metrics) -> str:
     taught += f", as {plain(' and '.join(cold.roles))} alone" if cold.roles else ""
     facts = {
         "game": code(config.game.label) + (f" ({plain(switches)})" if switches else ""),
+        **({"rewards": plain(rewards)} if rewards else {}),
         "base": f"{code(shown(config.model.name))}, weights held in {config.model.precision}",
         "problems": code(shown(config.tasks.train or "none")),
         "a step": f"{counted(run.problems_per_step, 'problem')}, groups of {run.group_size}",

@@ -23,6 +23,7 @@ from lite_selfplay.games.propose_solve.questions import (
     watched,
 )
 from lite_selfplay.testing import ScriptedTable
+from lite_selfplay.verify.math import check
 from tests.games.scripted import NONE, THREE, TWO
 from tests.made import Unread, completion
 
@@ -79,6 +80,43 @@ def test_what_states_no_value_votes_for_nothing(odd: str):
     groups = [odd, "5", "5", "4", odd, "5"], [odd, "5", "5", "4", odd, odd], [odd] * 3
     counted = [(found.label, found.votes, found.of) for found in map(count, groups)]
     assert counted == [("5", 3, 6), (None, 0, 6), (None, 0, 3)]
+
+
+@pytest.mark.parametrize(
+    ("group", "label", "votes", "accepted"),
+    [
+        # The checker takes 5 km and 5% for 5, though neither is in the class of 5 nor equal to the other.
+        (("5", "5.0", "5 km", "5%", "0.05"), None, 2, None),
+        (("5", "5.0", "5 km", "5%"), "5", 2, (True, True, True, True)),
+        (("5 m", "500 cm", "5 m", "5"), "5 m", 2, (True, True, True, False)),
+        (("(5, 6)", "6, 5", "5 and 6"), "6, 5", 2, (True, True, True)),
+    ],
+)
+def test_a_share_counts_a_class_and_not_whatever_the_checker_accepts_for_the_label(group, label, votes, accepted):
+    found = count(group)
+    assert (found.label, found.votes) == (label, votes)
+    if accepted:
+        assert tuple(check(f"<answer>{answer}</answer>", label).correct for answer in group) == accepted
+        assert sum(accepted) >= found.votes
+
+
+@pytest.mark.parametrize(
+    ("text", "votes"),
+    [
+        ("<answer>7</answer>", 3),
+        ("<answer>7", 3),  # cut off before the end of its block
+        ("7</answer>", 2),
+        (r"So \boxed{7}", 3),
+        (r"\boxed{7", 3),
+        ("<answer></answer> 7", 2),
+        ("<answer>8</answer> <answer>7</answer>", 3),
+        ("The answer is 7.", 3),
+        ("7", 2),
+    ],
+)
+def test_an_answer_votes_wherever_the_checker_reads_it_in_form_or_not(text: str, votes: int):
+    (found,) = vote(ScriptedTable({}), [[*answers("7", "7"), completion(text)]])
+    assert (found.label, found.votes, found.of) == ("7", votes, 3)
 
 
 def test_figures_are_asked_for_in_some_topics():
