@@ -303,9 +303,9 @@ def check_game(game: Game, *, steps: int = 6, script: Script | None = None, prob
 
 def _check_declared(game: Game) -> None:
     """What a game says of itself names roles and modes that there are."""
-    named = [*game.accuracy, *([game.pairing.first] if game.pairing else [])]
+    named = [*game.accuracy, *game.rewards(), *([game.pairing.first] if game.pairing else [])]
     unknown = ", ".join(sorted(set(named) - set(game.roles)))
-    _require(not unknown, f"accuracy or pairing name {unknown}, which is no role of this game")
+    _require(not unknown, f"accuracy, rewards or pairing name {unknown}, which is no role of this game")
     mode = game.evaluation().mode
     _require(mode in mode_names(), f"evaluation(): unknown evaluation mode {mode!r}: {', '.join(mode_names())}")
 

@@ -31,10 +31,8 @@ class Game(Presentation):
     with its answer. `own_labels`: it judges by labels of its own making, so that a reward function would have nothing
     to judge. `without_tasks`: it is about no problems, so that nobody has to name any. `runs_programs`: its rules run
     programs, whatever the tasks. `default_tasks` stands in where a user names no tasks; without it any problems do.
-    `about` is a line for the list of games, `Options` its switches, `recipe` the configuration its paper asks for, laid
-    under the user's. `open_ended`: it ends by itself (see `over`), and `run.steps` only bounds it.
-
-    What its runs look like to a reader, its figures and its warnings: see `Presentation`.
+    `about` is a line for the list of games, `Options` its switches, `recipe` its paper's configuration, below a user's.
+    `open_ended`: it ends by itself (see `over`), and `run.steps` bounds it. `Presentation`: how its runs are shown.
     """
 
     sources: tuple[str, ...] = ("problems",)
@@ -70,8 +68,7 @@ class Game(Presentation):
         raise GameError(f"{type(self).__name__} does not say how it is played: override play()")
 
     def rewards(self) -> Mapping[str, str]:
-        """What a completion of each role earns, in words: `2 for a right answer, 0.5 for its form`. A run says it
-        before its first step; empty, it says nothing."""
+        """What a completion of each role earns, in words that a run shows before its first step; empty: none."""
         return {}
 
     def over(self) -> bool:

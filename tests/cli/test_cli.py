@@ -116,6 +116,12 @@ def test_version_and_help(call):
         assert (ended.code, "Usage: " in ended.out) == (0, True)
 
 
+PAID = (
+    "drafter 2 for a right answer, 0.5 for its form; challenger 2 for a right answer, 0.5 for its form, 1 more where "
+    "the draft is wrong"
+)
+
+
 def test_a_dry_run_says_what_would_happen_and_makes_nothing(call, here):
     """A reward function of one's own judges without answers, so none are needed."""
     ended = call(*AGON, "--run-dir", "run", "--dry-run")
@@ -124,10 +130,12 @@ def test_a_dry_run_says_what_would_happen_and_makes_nothing(call, here):
     assert "a step: 64 completions of up to 16 tokens; at most 2,560 in all, 40,960 tokens" in ended.out
     assert "evaluation: none" in ended.out
     assert "tasks: letters, 10,000 problems, 4 a step" in ended.out
+    assert f"rewards: {PAID}\n" in ended.out
     assert not everything(here)
     (here / "sums.jsonl").write_text('{"problem": "1 + 1?"}\n')
     (here / "mine.py").write_text(REWARD)
-    assert call(*AGON[:4], "--tasks", "sums.jsonl", "--reward", "mine.py:mine", "--dry-run").code == 0
+    ended = call(*AGON[:4], "--tasks", "sums.jsonl", "--reward", "mine.py:mine", "--dry-run")
+    assert (ended.code, "rewards: drafter 2 by mine, 0.5 for its form; challenger 2 by mine" in ended.out) == (0, True)
 
 
 def test_flags_go_over_the_file_and_set_over_the_flags(call, here):
@@ -166,6 +174,8 @@ def test_a_run_its_report_and_no_second_one(here, call, refused):
     done = call(*asked)
     assert done.code == 0, done.err
     assert "step 2/2 | " in done.out
+    assert done.out.index(f"rewards: {PAID}\n") < done.out.index("step 1/2")
+    assert f"\n- rewards: {PAID}\n" in (here / "run" / "README.md").read_text()
     made = set(everything(here / "run"))
     whole = {"config.yaml", "environment.json", "metrics.jsonl", "episodes.jsonl", "README.md"}
     whole |= {
@@ -180,7 +190,12 @@ def test_a_run_its_report_and_no_second_one(here, call, refused):
 
     ended = call("report", "run", "--duels", "2")
     assert (ended.code, ended.err) == (0, "")
-    for told in ("agon on tiny: 2 steps in run", "step 1: drafter (seat A): ", "step 2: drafter (seat B): "):
+    for told in (
+        "agon on tiny: 2 steps in run",
+        f"  rewards: {PAID}\n",
+        "step 1: drafter (seat A): ",
+        "step 2: drafter (seat B): ",
+    ):
         assert told in ended.out
     assert ended.out.count("== transcript ") == 2
     assert ended.out.count("-- drafter (seat ") == ended.out.count("-- challenger (seat ") == 2

@@ -60,6 +60,7 @@ def test_the_contract_and_that_no_more_is_sampled_than_a_game_says(name: str, op
     options = {**SMALL.get(name, {}), **options}
     check_game(small(name, 3, 2, **options), steps=steps_of(options))
     game = small(name, 3, 2, **options)
+    assert game.rewards().keys() == set(game.roles) - ({"solver"} if name == "spc" else set())  # it is not trained
     table = ScriptedTable(noisy_script(game))
     for step in range(steps_of(options)):
         if not game.over():

@@ -1,6 +1,9 @@
+from typing import Any
+
 import pytest
 
 from lite_selfplay.data import Problem
+from lite_selfplay.errors import ConfigError
 from lite_selfplay.games.baselines.grpo import solo_reward
 from tests.games.scripted import played, small
 from tests.made import rewards, samples
@@ -44,12 +47,30 @@ def test_rewards_that_look_at_no_answer(reward, answer, paid, verdict, accuracy)
 
 
 def test_a_tie_pays_nobody_and_a_coin_half():
-    def paid(reward: str, *values: str) -> list[float]:
-        game = small("grpo", len(values), reward=reward, budget="single")
+    def paid(reward: str, *values: str, **options: Any) -> list[float]:
+        game = small("grpo", len(values), reward=reward, budget="single", **options)
         ((episode,), _) = played(game, {"solver": [f"<answer>{value}</answer>" for value in values]}, [SIX])
         return rewards(episode, "solver")[0]
 
     assert paid("majority", "7", "6") == [0.5, 0.5]
     tossed = paid("random", *["7"] * 400)
-    assert set(tossed) == {0.5, 2.5}
-    assert 150 < tossed.count(2.5) < 250
+    assert set(tossed) == {0.0, 2.0}  # nothing for form, unless that is asked for
+    assert 150 < tossed.count(2.0) < 250
+    assert set(paid("random", *["7"] * 40, format_weight=0.5)) == {0.5, 2.5}
+    with pytest.raises(ConfigError, match=r"game\.format_weight: is all that game\.reward=format pays"):
+        small("grpo", 2, reward="format", format_weight=0.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "2 for a right answer, 0.5 for its form"),
+        ({"format_weight": 0.0}, "2 for a right answer"),
+        ({"reward": "random"}, "2 by the toss of a coin"),
+        ({"reward": "random", "format_weight": 0.25}, "2 by the toss of a coin, 0.25 for its form"),
+        ({"reward": "majority"}, "2 for agreeing with the majority vote, 0.5 for its form"),
+        ({"reward": "format"}, "0.5 for its form"),
+    ],
+)
+def test_it_says_what_it_pays(options: dict[str, Any], said: str):
+    assert small("grpo", 2, **options).rewards() == {"solver": said}
