@@ -276,7 +276,7 @@ def test_the_plan_s_budget_and_what_a_dry_run_says_of_it(tmp_path: Path) -> None
     table = [[cell.strip() for cell in row.split("|")[1:]] for row in printed.splitlines()[2:]]
     rows = {name: cells for name, *cells in table}
     assert rows["real-base-rate"][3] == f"{3 * 25 * 256:,} completions"
-    assert rows["real-base"][3] == f"{3 * 4 * 60 * 256:,} completions"
+    assert rows["real-base"][3] == f"{3 * 5 * 60 * 256:,} completions"
     assert not (tmp_path / "none").exists()
     for path in LISTS:
         listed = yaml.safe_load(path.read_text())
