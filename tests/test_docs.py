@@ -146,7 +146,7 @@ def test_the_readme_is_short_and_its_results_are_those_that_are_kept():
     expected = (
         f"Agon, ten seeds | {first}% | {last}% |",
         f"with labels, five seeds | {started}% | {percent('grpo')}%; {percent('adv')}% |",
-        f"the toss of a coin | {started}% | {percent('majority')}%; {percent('coin')}% |",
+        f"a coin | {started}% | {percent('majority')}%; {percent('format')}%; {percent('coin alone')}% |",
         f"NashConv {median(c[1] for c in nash):.2f} | {median(c[960] for c in nash):.2f} (0: equilibrium) |",
     )
     assert [row for row in expected if row not in readme] == []
