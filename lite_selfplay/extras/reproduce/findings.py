@@ -415,7 +415,7 @@ def _draw_curve(experiment: Experiment, records: Sequence[Record], path: Path) -
     """The median over an arm's seeds as a line, each seed as a faint one."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    figure = Figure(figsize=(8.4, 4.2), layout="constrained")
     panel = figure.add_subplot()
     for number, arm in enumerate(experiment.trained()):
         curves = _curves(records, arm)
@@ -428,7 +428,7 @@ def _draw_curve(experiment: Experiment, records: Sequence[Record], path: Path) -
     panel.set_xlabel("step")
     panel.set_ylabel(_label(experiment))
     panel.set_ylim(bottom=0)
-    panel.legend(fontsize="small")
+    figure.legend(fontsize="small", loc="outside right upper")
     figure.savefig(path, dpi=120)
 
 
