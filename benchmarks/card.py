@@ -28,7 +28,7 @@ import typer
 import yaml
 from card_jobs import FIGURES
 from card_process import ROOT, Memory, begin, card_name, commit_of, kill
-from card_results import Line, chosen_rate, figures, from_log, packed
+from card_results import Line, figures, from_log, packed
 from harness import BenchmarkError, say, show
 
 from lite_selfplay.evaluation.result import as_markdown
@@ -39,6 +39,8 @@ MARGIN_S = 6.0
 """Kept back for writing down what the last job found."""
 LEAST_SLICE_S = 60.0
 """A job that goes on where it stopped is not begun for less: loading the base takes a third of it."""
+PACK_S = 60.0
+"""Every so many seconds `--pack` has the records as they are, so that a machine that is taken away leaves them."""
 _SAID = 12
 
 
@@ -47,10 +49,9 @@ class Job:
     """A process of at most `seconds`, and what was recorded of it before.
 
     `command` begins with `lite-selfplay`, `pytest` or `measure` (a part of card_jobs.py). In it stand {base}, the base
-    that was asked for; {root}, this checkout; {place}, a folder of the job's own; and {rate}, the learning rate that
-    the experiment of the job `rate` chose. `tiny` is added to it on a CPU. `slices`: how often it may be given, where
-    it goes on with what it left. `after`: a job that has to be complete. `expect`: seconds in all. `recorded` has
-    card, date, commit and figures.
+    that was asked for; {root}, this checkout; and {place}, a folder of the job's own. `tiny` is added to it on a CPU.
+    `slices`: how often it may be given, where it continues with what it left. `after`: a job that has to be complete.
+    `env`: variables for it. `expect`: seconds in all. `recorded` has card, date, commit and figures.
     """
 
     name: str
@@ -61,7 +62,7 @@ class Job:
     slices: int = 1
     expect: float = 0.0
     after: str | None = None
-    rate: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
     recorded: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -81,6 +82,7 @@ class Here:
     commit: str
     data: Path | None = None
     tiny: bool = False
+    pack: Path | None = None
 
     @property
     def given(self) -> dict[str, str]:
@@ -108,9 +110,8 @@ class Here:
 
     def words(self, job: Job) -> list[str]:
         """The command, filled in."""
-        rate = chosen_rate(self.out / "runs" / job.rate) if job.rate and "{rate}" in job.command else None
         text = f"{job.command} {job.tiny if self.tiny else ''}"
-        return shlex.split(text.format(base=self.base, root=ROOT, place=self.place(job), rate=rate))
+        return shlex.split(text.format(base=self.base, root=ROOT, place=self.place(job)))
 
     def place(self, job: Job) -> str:
         """The folder of a job's own: of all its slices, else of this commit."""
@@ -128,7 +129,9 @@ def main(
     checkout: Annotated[Path, typer.Option(help="Run the code of another checkout, such as a former commit's.")] = ROOT,
     commit: Annotated[str, typer.Option(help="Its commit, where git cannot say.")] = "",
     tiny: Annotated[bool, typer.Option("--tiny", help="Every job on a CPU, with the random model.")] = False,
-    pack: Annotated[Path | None, typer.Option(help="Also pack --out here, to go on with elsewhere.")] = None,
+    pack: Annotated[
+        Path | None, typer.Option(help="Pack --out here: records every minute, weights at the end.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what each job costs, and start nothing.")] = False,
 ) -> None:
     """Work through lists of jobs on a card, and print what was recorded before beside what was measured now."""
@@ -148,6 +151,7 @@ def main(
         commit=commit or commit_of(checkout),
         data=None if data is None else data.resolve(),
         tiny=tiny,
+        pack=pack,
     )
     if dry_run:
         show(as_markdown(["job", "state", "at most, s", "expected, s", "samples", "what"], costs(jobs, here)))
@@ -175,9 +179,8 @@ def work(jobs: Sequence[Job], every: Mapping[str, Job], here: Here, until: float
     """Do what is to be done and fits, in its order; each slice's line is written when it has ended."""
     for job in jobs:
         while here.state(job) == "to do":
-            before = filter(None, (job.after, job.rate))
-            if waits := [name for name in before if here.state(every[name]) != "done"]:
-                say(f"{job.name}: left out, since {waits[0]} is not complete")
+            if job.after in every and here.state(every[job.after]) != "done":
+                say(f"{job.name}: left out, since {job.after} is not complete")
                 break
             left = until - time.monotonic() - MARGIN_S
             if left < (min(job.least, 1.0) if here.tiny else job.least):
@@ -188,6 +191,8 @@ def work(jobs: Sequence[Job], every: Mapping[str, Job], here: Here, until: float
                 file.write(json.dumps(line) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
+            if here.pack is not None:
+                packed(here.out, here.pack, weights=False)
             say(f"{job.name}: {line['seconds']:.0f} s, exit code {line['rc']}, ended {line['ended']}")
             if line["ended"] == "stopped":
                 return
@@ -203,8 +208,9 @@ def carry_out(job: Job, here: Here, limit: float) -> Line:
     if job.slices == 1:  # what a stopped one left
         shutil.rmtree(here.out / here.place(job), ignore_errors=True)
     say(f"{job.name}: {shlex.join(words)}, at most {limit:.0f} s")
-    process = begin(words, here.out, here.checkout, raw, {FIGURES: str(own), **here.given}, warm=here.tiny)
-    memory, ended = Memory(here.tiny), "by itself"
+    given = {FIGURES: str(own), **here.given, **job.env}
+    process = begin(words, here.out, here.checkout, raw, given, warm=here.tiny)
+    memory, ended, packs = Memory(here.tiny), "by itself", began + PACK_S
     with raw.open(encoding="utf-8", errors="replace") as output, log.open("a", encoding="utf-8") as kept:
         kept.write(f"$ {shlex.join(words)}    # {date}, {here.card}, commit {here.commit}\n")
         try:
@@ -218,6 +224,9 @@ def carry_out(job: Job, here: Here, limit: float) -> Line:
                     process.send_signal(signal.SIGTERM)
                 memory.look()
                 _copy(output, kept, began)
+                if here.pack is not None and time.monotonic() > packs:
+                    packed(here.out, here.pack, weights=False)
+                    packs = time.monotonic() + PACK_S
                 time.sleep(0.05)
         except KeyboardInterrupt:
             ended = "stopped"

@@ -26,6 +26,12 @@ ROWS, COLUMNS = (256, 1, 62, 4, 128, 16), (512, 4096, 1024, 128)
 PROFILED = ((2, 4096), (256, 512), (62, 512))
 FEW, MANY = 32, 96
 TABLE_ROWS = 12
+LONG_ROWS = ((943, 1056), (1091, 1104), (417, 432))
+"""Tokens of the longest completions of a recorded update, each with the positions that its last token sees."""
+HEADS, KEY_HEADS, HEAD = 14, 2, 64
+RECORDED, GROUP, PROMPT = Path(__file__).with_name("lengths.json"), 16, 113
+VLLM = "LITE_SELFPLAY_VLLM"
+"""The variable that names the folder in which vLLM is installed by itself."""
 SIZES = ("group_size", "problems_per_step", "max_completion_tokens")
 
 
@@ -43,10 +49,11 @@ def tell(**figures: Any) -> None:
 # A token
 
 
-def token(base: str, decoding: str = "auto", tiny: bool = False) -> None:
+def token(base: str, rows: Sequence[int], columns: Sequence[int], tiny: bool = False) -> None:
     """Milliseconds a token by rows and columns, seconds that new shapes cost, and what the time went into."""
-    backend = load(base, decoding)
-    rows, columns, profiled = ((4, 1), (128,), ((4, 128),)) if tiny else (ROWS, COLUMNS, PROFILED)
+    backend = load(base)
+    profiled = [(count, width) for count, width in PROFILED if count in rows and width in columns]
+    rows, columns, profiled = ((4, 1), (128,), [(4, 128)]) if tiny else (rows, columns, profiled)
     for count, width in profiled:
         sample(backend, count, width, FEW)
         with profiler() as found:
@@ -63,7 +70,7 @@ def cell(backend: Any, rows: int, columns: int) -> list[float]:
     return [round(1e3 * (longer - again) / (MANY - FEW), 3), round(first - again, 3)]
 
 
-def load(base: str, decoding: str) -> Any:
+def load(base: str) -> Any:
     """A base with one seat, and memory for everything that is asked here."""
     from lite_selfplay.config import ModelSection, SeatConfig
     from lite_selfplay.models.backends import choose_backend
@@ -72,7 +79,7 @@ def load(base: str, decoding: str) -> Any:
     began = time.monotonic()
     path = resolve(base, say=print).path
     tell(conversion_s=round(time.monotonic() - began, 1))
-    section = ModelSection(name=base, precision="bf16", decoding=decoding)
+    section = ModelSection(name=base, precision="bf16")
     backend = choose_backend(path, section, {"A": SeatConfig()}, seed=0, eos_ids=[NEVER], **room())
     tell(loaded_s=round(time.monotonic() - began, 1))
     return backend
@@ -136,137 +143,160 @@ def profile(found: Any, per: int) -> dict[str, Any]:
     }
 
 
-def lean(base: str, tiny: bool = False) -> None:
-    """A token by the library's own few kernels beside the model's, where the library has such a token."""
-    from lite_selfplay.config import ModelSection
-
-    try:
-        ModelSection(name=base, decoding="lean")
-    except ValueError as error:
-        why = next((line for line in str(error).splitlines() if "should be" in line), str(error))
-        tell(lean=f"not built: {why.partition(' [')[0].strip()}")
-        return
-    for decoding in ("auto", "lean"):
-        backend = load(base, decoding)
-        for rows, columns in ((4, 128),) if tiny else PROFILED:
-            tell(**{f"{decoding}: rows {rows}, columns {columns}": cell(backend, rows, columns)})
-        backend.close()
+# Attention of an update
 
 
-# Attention alone
-
-
-def attention(base: str, tiny: bool = False) -> None:
-    """Attention of one token: torch's SDPA with a mask against its flash kernel, a row and key head a sequence."""
+def backward(tiny: bool = False) -> None:
+    """Attention of one long row of an update, forward and backward: torch's memory-efficient kernel with a mask, its
+    query heads grouped by key head as the library's rectangles have them, against flash attention with cumulative
+    lengths; with deterministic kernels and without."""
     import torch
-    from transformers import AutoConfig
 
-    from lite_selfplay.models.sources import resolve
-
-    config = AutoConfig.from_pretrained(resolve(base, say=print).path)
-    heads, keys = config.num_attention_heads, config.num_key_value_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    for rows in (4,) if tiny else (256, 2, 62, 16):
-        for columns in (64,) if tiny else (512, 4096, 256, 1024, 128):
-            torch.manual_seed(0)
-            query = torch.randn(rows, heads, 1, size, device=device, dtype=torch.bfloat16)
-            k, v = (torch.randn(rows, keys, columns, size, device=device, dtype=torch.bfloat16) for _ in range(2))
-            lengths = torch.randint(1, columns + 1, (rows,), device=device, dtype=torch.int32)
-            exact = eager(query, k, v, lengths)
-            for name, way in (("sdpa", sdpa), ("flash", flash)):
-                told = f"{name}, rows {rows}, columns {columns}"
+    dtype = torch.bfloat16 if torch.cuda.is_available() else torch.float32
+    for tokens, positions in ((6, 9),) if tiny else LONG_ROWS:
+        torch.manual_seed(0)
+        query = torch.randn(HEADS, tokens, HEAD, device=device, dtype=dtype, requires_grad=True)
+        k, v = (torch.randn(KEY_HEADS, positions, HEAD, device=device, dtype=dtype, requires_grad=True) for _ in "kv")
+        exact = gradients(masked(*(x.float() for x in (query, k, v)), force=True), query, k, v)
+        for deterministic in (True, False):
+            for name, way in (("efficient", masked), ("flash", flash)):
+                told = f"{name}, {tokens} tokens, {positions} positions, deterministic {deterministic}"
+                torch.use_deterministic_algorithms(deterministic)
                 try:
-                    call = way(query, k, v, lengths)
-                    error = (call().float() - exact).abs().max().item()
-                    tell(**{told: {"us": microseconds(call), "off float32": round(error, 5), **same_bits(call)}})
-                except (RuntimeError, TypeError) as problem:  # what this card or torch refuses is the finding
+                    found = gradients(way(query, k, v), query, k, v)
+                    off = max((x.float() - y.float()).abs().max().item() for x, y in zip(found, exact, strict=True))
+                    us = microseconds(lambda way=way, q=query, k=k, v=v: gradients(way(q, k, v), q, k, v))
+                    tell(**{told: {"us": us, "off float32": round(off, 5)}})
+                except (RuntimeError, TypeError) as problem:  # what this GPU or torch refuses is the finding
                     tell(**{told: f"cannot: {str(problem).splitlines()[0][:120]}"})
+                finally:
+                    torch.use_deterministic_algorithms(False)
 
 
-def eager(query: Any, k: Any, v: Any, lengths: Any) -> Any:
-    """(rows, heads, size) in float32."""
+def gradients(result: Any, *inputs: Any) -> list[Any]:
+    """The gradients of a sum of an attention's result, (heads, tokens, size), weighted so that no two are alike."""
     import torch
 
-    (rows, heads, _, size), (keys, columns) = query.shape, k.shape[1:3]
-    grouped = query.float().view(rows, keys, heads // keys, size)
-    beyond = torch.arange(columns, device=k.device)[None] >= lengths[:, None]
-    scores = (grouped @ k.float().mT * size**-0.5).masked_fill(beyond[:, None, None], -torch.inf)
-    return (scores.softmax(-1) @ v.float()).reshape(rows, heads, size)
+    weights = torch.linspace(-1, 1, result.numel(), device=result.device, dtype=torch.float32).view_as(result)
+    return list(torch.autograd.grad((result.float() * weights).sum(), inputs))
 
 
-def sdpa(query: Any, k: Any, v: Any, lengths: Any) -> Callable[[], Any]:
+def masked(query: Any, k: Any, v: Any, *, force: bool = False) -> Any:
+    """(heads, tokens, size) by torch's attention with a mask: each token sees the positions up to its own, of which the
+    last is the last token's. `force`: by any kernel, also where no memory-efficient one is there."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    (heads, tokens, size), (keys, positions) = query.shape, k.shape[:2]
+    own = torch.arange(tokens, device=k.device).repeat(heads // keys)[:, None] + positions - tokens
+    mask = torch.zeros(1, 1, own.shape[0], -(-positions // 8) * 8, dtype=query.dtype, device=k.device)[..., :positions]
+    mask.masked_fill_(torch.arange(positions, device=k.device) > own, -torch.inf)
+    grouped = query.reshape(1, keys, -1, size)
+    anywhere = force or not torch.cuda.is_available()
+    kernel = contextlib.nullcontext() if anywhere else sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION)
+    with kernel:
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return attend(grouped, k[None], v[None], attn_mask=mask).reshape(heads, tokens, size)
+
+
+def flash(query: Any, k: Any, v: Any) -> Any:
+    """The same by the flash kernel with cumulative lengths, whose causal mask ends at the last position."""
     import torch
 
-    (rows, heads, _, size), (keys, columns) = query.shape, k.shape[1:3]
-    within = torch.arange(columns, device=k.device)[None] < lengths[:, None]
-    mask = torch.zeros(rows, 1, heads // keys, columns, dtype=query.dtype, device=k.device)
-    mask.masked_fill_(~within[:, None, None], -torch.inf)
-    grouped = query.view(rows, keys, heads // keys, size)
-    attend = torch.nn.functional.scaled_dot_product_attention
-    return lambda: attend(grouped, k, v, attn_mask=mask).reshape(rows, heads, size)
-
-
-def flash(query: Any, k: Any, v: Any, lengths: Any) -> Callable[[], Any]:
-    import torch
-
-    (rows, heads, _, size), (keys, columns) = query.shape, k.shape[1:3]
-    one = query.reshape(rows * keys, heads // keys, size)
-    stores = [store.view(rows * keys * columns, 1, size) for store in (k, v)]
-    starts = torch.arange(rows * keys + 1, dtype=torch.int32, device=k.device)
-    ends, used = starts * columns, lengths.repeat_interleave(keys)
+    (_, tokens, size), positions = query.shape, k.shape[1]
+    starts = (torch.tensor([0, count], dtype=torch.int32, device=k.device) for count in (tokens, positions))
     attend = torch.ops.aten._flash_attention_forward
-    return lambda: attend(one, *stores, starts, ends, 1, columns, 0.0, False, False, scale=size**-0.5, seqused_k=used)[
-        0
-    ].reshape(rows, heads, size)
+    packed = (x.transpose(0, 1) for x in (query, k, v))
+    return attend(*packed, *starts, tokens, positions, 0.0, True, False, scale=size**-0.5)[0].transpose(0, 1)
 
 
-def microseconds(call: Callable[[], Any], times: int = 50) -> float:
-    """Of one call among many, replayed as a CUDA graph where there is a card."""
-    replay, each = recorded(call, times)
-    replay()
+def microseconds(call: Callable[[], Any], times: int = 20) -> float:
+    """Of one call among several."""
+    call()
     finish()
     began = time.monotonic()
-    replay()
-    finish()
-    return round(1e6 * (time.monotonic() - began) / each, 1)
-
-
-def recorded(call: Callable[[], Any], times: int) -> tuple[Callable[[], Any], int]:
-    """Something that calls it so many times, and how many times that is."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return call, 1
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        call()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for _ in range(times):
-            call()
-    return graph.replay, times
-
-
-def same_bits(call: Callable[[], Any], times: int = 100) -> dict[str, int]:
-    """In how many of so many calls, replayed where there is a card, any bit of the result differs from the first's."""
-    import torch
-
-    if not torch.cuda.is_available():
-        first = call()
-        return {"differ of 100": sum(not torch.equal(first, call()) for _ in range(times))}
-    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    with torch.cuda.stream(stream):
-        call()
-    with torch.cuda.graph(graph, stream=stream):
-        result = call()
-    graph.replay()
-    finish()
-    first, differ = result.clone(), 0
     for _ in range(times):
-        graph.replay()
-        differ += not torch.equal(first, result)
-    return {"differ of 100": differ}
+        call()
+    finish()
+    return round(1e6 * (time.monotonic() - began) / times, 1)
+
+
+# Sampling beside vLLM
+
+
+def lengths(base: str, sampler: str, tiny: bool = False) -> None:
+    """Seconds in which as many sequences of as many tokens are sampled as a recorded step of GRPO had, by this library
+    or by vLLM, with an adapter and without. Every sequence runs to its own length, whatever it says."""
+    rows, spread = json.loads(RECORDED.read_text(encoding="utf-8"))["tokens"], random.Random(0)
+    groups = [rows[i : i + GROUP] for i in range(0, len(rows), GROUP)]
+    groups = [[min(4, count) for count in group[:2]] for group in groups[:2]] if tiny else groups
+    prompts = [[spread.randrange(10, 200) for _ in range(PROMPT)] for _ in groups]
+    tell(sequences=sum(map(len, groups)), tokens=sum(map(sum, groups)), longest=max(map(max, groups)))
+    (by_vllm if sampler == "vllm" else by_ours)(base, prompts, groups)
+
+
+def by_ours(base: str, prompts: Sequence[Sequence[int]], groups: Sequence[Sequence[int]]) -> None:
+    from lite_selfplay.data import Sampling
+    from lite_selfplay.models.backends.backend import GenerationRequest
+
+    backend, longest = load(base), max(map(max, groups))
+    most = backend.adapters.model.get_input_embeddings().num_embeddings
+    prompts = [[number % most for number in prompt] for prompt in prompts]
+    seeds = [[100 * p + k for k in range(len(group))] for p, group in enumerate(groups)]
+
+    def goes_on(p: int, k: int, number: int, token: int) -> bool:
+        return number < groups[p][k]
+
+    for seat in ("base", "A"):
+        for which in ("first", "second"):
+            request = GenerationRequest(seat, prompts, len(groups[0]), Sampling(max_tokens=longest), seeds, goes_on)
+            finish()
+            began = time.monotonic()
+            found = backend.generate(request)
+            finish()
+            assert [[len(row.token_ids) for row in rows] for rows in found] == [list(group) for group in groups]
+            tell(**{f"ours, {seat}, {which}: s": round(time.monotonic() - began, 2)})
+    backend.close()
+
+
+def by_vllm(base: str, prompts: Sequence[Sequence[int]], groups: Sequence[Sequence[int]]) -> None:
+    """In its own process, with CUDA graphs and without torch.compile, whose first minute would be all that is there."""
+    from lite_selfplay.models.sources import resolve
+
+    path, adapter = resolve(base, say=print).path, Path("adapter")
+    backend = load(base)
+    backend.adapters.save("A", adapter)
+    backend.close()
+    del backend
+    sys.path[:0] = filter(None, [os.environ.get(VLLM)])  # TRL and Unsloth import it wherever they find it
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    try:
+        from vllm import LLM, SamplingParams
+        from vllm.lora.request import LoRARequest
+    except ImportError as error:
+        tell(vllm=f"not here: {error}")
+        return
+    began, longest = time.monotonic(), PROMPT + max(map(max, groups)) + 1
+    model = LLM(
+        str(path),
+        dtype="bfloat16",
+        max_model_len=longest,
+        gpu_memory_utilization=0.5,
+        enable_lora=True,
+        max_lora_rank=16,
+        compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
+    )
+    tell(vllm_started_s=round(time.monotonic() - began, 1))
+    asked = [{"prompt_token_ids": list(prompt)} for prompt, group in zip(prompts, groups, strict=True) for _ in group]
+    ends = [SamplingParams(max_tokens=n, min_tokens=n, ignore_eos=True) for group in groups for n in group]
+    for seat, lora in (("base", None), ("A", LoRARequest("A", 1, str(adapter.resolve())))):
+        for which in ("first", "second"):
+            began = time.monotonic()
+            found = model.generate(asked, ends, lora_request=lora, use_tqdm=False)
+            took = round(time.monotonic() - began, 2)
+            assert [len(each.outputs[0].token_ids) for each in found] == [n for group in groups for n in group]
+            tell(**{f"vllm, {seat}, {which}: s": took})
 
 
 # Runs
@@ -348,45 +378,26 @@ def resumed(base: str, place: str, tiny: bool = False) -> None:
     tell(seats_equal={seat: first.read_bytes() == second.read_bytes() for seat, (first, second) in files.items()})
 
 
-def split(held_out: int, others: int, to: str, tiny: bool = False) -> None:
-    """Problems of GSM8K's test split, in a file, that are not among the `held_out` ones an evaluation asks."""
-    from lite_selfplay.tasks import evaluation_set, load_task
-
-    task = load_task("letters" if tiny else "gsm8k", held_out=True)
-    asked = {problem.id for problem in evaluation_set(task, held_out)}
-    left = [problem for problem in task.problems[: 10 * (held_out + others)] if problem.id not in asked]
-    chosen = random.Random(0).sample(left, others)
-    rows = ({"problem": problem.text, "answer": problem.answer} for problem in chosen)
-    Path(to).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    tell(problems=len(chosen), held_out=len(asked))
-
-
 def main() -> None:
     """Run a part."""
     words = sys.argv[1:]
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("token", "lean", "attention", "update", "stacks", "resumed", "split"))
+    parser.add_argument("part", choices=("token", "backward", "lengths", "update", "stacks", "resumed"))
     parser.add_argument("--tiny", action="store_true")
-    for option, kind in (
-        ("base", str),
-        ("place", str),
-        ("to", str),
-        ("after", float),
-        ("held-out", int),
-        ("others", int),
-    ):
+    parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
+    parser.add_argument("--columns", type=int, nargs="+", default=COLUMNS)
+    for option, kind in (("base", str), ("place", str), ("sampler", str), ("after", float)):
         parser.add_argument(f"--{option}", type=kind)
     behind = words.index("lite-selfplay") if "lite-selfplay" in words else len(words)
     given = parser.parse_args(words[:behind])
     words = words[behind + 1 :]
     {
-        "token": lambda: token(given.base, tiny=given.tiny),
-        "lean": lambda: lean(given.base, given.tiny),
-        "attention": lambda: attention(given.base, given.tiny),
+        "token": lambda: token(given.base, given.rows, given.columns, tiny=given.tiny),
+        "backward": lambda: backward(given.tiny),
+        "lengths": lambda: lengths(given.base, given.sampler, given.tiny),
         "update": lambda: update(words),
         "stacks": lambda: stacks(given.after, words),
         "resumed": lambda: resumed(given.base, given.place, given.tiny),
-        "split": lambda: split(given.held_out, given.others, given.to, given.tiny),
     }[given.part]()
 
 

@@ -10,12 +10,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from harness import BenchmarkError
-
 Line = dict[str, Any]
 
-POINTS = 0.02
-"""The lowest learning rate within so much of the best one's pass@1 is chosen."""
 PART_BYTES, PARTS = 15 * 2**20, 4
 
 
@@ -84,42 +80,35 @@ def from_log(log: str) -> Line:
     return {key: float(each[1]) for key, each in found.items() if each} | {what: int(n) for n, what in counts}
 
 
-def chosen_rate(folder: Path) -> float:
-    """The learning rate that an experiment chose whose arms are named after theirs: the lowest one whose pass@1, read
-    anywhere and averaged over seeds, lies within `POINTS` of the best."""
-    found: dict[float, list[float]] = {}
-    for name, (anywhere, _) in of_experiment(folder)["pass_at_1"].items():
-        found.setdefault(float(name.rpartition("/")[2]), []).append(anywhere)
-    if not found:
-        raise BenchmarkError(f"{folder} has no arm that was measured")
-    means = {rate: fmean(values) for rate, values in found.items()}
-    return min(rate for rate, mean in means.items() if mean >= max(means.values()) - POINTS - 1e-9)
-
-
-def packed(out: Path, to: Path) -> None:
+def packed(out: Path, to: Path, *, weights: bool = True) -> None:
     """Everything under OUT in files of at most `PART_BYTES`, `PARTS` to a folder. `cat TO/*/records.* | tar -xz` and
-    `cat TO/*/weights.* | tar -x` make it again. Of weights, those of the run that was last at work: whatever is
-    complete was measured before the next run began.
+    `cat TO/*/weights.* | tar -x` make it again. Of `weights`, those of the run that was last at work: whatever is
+    complete was measured before the next run began. TO is replaced once the new one is whole.
     """
-    shutil.rmtree(to, ignore_errors=True)
-    to.mkdir(parents=True)
+    new = to.with_name(f"{to.name}-new")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
     files = sorted(path for path in out.rglob("*") if path.is_file() and ".modules" not in path.parts)
     heavy = {path for path in files if path.suffix == ".safetensors" or "checkpoints" in path.parts}
     runs = {path: path.parent for path in files if path.name == "metrics.jsonl"}
     last = runs[max(runs, key=lambda path: path.stat().st_mtime)] if runs else out
-    whole = {"records.tar.gz": sorted(set(files) - heavy), "weights.tar": sorted(p for p in heavy if last in p.parents)}
+    whole = {"records.tar.gz": sorted(set(files) - heavy)}
+    whole |= {"weights.tar": sorted(p for p in heavy if last in p.parents)} if weights else {}
     number = 0
     for name, chosen in whole.items():
-        with tarfile.open(to / name, "w:gz" if name.endswith("gz") else "w", **_quick(name)) as archive:
+        with tarfile.open(new / name, "w:gz" if name.endswith("gz") else "w", **_quick(name)) as archive:
             for path in chosen:
-                archive.add(path, path.relative_to(out), recursive=False)
-        with (to / name).open("rb") as file:
+                with suppress(FileNotFoundError):  # a job that is at work may remove what it no longer needs
+                    archive.add(path, path.relative_to(out), recursive=False)
+        with (new / name).open("rb") as file:
             while part := file.read(PART_BYTES):
-                folder = to / f"{number // PARTS:02d}"
+                folder = new / f"{number // PARTS:02d}"
                 folder.mkdir(exist_ok=True)
                 (folder / f"{name}.{number:03d}").write_bytes(part)
                 number += 1
-        (to / name).unlink()
+        (new / name).unlink()
+    shutil.rmtree(to, ignore_errors=True)
+    new.rename(to)
 
 
 def _quick(name: str) -> dict[str, Any]:
