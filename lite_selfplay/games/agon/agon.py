@@ -121,11 +121,16 @@ class DraftChallenge(Game):
         return 2 * self.problems_per_step * self.group_size
 
     def rewards(self) -> Mapping[str, str]:
-        options, (first, second) = self.options, self.roles
-        rival = {"adv": "where the draft is wrong", "margin": "where the draft is wrong (less where it alone is right)"}
-        own = ((2, FOR_RIGHT), (options.format_weight, FOR_FORM))
-        more = ((options.reward in rival, f"more {rival.get(options.reward)}"), (options.tiebreak, "for a shorter one"))
-        return {first: priced(*own), second: priced(*own, *more)}
+        rival = {
+            "adv": "more where the draft is wrong",
+            "margin": "more where the draft is wrong, -1 where it alone is right",
+        }
+        own = ((2, FOR_RIGHT), (self.options.format_weight, FOR_FORM))
+        more = (
+            (self.options.reward in rival, rival.get(self.options.reward, "")),
+            (self.options.tiebreak, "if shorter"),
+        )
+        return {self.roles[0]: priced(*own), self.roles[1]: priced(*own, *more)}
 
     def evaluation(self) -> EvalSpec:
         """Both directions, where challengers read drafts in training; otherwise each seat alone, as the paper does."""

@@ -27,7 +27,7 @@ from pydantic import Field
 
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream
 from lite_selfplay.games.baselines.grpo import verified
-from lite_selfplay.games.presentation import FOR_VOTE, Figure, priced
+from lite_selfplay.games.presentation import FOR_VOTE, Figure
 from lite_selfplay.games.prompts import asked, fill
 from lite_selfplay.games.propose_solve.propose_solve import BREAKDOWNS, WATCHED, YIELD, FilterOptions, ProposeSolve
 from lite_selfplay.games.propose_solve.questions import (
@@ -150,9 +150,11 @@ class RZero(ProposeSolve):
         return {"challenger": challenger, "solver": steps - challenger}
 
     def rewards(self) -> Mapping[str, str]:
-        less = ", less its share of similar questions" if self.options.similarity else ""
-        splits = f"up to 0.5 for a question that splits the solver's vote{less}; -1 for none"
-        return {"challenger": splits, "solver": priced((1, FOR_VOTE))}
+        less = ", less the share of questions like it" * self.options.similarity
+        return {
+            "challenger": f"up to 0.5 for a question that splits the solver's vote{less}, -1 for none",
+            "solver": f"1 {FOR_VOTE}",
+        }
 
     def describe(self, steps: int) -> list[str]:
         first, then, asked = self.options.challenger_steps, self.options.solver_steps, self._questions

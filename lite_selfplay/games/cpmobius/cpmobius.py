@@ -43,7 +43,7 @@ from lite_selfplay.data import (
     Stream,
 )
 from lite_selfplay.games.collections import completion_from_json
-from lite_selfplay.games.presentation import FOR_VOTE, Figure, priced
+from lite_selfplay.games.presentation import FOR_VOTE, Figure
 from lite_selfplay.games.prompts import asked, fill
 from lite_selfplay.games.propose_solve.propose_solve import BREAKDOWNS, WATCHED, YIELD, FilterOptions, ProposeSolve
 from lite_selfplay.games.propose_solve.questions import (
@@ -205,10 +205,11 @@ class CpMobius(ProposeSolve):
         return {"coach": 0 if self.options.freeze_coach else steps // 2, "player": -(-steps // 2)}
 
     def rewards(self) -> Mapping[str, str]:
-        kind, signed = self.options.coach_reward, self.options.reward == "signed"
-        times = {"mean": ", times the share of the vote", "delta": "", "advantage": ", times the player's advantage"}
-        gain = "the player's gain in right answers to the validation problems, in points"
-        return {"coach": gain + times[kind], "player": priced((1, FOR_VOTE)) + ", -1 for not" * signed}
+        times = {"mean": " times the share of the vote", "delta": "", "advantage": " times the player's advantage"}
+        return {
+            "coach": "the player's gain in right answers on validation problems" + times[self.options.coach_reward],
+            "player": f"1 {FOR_VOTE}" + ", -1 for not" * (self.options.reward == "signed"),
+        }
 
     def describe(self, steps: int) -> list[str]:
         m, n = self.problems_per_step, self.group_size

@@ -237,10 +237,11 @@ class MatchGame(Game):
             raise ConfigError(f"game.opponent is {name!r}: there are {', '.join(self.opponents)}")
 
     def rewards(self) -> Mapping[str, str]:
-        options = self.options
-        near = "for staying near its earlier self" if options.renew else "for the entropy of its moves"
-        paid = priced((1, "a point of its return"), (options.weight, near))
-        return dict.fromkeys(self.roles, f"{paid}; an illegal move costs {options.forfeit:g}")
+        near = "for staying near its earlier self" if self.options.renew else "for the entropy of its moves"
+        paid = priced(
+            (1, "for each point won"), (self.options.weight, near), (-self.options.forfeit, "for an illegal move")
+        )
+        return dict.fromkeys(self.roles, paid)
 
     def make(self, rng: Random) -> Environment:
         """A new match, dealt by `rng`: the same for the same randomness."""

@@ -48,7 +48,7 @@ from lite_selfplay.games.pasodoble.rewards import (
     question_diversity,
     why_invalid,
 )
-from lite_selfplay.games.presentation import BY_COIN, Figure, priced
+from lite_selfplay.games.presentation import BY_COIN, Figure
 from lite_selfplay.games.prompts import asked, fill
 from lite_selfplay.games.propose_solve.propose_solve import BREAKDOWNS, SHOWN_CHARACTERS, WATCHED, YIELD, ProposeSolve
 from lite_selfplay.games.propose_solve.questions import Proposal, last_boxed, last_tagged, read
@@ -224,13 +224,11 @@ class PasoDoble(ProposeSolve):
         return {"proposer": 0 if self.options.freeze_proposer else proposer, "solver": solver}
 
     def rewards(self) -> Mapping[str, str]:
-        chosen = self.options
-        tossed, formal = chosen.reward != "difficulty", chosen.reward == "random_with_format"
-        unlike = f", up to {chosen.diversity_weight:g} for being unlike earlier questions" * chosen.diversity
+        unlike = f", up to {self.options.diversity_weight:g} for being unlike earlier ones" * self.options.diversity
+        paid = {"difficulty": "for the proposer's answer", "random": BY_COIN}
         return {
             "proposer": "0.1 to 1.1 for a question that is hard but solved" + unlike,
-            "solver": priced((1, BY_COIN if tossed else "for the proposer's answer"))
-            + ", only in the right form" * formal,
+            "solver": f"1 {paid.get(self.options.reward, f'{BY_COIN}, only in the right form')}",
         }
 
     def describe(self, steps: int) -> list[str]:

@@ -43,7 +43,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
-from lite_selfplay.games.presentation import FOR_FORM, FOR_VOTE, Figure, priced
+from lite_selfplay.games.presentation import FOR_FORM, FOR_VOTE, Figure
 from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.propose_solve.propose_solve import (
     BREAKDOWNS,
@@ -221,12 +221,10 @@ class Sqlm(ProposeSolve):
         return {"proposer": sum(map(self.proposer_moves, range(steps))), "solver": steps}
 
     def rewards(self) -> Mapping[str, str]:
-        by_tests = self.topic.programs
-        solver = priced((1, "for the tests that it passes" if by_tests else FOR_VOTE))
-        return {
-            "proposer": f"1 for a question that splits the {'programs' if by_tests else 'vote'}",
-            "solver": priced((1, FOR_FORM)) if self.options.reward == "format" else solver,
-        }
+        if self.topic.programs:
+            return {"proposer": "1 for a question that splits the programs", "solver": "the share of tests passed"}
+        solver = FOR_FORM if self.options.reward == "format" else FOR_VOTE
+        return {"proposer": "1 for a question that splits the vote", "solver": f"1 {solver}"}
 
     def describe(self, steps: int) -> list[str]:
         options, rows, n = self.options, self.problems_per_step, self.group_size
