@@ -14,7 +14,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,14 @@ FIGURES = "LITE_SELFPLAY_CARD_FIGURES"
 """The variable that names the file of a job's own figures."""
 NEVER = 2**30
 """An id beyond any vocabulary: as the only end of a sequence it lets every completion run to its cap."""
-ROWS, COLUMNS = (256, 1, 62, 4, 128, 16), (512, 4096, 1024, 128)
-PROFILED = ((2, 4096), (256, 512), (62, 512))
+ROWS, COLUMNS = (256, 1, 16), 512
 FEW, MANY = 32, 96
+LENGTHS = Path(__file__).with_name("lengths.json")
+"""The lengths of 256 completions of one step of GRPO with a real base, of 85 to 967 tokens, on an H100 (2026-11-26)."""
+SHAPES = ((1056, 943), (1104, 1091), (432, 417))
+"""Keys and queries of three rectangles of that step's update that one long row had alone."""
+VLLM = "LITE_SELFPLAY_GPU_VLLM"
+"""The variable that names the folder in which vLLM and what it needs are installed."""
 TABLE_ROWS = 12
 SIZES = ("group_size", "problems_per_step", "max_completion_tokens")
 
@@ -40,21 +45,185 @@ def tell(**figures: Any) -> None:
             os.fsync(file.fileno())
 
 
-# A token
+# A token, and attention
 
 
-def token(base: str, decoding: str = "auto", tiny: bool = False) -> None:
-    """Milliseconds a token by rows and columns, seconds that new shapes cost, and what the time went into."""
-    backend = load(base, decoding)
-    rows, columns, profiled = ((4, 1), (128,), ((4, 128),)) if tiny else (ROWS, COLUMNS, PROFILED)
-    for count, width in profiled:
-        sample(backend, count, width, FEW)
-        with profiler() as found:
-            sample(backend, count, width, FEW)
-        tell(**{f"rows {count}, columns {width}": profile(found, FEW)})
-    for width in columns:
-        for count in rows:
-            tell(**{f"rows {count}, columns {width}: ms a token, s new": cell(backend, count, width)})
+def kernels(base: str, tiny: bool = False) -> None:
+    """Backward of attention by two kernels; milliseconds a token by rows; and the recorded lengths with an adapter."""
+    attention(tiny)
+    backend = load(base)
+    for count in (4, 1) if tiny else ROWS:
+        tell(**{f"rows {count}, columns {COLUMNS}: ms a token, s new": cell(backend, count, 128 if tiny else COLUMNS)})
+    for number in range(2):  # the second time all shapes are known
+        tell(**{f"recorded lengths, ours, adapter, round {number + 1}": recorded_lengths(backend, base, tiny)})
+    backend.close()
+
+
+def recorded_lengths(backend: Any, base: str, tiny: bool) -> dict[str, float]:
+    """Tokens a second of completions that are ended at the recorded lengths."""
+    from lite_selfplay.data import Sampling
+    from lite_selfplay.models.backends.backend import GenerationRequest
+
+    lengths, prompts = lengths_and_prompts(base, tiny)
+    sampling, seeds = Sampling(max_tokens=max(lengths)), [[number] for number in range(len(lengths))]
+    request = GenerationRequest("A", prompts, 1, sampling, seeds, lambda p, k, number, token: number < lengths[p])
+    finish()
+    began = time.monotonic()
+    found = backend.generate(request)
+    finish()
+    assert [len(each[0].token_ids) for each in found] == lengths
+    return speed(sum(lengths), time.monotonic() - began)
+
+
+def lengths_and_prompts(base: str, tiny: bool) -> tuple[list[int], list[list[int]]]:
+    """The recorded lengths, and a prompt for each: eight completions have one."""
+    from lite_selfplay.games.prompts import fill
+    from lite_selfplay.models.chat_template import Chat
+    from lite_selfplay.models.sources import resolve
+    from lite_selfplay.tasks import load_task
+
+    lengths = json.loads(LENGTHS.read_text(encoding="utf-8"))["tokens"]
+    lengths = [1 + length // 60 for length in lengths[:16]] if tiny else lengths
+    chat = Chat.load(resolve(base, say=print).path)
+    problems = load_task("letters" if tiny else "gsm8k").problems[: len(lengths) // 8]
+    prompts = [chat.encode(fill("solver", problem=problem.text)).ids for problem in problems]
+    return lengths, [list(prompt) for prompt in prompts for _ in range(8)]
+
+
+def speed(tokens: int, seconds: float) -> dict[str, float]:
+    return {"seconds": round(seconds, 2), "tokens a second": round(tokens / seconds)}
+
+
+def attention(tiny: bool = False) -> None:
+    """Backward of causal attention at the recorded shapes (14 heads of 64, 2 of keys), by torch's memory-efficient and
+    its flash kernel, where bits may differ between calls and where they may not."""
+    import torch
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    for tokens, longest in ((64, 16),) if tiny else SHAPES:
+        for deterministic in (False, True):
+            torch.use_deterministic_algorithms(deterministic, warn_only=True)
+            for name, kernel in (("efficient", efficient), ("flash", flash)):
+                told = f"backward, {name}, {longest} x {tokens}, {'' if deterministic else 'not '}deterministic"
+                try:
+                    tell(**{told: {"ms": milliseconds(*kernel(tokens, longest, device))}})
+                except (RuntimeError, TypeError, NotImplementedError) as problem:  # a refusal is the finding
+                    tell(**{told: f"cannot: {str(problem).splitlines()[0][:120]}"})
+        torch.use_deterministic_algorithms(False)
+
+
+HEADS, KEY_HEADS, SIZE = 14, 2, 64
+
+
+def efficient(tokens: int, longest: int, device: Any) -> tuple[Any, Any]:
+    """One row of `longest` tokens that attends to `tokens` keys with a mask, heads grouped by key head: as a rectangle
+    of an update. Returns its output and what it is a function of."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    torch.manual_seed(0)
+    rows = longest * HEADS // KEY_HEADS
+    query = torch.randn(1, KEY_HEADS, rows, SIZE, device=device, dtype=torch.bfloat16, requires_grad=True)
+    keys, values = (
+        torch.randn(1, KEY_HEADS, tokens, SIZE, device=device, dtype=torch.bfloat16, requires_grad=True)
+        for _ in range(2)
+    )
+    late = torch.arange(rows, device=device)[:, None] // (HEADS // KEY_HEADS) + tokens - longest
+    beyond = torch.arange(tokens, device=device)[None] > late
+    padded = torch.zeros(1, 1, rows, -(-tokens // 8) * 8, device=device, dtype=torch.bfloat16)[..., :tokens]
+    mask = padded.masked_fill_(beyond, -torch.inf)
+    kernels = [SDPBackend.EFFICIENT_ATTENTION] if device.type == "cuda" else [SDPBackend.MATH]
+    with sdpa_kernel(kernels):
+        out = torch.nn.functional.scaled_dot_product_attention(
+            query, keys, values, attn_mask=mask.expand(1, KEY_HEADS, -1, -1)
+        )
+    return out, (query, keys, values)
+
+
+def flash(tokens: int, longest: int, device: Any) -> tuple[Any, Any]:
+    """The same tokens by the flash kernel, which needs no mask: the last `longest` of `tokens` keys ask."""
+    import torch
+
+    torch.manual_seed(0)
+    query = torch.randn(longest, HEADS, SIZE, device=device, dtype=torch.bfloat16, requires_grad=True)
+    keys, values = (
+        torch.randn(tokens, KEY_HEADS, SIZE, device=device, dtype=torch.bfloat16, requires_grad=True) for _ in range(2)
+    )
+    ends = [torch.tensor([0, count], device=device, dtype=torch.int32) for count in (longest, tokens)]
+    out = torch.ops.aten._flash_attention_forward(query, keys, values, *ends, longest, tokens, 0.0, True, False)[0]
+    return out, (query, keys, values)
+
+
+def milliseconds(out: Any, given: Any, times: int = 10) -> float:
+    """Of one backward among several; the first is not counted."""
+    import torch
+
+    along = torch.randn_like(out)
+    torch.autograd.grad(out, given, along, retain_graph=True)
+    finish()
+    began = time.monotonic()
+    for _ in range(times):
+        torch.autograd.grad(out, given, along, retain_graph=True)
+    finish()
+    return round(1e3 * (time.monotonic() - began) / times, 3)
+
+
+def vllm(base: str, place: str, tiny: bool = False) -> None:
+    """Tokens a second of vLLM on the recorded lengths, the end of a sequence ignored and a limit a row: with an adapter
+    and without one, in one engine that has room for it. On a CPU only the import is tried, if vLLM is there."""
+    if site := os.environ.get(VLLM):
+        sys.path.insert(0, site)
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    began = time.monotonic()
+    try:
+        from vllm import LLM, SamplingParams
+        from vllm.lora.request import LoRARequest
+    except ImportError as problem:
+        tell(vllm=f"cannot: {problem}")
+        if tiny:
+            return
+        raise
+    tell(imported_s=round(time.monotonic() - began, 1))
+    if tiny:
+        return
+    from lite_selfplay.models.sources import resolve
+
+    lengths, prompts = lengths_and_prompts(base, tiny)
+    path = resolve(base, say=print).path
+    engine = LLM(
+        str(path),
+        dtype="bfloat16",
+        enable_lora=True,
+        max_lora_rank=16,
+        max_num_seqs=len(lengths),
+        max_model_len=2048,
+        gpu_memory_utilization=0.5,
+        seed=0,
+    )
+    tell(engine_s=round(time.monotonic() - began, 1))
+    limits = [SamplingParams(temperature=1.0, max_tokens=length, ignore_eos=True) for length in lengths]
+    asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+    adapter = LoRARequest("A", 1, str(adapter_for(path, Path(place))))
+    for number in range(2):
+        for name, request in (("adapter", adapter), ("no adapter", None)):
+            began = time.monotonic()
+            found = engine.generate(asked, limits, lora_request=request, use_tqdm=False)
+            seconds = time.monotonic() - began
+            counts = [len(each.outputs[0].token_ids) for each in found]
+            told = f"recorded lengths, vLLM, {name}, round {number + 1}"
+            tell(**{told: {**speed(sum(counts), seconds), "as recorded": counts == lengths}})
+
+
+def adapter_for(base: Path, place: Path) -> Path:
+    """An adapter of rank 16 over all linear layers, as seats have it, with weights that are not zero."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
+    config = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", init_lora_weights=False)
+    get_peft_model(model, config).save_pretrained(place)
+    return place
 
 
 def cell(backend: Any, rows: int, columns: int) -> list[float]:
@@ -63,7 +232,7 @@ def cell(backend: Any, rows: int, columns: int) -> list[float]:
     return [round(1e3 * (longer - again) / (MANY - FEW), 3), round(first - again, 3)]
 
 
-def load(base: str, decoding: str) -> Any:
+def load(base: str) -> Any:
     """A base with one seat, and memory for everything that is asked here."""
     from lite_selfplay.config import ModelSection, SeatConfig
     from lite_selfplay.models.backends import choose_backend
@@ -72,7 +241,7 @@ def load(base: str, decoding: str) -> Any:
     began = time.monotonic()
     path = resolve(base, say=print).path
     tell(conversion_s=round(time.monotonic() - began, 1))
-    section = ModelSection(name=base, precision="bf16", decoding=decoding)
+    section = ModelSection(name=base, precision="bf16")
     backend = choose_backend(path, section, {"A": SeatConfig()}, seed=0, eos_ids=[NEVER], **room())
     tell(loaded_s=round(time.monotonic() - began, 1))
     return backend
@@ -116,8 +285,9 @@ def profiler() -> Any:
     import torch
     from torch.profiler import ProfilerActivity
 
-    on_card = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
-    return torch.profiler.profile(activities=[ProfilerActivity.CPU, *on_card])
+    # Operations of the host are many more than kernels, and reading them takes longer than the update itself.
+    on_gpu = torch.cuda.is_available()
+    return torch.profiler.profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU])
 
 
 def profile(found: Any, per: int) -> dict[str, Any]:
@@ -134,139 +304,6 @@ def profile(found: Any, per: int) -> dict[str, Any]:
         "ms": round(whole / per / 1e3, 3),
         "of it": dearest,
     }
-
-
-def lean(base: str, tiny: bool = False) -> None:
-    """A token by the library's own few kernels beside the model's, where the library has such a token."""
-    from lite_selfplay.config import ModelSection
-
-    try:
-        ModelSection(name=base, decoding="lean")
-    except ValueError as error:
-        why = next((line for line in str(error).splitlines() if "should be" in line), str(error))
-        tell(lean=f"not built: {why.partition(' [')[0].strip()}")
-        return
-    for decoding in ("auto", "lean"):
-        backend = load(base, decoding)
-        for rows, columns in ((4, 128),) if tiny else PROFILED:
-            tell(**{f"{decoding}: rows {rows}, columns {columns}": cell(backend, rows, columns)})
-        backend.close()
-
-
-# Attention alone
-
-
-def attention(base: str, tiny: bool = False) -> None:
-    """Attention of one token: torch's SDPA with a mask against its flash kernel, a row and key head a sequence."""
-    import torch
-    from transformers import AutoConfig
-
-    from lite_selfplay.models.sources import resolve
-
-    config = AutoConfig.from_pretrained(resolve(base, say=print).path)
-    heads, keys = config.num_attention_heads, config.num_key_value_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    for rows in (4,) if tiny else (256, 2, 62, 16):
-        for columns in (64,) if tiny else (512, 4096, 256, 1024, 128):
-            torch.manual_seed(0)
-            query = torch.randn(rows, heads, 1, size, device=device, dtype=torch.bfloat16)
-            k, v = (torch.randn(rows, keys, columns, size, device=device, dtype=torch.bfloat16) for _ in range(2))
-            lengths = torch.randint(1, columns + 1, (rows,), device=device, dtype=torch.int32)
-            exact = eager(query, k, v, lengths)
-            for name, way in (("sdpa", sdpa), ("flash", flash)):
-                told = f"{name}, rows {rows}, columns {columns}"
-                try:
-                    call = way(query, k, v, lengths)
-                    error = (call().float() - exact).abs().max().item()
-                    tell(**{told: {"us": microseconds(call), "off float32": round(error, 5), **same_bits(call)}})
-                except (RuntimeError, TypeError) as problem:  # what this card or torch refuses is the finding
-                    tell(**{told: f"cannot: {str(problem).splitlines()[0][:120]}"})
-
-
-def eager(query: Any, k: Any, v: Any, lengths: Any) -> Any:
-    """(rows, heads, size) in float32."""
-    import torch
-
-    (rows, heads, _, size), (keys, columns) = query.shape, k.shape[1:3]
-    grouped = query.float().view(rows, keys, heads // keys, size)
-    beyond = torch.arange(columns, device=k.device)[None] >= lengths[:, None]
-    scores = (grouped @ k.float().mT * size**-0.5).masked_fill(beyond[:, None, None], -torch.inf)
-    return (scores.softmax(-1) @ v.float()).reshape(rows, heads, size)
-
-
-def sdpa(query: Any, k: Any, v: Any, lengths: Any) -> Callable[[], Any]:
-    import torch
-
-    (rows, heads, _, size), (keys, columns) = query.shape, k.shape[1:3]
-    within = torch.arange(columns, device=k.device)[None] < lengths[:, None]
-    mask = torch.zeros(rows, 1, heads // keys, columns, dtype=query.dtype, device=k.device)
-    mask.masked_fill_(~within[:, None, None], -torch.inf)
-    grouped = query.view(rows, keys, heads // keys, size)
-    attend = torch.nn.functional.scaled_dot_product_attention
-    return lambda: attend(grouped, k, v, attn_mask=mask).reshape(rows, heads, size)
-
-
-def flash(query: Any, k: Any, v: Any, lengths: Any) -> Callable[[], Any]:
-    import torch
-
-    (rows, heads, _, size), (keys, columns) = query.shape, k.shape[1:3]
-    one = query.reshape(rows * keys, heads // keys, size)
-    stores = [store.view(rows * keys * columns, 1, size) for store in (k, v)]
-    starts = torch.arange(rows * keys + 1, dtype=torch.int32, device=k.device)
-    ends, used = starts * columns, lengths.repeat_interleave(keys)
-    attend = torch.ops.aten._flash_attention_forward
-    return lambda: attend(one, *stores, starts, ends, 1, columns, 0.0, False, False, scale=size**-0.5, seqused_k=used)[
-        0
-    ].reshape(rows, heads, size)
-
-
-def microseconds(call: Callable[[], Any], times: int = 50) -> float:
-    """Of one call among many, replayed as a CUDA graph where there is a card."""
-    replay, each = recorded(call, times)
-    replay()
-    finish()
-    began = time.monotonic()
-    replay()
-    finish()
-    return round(1e6 * (time.monotonic() - began) / each, 1)
-
-
-def recorded(call: Callable[[], Any], times: int) -> tuple[Callable[[], Any], int]:
-    """Something that calls it so many times, and how many times that is."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return call, 1
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        call()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for _ in range(times):
-            call()
-    return graph.replay, times
-
-
-def same_bits(call: Callable[[], Any], times: int = 100) -> dict[str, int]:
-    """In how many of so many calls, replayed where there is a card, any bit of the result differs from the first's."""
-    import torch
-
-    if not torch.cuda.is_available():
-        first = call()
-        return {"differ of 100": sum(not torch.equal(first, call()) for _ in range(times))}
-    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    with torch.cuda.stream(stream):
-        call()
-    with torch.cuda.graph(graph, stream=stream):
-        result = call()
-    graph.replay()
-    finish()
-    first, differ = result.clone(), 0
-    for _ in range(times):
-        graph.replay()
-        differ += not torch.equal(first, result)
-    return {"differ of 100": differ}
 
 
 # Runs
@@ -290,7 +327,10 @@ def update(words: Sequence[str]) -> None:
             with profiler() as seen:
                 yield found
                 finish()
-            tell(update_profiled_s=round(time.monotonic() - began, 2), update=profile(seen, 1))
+            try:
+                tell(update_profiled_s=round(time.monotonic() - began, 2), update=profile(seen, 1))
+            except Exception as problem:  # the run is worth more than its profile
+                tell(update=f"cannot: {problem}")
 
     TransformersBackend.updating = watched
     command_line(words)
@@ -348,45 +388,23 @@ def resumed(base: str, place: str, tiny: bool = False) -> None:
     tell(seats_equal={seat: first.read_bytes() == second.read_bytes() for seat, (first, second) in files.items()})
 
 
-def split(held_out: int, others: int, to: str, tiny: bool = False) -> None:
-    """Problems of GSM8K's test split, in a file, that are not among the `held_out` ones an evaluation asks."""
-    from lite_selfplay.tasks import evaluation_set, load_task
-
-    task = load_task("letters" if tiny else "gsm8k", held_out=True)
-    asked = {problem.id for problem in evaluation_set(task, held_out)}
-    left = [problem for problem in task.problems[: 10 * (held_out + others)] if problem.id not in asked]
-    chosen = random.Random(0).sample(left, others)
-    rows = ({"problem": problem.text, "answer": problem.answer} for problem in chosen)
-    Path(to).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    tell(problems=len(chosen), held_out=len(asked))
-
-
 def main() -> None:
     """Run a part."""
     words = sys.argv[1:]
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("token", "lean", "attention", "update", "stacks", "resumed", "split"))
+    parser.add_argument("part", choices=("kernels", "vllm", "update", "stacks", "resumed"))
     parser.add_argument("--tiny", action="store_true")
-    for option, kind in (
-        ("base", str),
-        ("place", str),
-        ("to", str),
-        ("after", float),
-        ("held-out", int),
-        ("others", int),
-    ):
+    for option, kind in (("base", str), ("place", str), ("after", float)):
         parser.add_argument(f"--{option}", type=kind)
     behind = words.index("lite-selfplay") if "lite-selfplay" in words else len(words)
     given = parser.parse_args(words[:behind])
     words = words[behind + 1 :]
     {
-        "token": lambda: token(given.base, tiny=given.tiny),
-        "lean": lambda: lean(given.base, given.tiny),
-        "attention": lambda: attention(given.base, given.tiny),
+        "kernels": lambda: kernels(given.base, given.tiny),
+        "vllm": lambda: vllm(given.base, given.place, given.tiny),
         "update": lambda: update(words),
         "stacks": lambda: stacks(given.after, words),
         "resumed": lambda: resumed(given.base, given.place, given.tiny),
-        "split": lambda: split(given.held_out, given.others, given.to, given.tiny),
     }[given.part]()
 
 

@@ -148,7 +148,7 @@ def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
 
 
 def _claim(experiment: Experiment, out: Path) -> None:
-    """Write down what is carried out, which may have more arms and seeds than what was. Raises RunFolderError where the
+    """Write down what is carried out, which may have more arms and seeds than what was, as a larger scale has. Raises RunFolderError where the
     folder is of something else, and ConfigError where what was written there is no longer a mapping."""
     path, values = out / EXPERIMENT, experiment.model_dump(mode="json")
     with write_errors(f"to {out}"):
@@ -158,7 +158,7 @@ def _claim(experiment: Experiment, out: Path) -> None:
                 return
             arms = {name: arm for name, arm in values["arms"].items() if name in before.get("arms", ())}
             seeds = [seed for seed in values["seeds"] if seed in before.get("seeds", ())]
-            if {**values, "arms": arms, "seeds": seeds} != before:
+            if {**values, "arms": arms, "seeds": seeds, "scale": before.get("scale")} != before:
                 raise RunFolderError(
                     f"{out} holds another experiment, or this one in another size: choose another --out"
                 )
