@@ -1,4 +1,4 @@
-"""The queue for a GPU's minutes: a whole draw on a CPU with the random model, and the queue with jobs that do little."""
+"""The queue for a GPU's minutes: a whole draw on a CPU with the random model, and the queue with small jobs."""
 
 import json
 import math

@@ -199,9 +199,9 @@ def keep(folders: Sequence[Path], kept: Path) -> None:
             shutil.copy(file, place)
 
 
-def draw(kept: Path, arguments: Sequence[str]) -> int:
+def draw(kept: Path, arguments: Sequence[str], limit: float) -> int:
     """Unpack the sets that are kept, and go on with the jobs of a draw; the exit code of `benchmarks/card.py`. A set
-    of which a part is missing is named and done without, but for `need`."""
+    of which a part is missing is named and done without, but for `need`. All ends before `limit` seconds."""
     began, environment = time.monotonic(), {**os.environ, "HF_HUB_OFFLINE": "1", "PIP_NO_INDEX": "1"}
     path = []
     for name in SETS:
@@ -223,6 +223,7 @@ def draw(kept: Path, arguments: Sequence[str]) -> int:
     command = [sys.executable, str(ROOT / "benchmarks" / "card.py"), "--data", str(joined), "--out", str(kept / "out")]
     command += ["--base", str(next(joined.glob("*.gguf"))), *arguments]
     print(f"unpacked after {time.monotonic() - began:.0f} seconds", flush=True)
+    command += ["--seconds", f"{limit - (time.monotonic() - began):.0f}"]
     return subprocess.run(command, env=environment, cwd=ROOT, check=False).returncode
 
 
@@ -295,6 +296,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=MINUTES, help="when the tests end, done or not")
     parser.add_argument("--base", type=Path, help="pack: a .gguf file")
     parser.add_argument("--data", type=Path, help="pack: the folder of downloaded data")
+    parser.add_argument("--limit", type=float, default=575, help="draw: seconds before which it ends by itself")
     parser.add_argument("--python", default=PYTHON, help="pack: the version of Python on that machine")
     parser.add_argument("--kept", type=Path, default=Path.home() / "kept", help="keep, draw: where all is kept")
     known, arguments = parser.parse_known_args()
@@ -310,7 +312,7 @@ def main() -> int:
         elif known.what == "keep":
             keep([Path(word) for word in arguments], known.kept)
         elif known.what == "draw":
-            return draw(known.kept, arguments)
+            return draw(known.kept, arguments, known.limit)
         else:
             return test(known.wheels, arguments, known.minutes)
     except CarryError as error:
