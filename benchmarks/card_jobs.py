@@ -55,18 +55,20 @@ def kernels(base: str, tiny: bool = False) -> None:
     for count in (4, 1) if tiny else ROWS:
         tell(**{f"rows {count}, columns {COLUMNS}: ms a token, s new": cell(backend, count, 128 if tiny else COLUMNS)})
     for number in range(2):  # the second time all shapes are known
-        tell(**{f"recorded lengths, ours, adapter, round {number + 1}": recorded_lengths(backend, base, tiny)})
+        for name, seat in (("adapter", "A"), ("no adapter", "base")):
+            found = recorded_lengths(backend, seat, base, tiny)
+            tell(**{f"recorded lengths, ours, {name}, round {number + 1}": found})
     backend.close()
 
 
-def recorded_lengths(backend: Any, base: str, tiny: bool) -> dict[str, float]:
+def recorded_lengths(backend: Any, seat: str, base: str, tiny: bool) -> dict[str, float]:
     """Tokens a second of completions that are ended at the recorded lengths."""
     from lite_selfplay.data import Sampling
     from lite_selfplay.models.backends.backend import GenerationRequest
 
     lengths, prompts = lengths_and_prompts(base, tiny)
     sampling, seeds = Sampling(max_tokens=max(lengths)), [[number] for number in range(len(lengths))]
-    request = GenerationRequest("A", prompts, 1, sampling, seeds, lambda p, k, number, token: number < lengths[p])
+    request = GenerationRequest(seat, prompts, 1, sampling, seeds, lambda p, k, number, token: number < lengths[p])
     finish()
     began = time.monotonic()
     found = backend.generate(request)
@@ -199,9 +201,13 @@ def vllm(base: str, place: str, tiny: bool = False) -> None:
         max_model_len=2048,
         gpu_memory_utilization=0.5,
         seed=0,
+        # Its compiler's first minute would be half of what there is.
+        compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
     )
     tell(engine_s=round(time.monotonic() - began, 1))
-    limits = [SamplingParams(temperature=1.0, max_tokens=length, ignore_eos=True) for length in lengths]
+    limits = [
+        SamplingParams(temperature=1.0, max_tokens=length, min_tokens=length, ignore_eos=True) for length in lengths
+    ]
     asked = [{"prompt_token_ids": prompt} for prompt in prompts]
     adapter = LoRARequest("A", 1, str(adapter_for(path, Path(place))))
     for number in range(2):

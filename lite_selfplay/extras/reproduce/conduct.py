@@ -148,8 +148,10 @@ def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
 
 
 def _claim(experiment: Experiment, out: Path) -> None:
-    """Write down what is carried out, which may have more arms and seeds than what was, as a larger scale has. Raises RunFolderError where the
-    folder is of something else, and ConfigError where what was written there is no longer a mapping."""
+    """Write down what is carried out, which may have more arms and seeds than what was, as a larger scale has.
+
+    Raises RunFolderError where the folder is of something else, and ConfigError where what was written there is no
+    longer a mapping."""
     path, values = out / EXPERIMENT, experiment.model_dump(mode="json")
     with write_errors(f"to {out}"):
         if path.is_file():
