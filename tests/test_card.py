@@ -317,8 +317,11 @@ def test_the_plan_s_budget_and_what_a_dry_run_says_of_it(tmp_path: Path) -> None
     printed = queue(tmp_path / "none", "--dry-run").stdout
     table = [[cell.strip() for cell in row.split("|")[1:]] for row in printed.splitlines()[2:]]
     rows = {name: cells for name, *cells in table}
-    assert rows["real-base-rate"][3] == f"{3 * 25 * 256:,} completions"
-    assert rows["real-base"][3] == f"{3 * 5 * 60 * 256:,} completions"
+    assert rows["arms"][3] == f"{2 * 45 * 128:,} completions"
+    assert rows["real-base"][3] == f"{2 * 5 * 45 * 128:,} completions"
+    drawn = queue(tmp_path / "none", "--dry-run", "--list", str(DRAW)).stdout.strip().splitlines()[-1]
+    at_most, expected = (int(cell) for cell in drawn.split("|")[3:5])
+    assert 0 < expected <= at_most <= 780
     assert not (tmp_path / "none").exists()
     for path in LISTS:
         listed = yaml.safe_load(path.read_text())
