@@ -16,7 +16,7 @@ WHEELS ?= .wheels
 # Tests start many processes. Where an environment forbids Python to keep compiled modules, each would compile them all.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo docs dist page test check test-fast test-faults test-ranks test-hostile format lock clean test-long test-gpu gpu-wheels test-unsloth test-versions weight
+.PHONY: demo docs dist page test check test-fast test-faults test-ranks test-hostile format lock clean test-long test-gpu gpu-wheels gpu-draw test-unsloth test-versions weight
 
 $(STAMP): pyproject.toml requirements-cpu.lock
 	@echo "setting up $(VENV) from requirements-cpu.lock (a few minutes the first time)"
@@ -94,6 +94,10 @@ test-gpu:
 # SmolLM2-135M.
 gpu-wheels:
 	$(PYTHON) tests/gpu/carry.py fetch --wheels $(WHEELS) $(GPU_WHEELS)
+
+# What one draw of a GPU needs there, a folder a transfer: benchmarks/README.md. BASE is a .gguf file, DATA the folder of data.
+gpu-draw:
+	$(PYTHON) tests/gpu/carry.py pack --wheels $(WHEELS) --base $(BASE) --data $(DATA)
 
 # Statements, lines and files by room.
 weight:

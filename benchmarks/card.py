@@ -18,7 +18,7 @@ import shutil
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +28,7 @@ import typer
 import yaml
 from card_jobs import FIGURES
 from card_process import ROOT, Memory, begin, card_name, commit_of, kill
-from card_results import Line, figures, from_log, packed
+from card_results import Line, figures, from_log, packed, records_into, unpacked
 from harness import BenchmarkError, say, show
 
 from lite_selfplay.evaluation.result import as_markdown
@@ -39,8 +39,8 @@ MARGIN_S = 6.0
 """Kept back for writing down what the last job found."""
 LEAST_SLICE_S = 60.0
 """A job that goes on where it stopped is not begun for less: loading the base takes a third of it."""
-PACK_S = 60.0
-"""Every so many seconds `--pack` has the records as they are, so that a machine that is taken away leaves them."""
+BACK_EVERY_S = 20.0
+"""How often records are copied to --back while a job runs."""
 _SAID = 12
 
 
@@ -49,9 +49,10 @@ class Job:
     """A process of at most `seconds`, and what was recorded of it before.
 
     `command` begins with `lite-selfplay`, `pytest` or `measure` (a part of card_jobs.py). In it stand {base}, the base
-    that was asked for; {root}, this checkout; and {place}, a folder of the job's own. `tiny` is added to it on a CPU.
-    `slices`: how often it may be given, where it continues with what it left. `after`: a job that has to be complete.
-    `env`: variables for it. `expect`: seconds in all. `recorded` has card, date, commit and figures.
+    that was asked for; {root}, this checkout; and {place}, a folder of the job's own. `tiny` is added to it on a CPU,
+    `environment` to its environment. `slices`: how often it may be given, where it goes on with what it left.
+    `least`: seconds that it is worth beginning for, where that is less than all. `after`: a job that has to be
+    complete. `expect`: seconds in all. `recorded` has card, date, commit and figures.
     """
 
     name: str
@@ -61,14 +62,15 @@ class Job:
     tiny: str = ""
     slices: int = 1
     expect: float = 0.0
+    least: float = 0.0
     after: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
     recorded: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def least(self) -> float:
-        """Seconds that it is worth beginning for."""
-        return self.seconds if self.slices == 1 else min(self.seconds, LEAST_SLICE_S)
+    def scaled(self, limits: float) -> "Job":
+        """The same with other limits, such as those of a rehearsal."""
+        whole = self.seconds if self.slices == 1 else min(self.seconds, LEAST_SLICE_S)
+        return replace(self, seconds=self.seconds * limits, least=(self.least or whole) * limits)
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Here:
     commit: str
     data: Path | None = None
     tiny: bool = False
-    pack: Path | None = None
+    back: Path | None = None
 
     @property
     def given(self) -> dict[str, str]:
@@ -113,6 +115,13 @@ class Here:
         text = f"{job.command} {job.tiny if self.tiny else ''}"
         return shlex.split(text.format(base=self.base, root=ROOT, place=self.place(job)))
 
+    def elsewhere(self, job: Job) -> str | None:
+        """The kind of GPU that a job of several slices was begun on, where it is another one: bits would differ."""
+        path, same = self.out / RESULTS, (job.name, Path(self.base).name)
+        rows = map(json.loads, path.read_text(encoding="utf-8").splitlines()) if path.is_file() else ()
+        cards = [row["card"] for row in rows if (row["job"], row["base"]) == same and row["card"] != self.card]
+        return cards[-1] if job.slices > 1 and cards else None
+
     def place(self, job: Job) -> str:
         """The folder of a job's own: of all its slices, else of this commit."""
         name = re.sub(r"[^\w.-]+", "-", job.name)
@@ -129,14 +138,18 @@ def main(
     checkout: Annotated[Path, typer.Option(help="Run the code of another checkout, such as a former commit's.")] = ROOT,
     commit: Annotated[str, typer.Option(help="Its commit, where git cannot say.")] = "",
     tiny: Annotated[bool, typer.Option("--tiny", help="Every job on a CPU, with the random model.")] = False,
-    pack: Annotated[
-        Path | None, typer.Option(help="Pack --out here: records every minute, weights at the end.")
+    pack: Annotated[Path | None, typer.Option(help="Also pack --out here, to go on with elsewhere.")] = None,
+    unpack: Annotated[
+        Path | None, typer.Option(help="Begin with what --pack wrote elsewhere, where --out is new.")
     ] = None,
+    back: Annotated[Path | None, typer.Option(help="Copy records here, packed, while jobs are at work.")] = None,
+    limits: Annotated[float, typer.Option(min=0.001, help="Multiply every limit, for a rehearsal.")] = 1.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what each job costs, and start nothing.")] = False,
 ) -> None:
     """Work through lists of jobs on a card, and print what was recorded before beside what was measured now."""
     until = time.monotonic() + seconds
-    every = {job.name: job for path in lists or sorted(LISTS.glob("*.yaml")) for job in load_jobs(path)}
+    chosen = lists or sorted(LISTS.glob("*.yaml"))
+    every = {job.name: job.scaled(limits) for path in chosen for job in load_jobs(path)}
     if unknown := set(only or ()) - set(every):
         raise BenchmarkError(f"there is no job {', '.join(sorted(unknown))}; there are {', '.join(every)}")
     jobs = [job for name, job in every.items() if not only or name in only]
@@ -151,16 +164,20 @@ def main(
         commit=commit or commit_of(checkout),
         data=None if data is None else data.resolve(),
         tiny=tiny,
-        pack=pack,
+        back=None if back is None else back.resolve(),
     )
     if dry_run:
         show(as_markdown(["job", "state", "at most, s", "expected, s", "samples", "what"], costs(jobs, here)))
         return
+    if unpack is not None and not here.out.exists():
+        lacking = unpacked(unpack, here.out)
+        say(f"unpacked {unpack}" + (f", without {', '.join(lacking)}, which did not come whole" if lacking else ""))
     here.out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     work(jobs, every, here, until)
     page = f"{here.card}, {here.base}, commit {here.commit}\n\n{as_markdown(*table(jobs, here))}\n"
     (here.out / "table.md").write_text(page, encoding="utf-8")
+    bring_back(here)
     show(page)
     if pack is not None:
         packed(here.out, pack)
@@ -182,8 +199,11 @@ def work(jobs: Sequence[Job], every: Mapping[str, Job], here: Here, until: float
             if job.after in every and here.state(every[job.after]) != "done":
                 say(f"{job.name}: left out, since {job.after} is not complete")
                 break
+            if (begun := here.elsewhere(job)) is not None:
+                say(f"{job.name}: left out, since it was begun on {begun}: give another --out to begin it anew")
+                break
             left = until - time.monotonic() - MARGIN_S
-            if left < (min(job.least, 1.0) if here.tiny else job.least):
+            if left < job.least:
                 say(f"{job.name}: left out, since it needs {job.least:.0f} s and {max(0.0, left):.0f} are left")
                 break
             line = carry_out(job, here, min(job.seconds, left))
@@ -191,8 +211,7 @@ def work(jobs: Sequence[Job], every: Mapping[str, Job], here: Here, until: float
                 file.write(json.dumps(line) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
-            if here.pack is not None:
-                packed(here.out, here.pack, weights=False)
+            bring_back(here)
             say(f"{job.name}: {line['seconds']:.0f} s, exit code {line['rc']}, ended {line['ended']}")
             if line["ended"] == "stopped":
                 return
@@ -208,9 +227,9 @@ def carry_out(job: Job, here: Here, limit: float) -> Line:
     if job.slices == 1:  # what a stopped one left
         shutil.rmtree(here.out / here.place(job), ignore_errors=True)
     say(f"{job.name}: {shlex.join(words)}, at most {limit:.0f} s")
-    given = {FIGURES: str(own), **here.given, **job.env}
-    process = begin(words, here.out, here.checkout, raw, given, warm=here.tiny)
-    memory, ended, packs = Memory(here.tiny), "by itself", began + PACK_S
+    given = {FIGURES: str(own), **here.given, **job.environment}
+    process, copied = begin(words, here.out, here.checkout, raw, given, warm=here.tiny), began
+    memory, ended = Memory(here.tiny), "by itself"
     with raw.open(encoding="utf-8", errors="replace") as output, log.open("a", encoding="utf-8") as kept:
         kept.write(f"$ {shlex.join(words)}    # {date}, {here.card}, commit {here.commit}\n")
         try:
@@ -224,9 +243,9 @@ def carry_out(job: Job, here: Here, limit: float) -> Line:
                     process.send_signal(signal.SIGTERM)
                 memory.look()
                 _copy(output, kept, began)
-                if here.pack is not None and time.monotonic() > packs:
-                    packed(here.out, here.pack, weights=False)
-                    packs = time.monotonic() + PACK_S
+                if time.monotonic() - copied > BACK_EVERY_S:
+                    bring_back(here)
+                    copied = time.monotonic()
                 time.sleep(0.05)
         except KeyboardInterrupt:
             ended = "stopped"
@@ -251,6 +270,15 @@ def carry_out(job: Job, here: Here, limit: float) -> Line:
         "figures": {**figures(words, here.out, own), **from_log(text), **memory.figures()},
         "said": [line[9:] for line in text.splitlines()[1:][-_SAID:]],
     }
+
+
+def bring_back(here: Here) -> None:
+    """Copy the records of all jobs to --back, if there is one; a full disk or a file that vanishes ends nothing."""
+    if here.back is not None:
+        try:
+            records_into(here.out, here.back)
+        except OSError as error:
+            say(f"records were not copied to {here.back}: {error}")
 
 
 def _copy(output: Any, kept: Any, began: float) -> None:
@@ -278,22 +306,21 @@ def costs(jobs: Sequence[Job], here: Here) -> list[list[str]]:
             job.about,
         ]
         rows.append(row)
-    return [
-        *rows,
-        ["all", "", "", f"{sum(float(row[3]) for row in rows if row[1] == 'to do'):.0f}", "", "of what is to do"],
-    ]
+    to_do = [(job, row) for job, row in zip(jobs, rows, strict=True) if row[1] == "to do"]
+    at_most, expected = sum(job.seconds for job, _ in to_do), sum(float(row[3]) for _, row in to_do)
+    return [*rows, ["all", "", f"{at_most:.0f}", f"{expected:.0f}", "", "of what is to do, a slice each"]]
 
 
 def samples(job: Job, here: Here) -> str:
     """How many completions an experiment trains on; nothing of other jobs."""
     words = shlex.split(f"{job.command} {job.tiny if here.tiny else ''}".format_map(_Blank(root=ROOT)))
-    if words[:2] != ["lite-selfplay", "reproduce"]:
+    if "reproduce" not in words:
         return ""
     from lite_selfplay.extras.reproduce.experiment import load_experiment
     from lite_selfplay.runs.defaults import filled_in
 
     scale = words[len(words) - words[::-1].index("--scale")] if "--scale" in words else "full"
-    experiment = load_experiment(words[2], scale)
+    experiment = load_experiment(words[words.index("reproduce") + 1], scale)
     trained = 0
     for name, arm in experiment.trained().items():
         config, game = filled_in(experiment.config(name, experiment.seeds[0], Path("run"), None))

@@ -14,7 +14,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,15 @@ FIGURES = "LITE_SELFPLAY_CARD_FIGURES"
 """The variable that names the file of a job's own figures."""
 NEVER = 2**30
 """An id beyond any vocabulary: as the only end of a sequence it lets every completion run to its cap."""
-ROWS, COLUMNS = (256, 1, 62, 4, 128, 16), (512, 4096, 1024, 128)
-PROFILED = ((2, 4096), (256, 512), (62, 512))
+ROWS, COLUMNS = (256, 1, 16), 512
 FEW, MANY = 32, 96
+LENGTHS = Path(__file__).with_name("lengths.json")
+"""The lengths of 256 completions of one step of GRPO with a real base, of 85 to 967 tokens, on an H100 (2026-11-26)."""
+SHAPES = ((1056, 943), (1104, 1091), (432, 417))
+"""Keys and queries of three rectangles of that step's update that one long row had alone."""
+VLLM = "LITE_SELFPLAY_GPU_VLLM"
+"""The variable that names the folder in which vLLM and what it needs are installed."""
 TABLE_ROWS = 12
-LONG_ROWS = ((943, 1056), (1091, 1104), (417, 432))
-"""Tokens of the longest completions of a recorded update, each with the positions that its last token sees."""
-HEADS, KEY_HEADS, HEAD = 14, 2, 64
-RECORDED, GROUP, PROMPT = Path(__file__).with_name("lengths.json"), 16, 113
-VLLM = "LITE_SELFPLAY_VLLM"
-"""The variable that names the folder in which vLLM is installed by itself."""
 SIZES = ("group_size", "problems_per_step", "max_completion_tokens")
 
 
@@ -46,22 +45,191 @@ def tell(**figures: Any) -> None:
             os.fsync(file.fileno())
 
 
-# A token
+# A token, and attention
 
 
-def token(base: str, rows: Sequence[int], columns: Sequence[int], tiny: bool = False) -> None:
-    """Milliseconds a token by rows and columns, seconds that new shapes cost, and what the time went into."""
+def kernels(base: str, tiny: bool = False) -> None:
+    """Backward of attention by two kernels; milliseconds a token by rows; and the recorded lengths with an adapter."""
+    attention(tiny)
     backend = load(base)
-    profiled = [(count, width) for count, width in PROFILED if count in rows and width in columns]
-    rows, columns, profiled = ((4, 1), (128,), [(4, 128)]) if tiny else (rows, columns, profiled)
-    for count, width in profiled:
-        sample(backend, count, width, FEW)
-        with profiler() as found:
-            sample(backend, count, width, FEW)
-        tell(**{f"rows {count}, columns {width}": profile(found, FEW)})
-    for width in columns:
-        for count in rows:
-            tell(**{f"rows {count}, columns {width}: ms a token, s new": cell(backend, count, width)})
+    for count in (4, 1) if tiny else ROWS:
+        tell(**{f"rows {count}, columns {COLUMNS}: ms a token, s new": cell(backend, count, 128 if tiny else COLUMNS)})
+    for number in range(2):  # the second time all shapes are known
+        for name, seat in (("adapter", "A"), ("no adapter", "base")):
+            found = recorded_lengths(backend, seat, base, tiny)
+            tell(**{f"recorded lengths, ours, {name}, round {number + 1}": found})
+    backend.close()
+
+
+def recorded_lengths(backend: Any, seat: str, base: str, tiny: bool) -> dict[str, float]:
+    """Tokens a second of completions that are ended at the recorded lengths."""
+    from lite_selfplay.data import Sampling
+    from lite_selfplay.models.backends.backend import GenerationRequest
+
+    lengths, prompts = lengths_and_prompts(base, tiny)
+    sampling, seeds = Sampling(max_tokens=max(lengths)), [[number] for number in range(len(lengths))]
+    request = GenerationRequest(seat, prompts, 1, sampling, seeds, lambda p, k, number, token: number < lengths[p])
+    finish()
+    began = time.monotonic()
+    found = backend.generate(request)
+    finish()
+    assert [len(each[0].token_ids) for each in found] == lengths
+    return speed(sum(lengths), time.monotonic() - began)
+
+
+def lengths_and_prompts(base: str, tiny: bool) -> tuple[list[int], list[list[int]]]:
+    """The recorded lengths, and a prompt for each: eight completions have one."""
+    from lite_selfplay.games.prompts import fill
+    from lite_selfplay.models.chat_template import Chat
+    from lite_selfplay.models.sources import resolve
+    from lite_selfplay.tasks import load_task
+
+    lengths = json.loads(LENGTHS.read_text(encoding="utf-8"))["tokens"]
+    lengths = [1 + length // 60 for length in lengths[:16]] if tiny else lengths
+    chat = Chat.load(resolve(base, say=print).path)
+    problems = load_task("letters" if tiny else "gsm8k").problems[: len(lengths) // 8]
+    prompts = [chat.encode(fill("solver", problem=problem.text)).ids for problem in problems]
+    return lengths, [list(prompt) for prompt in prompts for _ in range(8)]
+
+
+def speed(tokens: int, seconds: float) -> dict[str, float]:
+    return {"seconds": round(seconds, 2), "tokens a second": round(tokens / seconds)}
+
+
+def attention(tiny: bool = False) -> None:
+    """Backward of causal attention at the recorded shapes (14 heads of 64, 2 of keys), by torch's memory-efficient and
+    its flash kernel, where bits may differ between calls and where they may not."""
+    import torch
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    for tokens, longest in ((64, 16),) if tiny else SHAPES:
+        for deterministic in (False, True):
+            torch.use_deterministic_algorithms(deterministic, warn_only=True)
+            for name, kernel in (("efficient", efficient), ("flash", flash)):
+                told = f"backward, {name}, {longest} x {tokens}, {'' if deterministic else 'not '}deterministic"
+                try:
+                    tell(**{told: {"ms": milliseconds(*kernel(tokens, longest, device))}})
+                except (RuntimeError, TypeError, NotImplementedError) as problem:  # a refusal is the finding
+                    tell(**{told: f"cannot: {str(problem).splitlines()[0][:120]}"})
+        torch.use_deterministic_algorithms(False)
+
+
+HEADS, KEY_HEADS, SIZE = 14, 2, 64
+
+
+def efficient(tokens: int, longest: int, device: Any) -> tuple[Any, Any]:
+    """One row of `longest` tokens that attends to `tokens` keys with a mask, heads grouped by key head: as a rectangle
+    of an update. Returns its output and what it is a function of."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    torch.manual_seed(0)
+    rows = longest * HEADS // KEY_HEADS
+    query = torch.randn(1, KEY_HEADS, rows, SIZE, device=device, dtype=torch.bfloat16, requires_grad=True)
+    keys, values = (
+        torch.randn(1, KEY_HEADS, tokens, SIZE, device=device, dtype=torch.bfloat16, requires_grad=True)
+        for _ in range(2)
+    )
+    late = torch.arange(rows, device=device)[:, None] // (HEADS // KEY_HEADS) + tokens - longest
+    beyond = torch.arange(tokens, device=device)[None] > late
+    padded = torch.zeros(1, 1, rows, -(-tokens // 8) * 8, device=device, dtype=torch.bfloat16)[..., :tokens]
+    mask = padded.masked_fill_(beyond, -torch.inf)
+    kernels = [SDPBackend.EFFICIENT_ATTENTION] if device.type == "cuda" else [SDPBackend.MATH]
+    with sdpa_kernel(kernels):
+        out = torch.nn.functional.scaled_dot_product_attention(
+            query, keys, values, attn_mask=mask.expand(1, KEY_HEADS, -1, -1)
+        )
+    return out, (query, keys, values)
+
+
+def flash(tokens: int, longest: int, device: Any) -> tuple[Any, Any]:
+    """The same tokens by the flash kernel, which needs no mask: the last `longest` of `tokens` keys ask."""
+    import torch
+
+    torch.manual_seed(0)
+    query = torch.randn(longest, HEADS, SIZE, device=device, dtype=torch.bfloat16, requires_grad=True)
+    keys, values = (
+        torch.randn(tokens, KEY_HEADS, SIZE, device=device, dtype=torch.bfloat16, requires_grad=True) for _ in range(2)
+    )
+    ends = [torch.tensor([0, count], device=device, dtype=torch.int32) for count in (longest, tokens)]
+    out = torch.ops.aten._flash_attention_forward(query, keys, values, *ends, longest, tokens, 0.0, True, False)[0]
+    return out, (query, keys, values)
+
+
+def milliseconds(out: Any, given: Any, times: int = 10) -> float:
+    """Of one backward among several; the first is not counted."""
+    import torch
+
+    along = torch.randn_like(out)
+    torch.autograd.grad(out, given, along, retain_graph=True)
+    finish()
+    began = time.monotonic()
+    for _ in range(times):
+        torch.autograd.grad(out, given, along, retain_graph=True)
+    finish()
+    return round(1e3 * (time.monotonic() - began) / times, 3)
+
+
+def vllm(base: str, place: str, tiny: bool = False) -> None:
+    """Tokens a second of vLLM on the recorded lengths, the end of a sequence ignored and a limit a row: with an adapter
+    and without one, in one engine that has room for it. On a CPU only the import is tried, if vLLM is there."""
+    if site := os.environ.get(VLLM):
+        sys.path.insert(0, site)
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    began = time.monotonic()
+    try:
+        from vllm import LLM, SamplingParams
+        from vllm.lora.request import LoRARequest
+    except ImportError as problem:
+        tell(vllm=f"cannot: {problem}")
+        if tiny:
+            return
+        raise
+    tell(imported_s=round(time.monotonic() - began, 1))
+    if tiny:
+        return
+    from lite_selfplay.models.sources import resolve
+
+    lengths, prompts = lengths_and_prompts(base, tiny)
+    path = resolve(base, say=print).path
+    engine = LLM(
+        str(path),
+        dtype="bfloat16",
+        enable_lora=True,
+        max_lora_rank=16,
+        max_num_seqs=len(lengths),
+        max_model_len=2048,
+        gpu_memory_utilization=0.5,
+        seed=0,
+        # Its compiler's first minute would be half of what there is.
+        compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
+    )
+    tell(engine_s=round(time.monotonic() - began, 1))
+    limits = [
+        SamplingParams(temperature=1.0, max_tokens=length, min_tokens=length, ignore_eos=True) for length in lengths
+    ]
+    asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+    adapter = LoRARequest("A", 1, str(adapter_for(path, Path(place))))
+    for number in range(2):
+        for name, request in (("adapter", adapter), ("no adapter", None)):
+            began = time.monotonic()
+            found = engine.generate(asked, limits, lora_request=request, use_tqdm=False)
+            seconds = time.monotonic() - began
+            counts = [len(each.outputs[0].token_ids) for each in found]
+            told = f"recorded lengths, vLLM, {name}, round {number + 1}"
+            tell(**{told: {**speed(sum(counts), seconds), "as recorded": counts == lengths}})
+
+
+def adapter_for(base: Path, place: Path) -> Path:
+    """An adapter of rank 16 over all linear layers, as seats have it, with weights that are not zero."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
+    config = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", init_lora_weights=False)
+    get_peft_model(model, config).save_pretrained(place)
+    return place
 
 
 def cell(backend: Any, rows: int, columns: int) -> list[float]:
@@ -123,8 +291,9 @@ def profiler() -> Any:
     import torch
     from torch.profiler import ProfilerActivity
 
-    on_card = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
-    return torch.profiler.profile(activities=[ProfilerActivity.CPU, *on_card])
+    # Operations of the host are many more than kernels, and reading them takes longer than the update itself.
+    on_gpu = torch.cuda.is_available()
+    return torch.profiler.profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU])
 
 
 def profile(found: Any, per: int) -> dict[str, Any]:
@@ -141,162 +310,6 @@ def profile(found: Any, per: int) -> dict[str, Any]:
         "ms": round(whole / per / 1e3, 3),
         "of it": dearest,
     }
-
-
-# Attention of an update
-
-
-def backward(tiny: bool = False) -> None:
-    """Attention of one long row of an update, forward and backward: torch's memory-efficient kernel with a mask, its
-    query heads grouped by key head as the library's rectangles have them, against flash attention with cumulative
-    lengths; with deterministic kernels and without."""
-    import torch
-
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = torch.bfloat16 if torch.cuda.is_available() else torch.float32
-    for tokens, positions in ((6, 9),) if tiny else LONG_ROWS:
-        torch.manual_seed(0)
-        query = torch.randn(HEADS, tokens, HEAD, device=device, dtype=dtype, requires_grad=True)
-        k, v = (torch.randn(KEY_HEADS, positions, HEAD, device=device, dtype=dtype, requires_grad=True) for _ in "kv")
-        exact = gradients(masked(*(x.float() for x in (query, k, v)), force=True), query, k, v)
-        for deterministic in (True, False):
-            for name, way in (("efficient", masked), ("flash", flash)):
-                told = f"{name}, {tokens} tokens, {positions} positions, deterministic {deterministic}"
-                torch.use_deterministic_algorithms(deterministic)
-                try:
-                    found = gradients(way(query, k, v), query, k, v)
-                    off = max((x.float() - y.float()).abs().max().item() for x, y in zip(found, exact, strict=True))
-                    us = microseconds(lambda way=way, q=query, k=k, v=v: gradients(way(q, k, v), q, k, v))
-                    tell(**{told: {"us": us, "off float32": round(off, 5)}})
-                except (RuntimeError, TypeError) as problem:  # what this GPU or torch refuses is the finding
-                    tell(**{told: f"cannot: {str(problem).splitlines()[0][:120]}"})
-                finally:
-                    torch.use_deterministic_algorithms(False)
-
-
-def gradients(result: Any, *inputs: Any) -> list[Any]:
-    """The gradients of a sum of an attention's result, (heads, tokens, size), weighted so that no two are alike."""
-    import torch
-
-    weights = torch.linspace(-1, 1, result.numel(), device=result.device, dtype=torch.float32).view_as(result)
-    return list(torch.autograd.grad((result.float() * weights).sum(), inputs))
-
-
-def masked(query: Any, k: Any, v: Any, *, force: bool = False) -> Any:
-    """(heads, tokens, size) by torch's attention with a mask: each token sees the positions up to its own, of which the
-    last is the last token's. `force`: by any kernel, also where no memory-efficient one is there."""
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    (heads, tokens, size), (keys, positions) = query.shape, k.shape[:2]
-    own = torch.arange(tokens, device=k.device).repeat(heads // keys)[:, None] + positions - tokens
-    mask = torch.zeros(1, 1, own.shape[0], -(-positions // 8) * 8, dtype=query.dtype, device=k.device)[..., :positions]
-    mask.masked_fill_(torch.arange(positions, device=k.device) > own, -torch.inf)
-    grouped = query.reshape(1, keys, -1, size)
-    anywhere = force or not torch.cuda.is_available()
-    kernel = contextlib.nullcontext() if anywhere else sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION)
-    with kernel:
-        attend = torch.nn.functional.scaled_dot_product_attention
-        return attend(grouped, k[None], v[None], attn_mask=mask).reshape(heads, tokens, size)
-
-
-def flash(query: Any, k: Any, v: Any) -> Any:
-    """The same by the flash kernel with cumulative lengths, whose causal mask ends at the last position."""
-    import torch
-
-    (_, tokens, size), positions = query.shape, k.shape[1]
-    starts = (torch.tensor([0, count], dtype=torch.int32, device=k.device) for count in (tokens, positions))
-    attend = torch.ops.aten._flash_attention_forward
-    packed = (x.transpose(0, 1) for x in (query, k, v))
-    return attend(*packed, *starts, tokens, positions, 0.0, True, False, scale=size**-0.5)[0].transpose(0, 1)
-
-
-def microseconds(call: Callable[[], Any], times: int = 20) -> float:
-    """Of one call among several."""
-    call()
-    finish()
-    began = time.monotonic()
-    for _ in range(times):
-        call()
-    finish()
-    return round(1e6 * (time.monotonic() - began) / times, 1)
-
-
-# Sampling beside vLLM
-
-
-def lengths(base: str, sampler: str, tiny: bool = False) -> None:
-    """Seconds in which as many sequences of as many tokens are sampled as a recorded step of GRPO had, by this library
-    or by vLLM, with an adapter and without. Every sequence runs to its own length, whatever it says."""
-    rows, spread = json.loads(RECORDED.read_text(encoding="utf-8"))["tokens"], random.Random(0)
-    groups = [rows[i : i + GROUP] for i in range(0, len(rows), GROUP)]
-    groups = [[min(4, count) for count in group[:2]] for group in groups[:2]] if tiny else groups
-    prompts = [[spread.randrange(10, 200) for _ in range(PROMPT)] for _ in groups]
-    tell(sequences=sum(map(len, groups)), tokens=sum(map(sum, groups)), longest=max(map(max, groups)))
-    (by_vllm if sampler == "vllm" else by_ours)(base, prompts, groups)
-
-
-def by_ours(base: str, prompts: Sequence[Sequence[int]], groups: Sequence[Sequence[int]]) -> None:
-    from lite_selfplay.data import Sampling
-    from lite_selfplay.models.backends.backend import GenerationRequest
-
-    backend, longest = load(base), max(map(max, groups))
-    most = backend.adapters.model.get_input_embeddings().num_embeddings
-    prompts = [[number % most for number in prompt] for prompt in prompts]
-    seeds = [[100 * p + k for k in range(len(group))] for p, group in enumerate(groups)]
-
-    def goes_on(p: int, k: int, number: int, token: int) -> bool:
-        return number < groups[p][k]
-
-    for seat in ("base", "A"):
-        for which in ("first", "second"):
-            request = GenerationRequest(seat, prompts, len(groups[0]), Sampling(max_tokens=longest), seeds, goes_on)
-            finish()
-            began = time.monotonic()
-            found = backend.generate(request)
-            finish()
-            assert [[len(row.token_ids) for row in rows] for rows in found] == [list(group) for group in groups]
-            tell(**{f"ours, {seat}, {which}: s": round(time.monotonic() - began, 2)})
-    backend.close()
-
-
-def by_vllm(base: str, prompts: Sequence[Sequence[int]], groups: Sequence[Sequence[int]]) -> None:
-    """In its own process, with CUDA graphs and without torch.compile, whose first minute would be all that is there."""
-    from lite_selfplay.models.sources import resolve
-
-    path, adapter = resolve(base, say=print).path, Path("adapter")
-    backend = load(base)
-    backend.adapters.save("A", adapter)
-    backend.close()
-    del backend
-    sys.path[:0] = filter(None, [os.environ.get(VLLM)])  # TRL and Unsloth import it wherever they find it
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    try:
-        from vllm import LLM, SamplingParams
-        from vllm.lora.request import LoRARequest
-    except ImportError as error:
-        tell(vllm=f"not here: {error}")
-        return
-    began, longest = time.monotonic(), PROMPT + max(map(max, groups)) + 1
-    model = LLM(
-        str(path),
-        dtype="bfloat16",
-        max_model_len=longest,
-        gpu_memory_utilization=0.5,
-        enable_lora=True,
-        max_lora_rank=16,
-        compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
-    )
-    tell(vllm_started_s=round(time.monotonic() - began, 1))
-    asked = [{"prompt_token_ids": list(prompt)} for prompt, group in zip(prompts, groups, strict=True) for _ in group]
-    ends = [SamplingParams(max_tokens=n, min_tokens=n, ignore_eos=True) for group in groups for n in group]
-    for seat, lora in (("base", None), ("A", LoRARequest("A", 1, str(adapter.resolve())))):
-        for which in ("first", "second"):
-            began = time.monotonic()
-            found = model.generate(asked, ends, lora_request=lora, use_tqdm=False)
-            took = round(time.monotonic() - began, 2)
-            assert [len(each.outputs[0].token_ids) for each in found] == [n for group in groups for n in group]
-            tell(**{f"vllm, {seat}, {which}: s": took})
 
 
 # Runs
@@ -320,7 +333,10 @@ def update(words: Sequence[str]) -> None:
             with profiler() as seen:
                 yield found
                 finish()
-            tell(update_profiled_s=round(time.monotonic() - began, 2), update=profile(seen, 1))
+            try:
+                tell(update_profiled_s=round(time.monotonic() - began, 2), update=profile(seen, 1))
+            except Exception as problem:  # the run is worth more than its profile
+                tell(update=f"cannot: {problem}")
 
     TransformersBackend.updating = watched
     command_line(words)
@@ -382,19 +398,16 @@ def main() -> None:
     """Run a part."""
     words = sys.argv[1:]
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("token", "backward", "lengths", "update", "stacks", "resumed"))
+    parser.add_argument("part", choices=("kernels", "vllm", "update", "stacks", "resumed"))
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
-    parser.add_argument("--columns", type=int, nargs="+", default=COLUMNS)
-    for option, kind in (("base", str), ("place", str), ("sampler", str), ("after", float)):
+    for option, kind in (("base", str), ("place", str), ("after", float)):
         parser.add_argument(f"--{option}", type=kind)
     behind = words.index("lite-selfplay") if "lite-selfplay" in words else len(words)
     given = parser.parse_args(words[:behind])
     words = words[behind + 1 :]
     {
-        "token": lambda: token(given.base, given.rows, given.columns, tiny=given.tiny),
-        "backward": lambda: backward(given.tiny),
-        "lengths": lambda: lengths(given.base, given.sampler, given.tiny),
+        "kernels": lambda: kernels(given.base, given.tiny),
+        "vllm": lambda: vllm(given.base, given.place, given.tiny),
         "update": lambda: update(words),
         "stacks": lambda: stacks(given.after, words),
         "resumed": lambda: resumed(given.base, given.place, given.tiny),

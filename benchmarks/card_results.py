@@ -1,5 +1,7 @@
 """What the jobs of `card.py` found: figures of runs, experiments and tests; and how it is carried elsewhere."""
 
+import hashlib
+import io
 import json
 import re
 import shutil
@@ -10,9 +12,11 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from harness import BenchmarkError
+
 Line = dict[str, Any]
 
-PART_BYTES, PARTS = 15 * 2**20, 4
+PART_BYTES, PARTS, SUMS = 15 * 2**20, 2, "SHA256SUMS"
 
 
 def figures(words: Sequence[str], out: Path, own: Path) -> Line:
@@ -80,36 +84,80 @@ def from_log(log: str) -> Line:
     return {key: float(each[1]) for key, each in found.items() if each} | {what: int(n) for n, what in counts}
 
 
-def packed(out: Path, to: Path, *, weights: bool = True) -> None:
-    """Everything under OUT in files of at most `PART_BYTES`, `PARTS` to a folder. `cat TO/*/records.* | tar -xz` and
-    `cat TO/*/weights.* | tar -x` make it again. Of `weights`, those of the run that was last at work: whatever is
-    complete was measured before the next run began. TO is replaced once the new one is whole.
+def packed(out: Path, to: Path) -> None:
+    """Everything under OUT in files of at most `PART_BYTES`, `PARTS` to a folder, with their SHA-256 in SHA256SUMS, of
+    which every folder has a copy. First the records, then the weights of each run, the one that was last at work
+    first: whoever cannot bring all folders along brings the first ones. `unpacked` makes it again.
     """
-    new = to.with_name(f"{to.name}-new")
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(parents=True)
-    files = sorted(path for path in out.rglob("*") if path.is_file() and ".modules" not in path.parts)
-    heavy = {path for path in files if path.suffix == ".safetensors" or "checkpoints" in path.parts}
-    runs = {path: path.parent for path in files if path.name == "metrics.jsonl"}
-    last = runs[max(runs, key=lambda path: path.stat().st_mtime)] if runs else out
-    whole = {"records.tar.gz": sorted(set(files) - heavy)}
-    whole |= {"weights.tar": sorted(p for p in heavy if last in p.parents)} if weights else {}
-    number = 0
-    for name, chosen in whole.items():
-        with tarfile.open(new / name, "w:gz" if name.endswith("gz") else "w", **_quick(name)) as archive:
-            for path in chosen:
-                with suppress(FileNotFoundError):  # a job that is at work may remove what it no longer needs
-                    archive.add(path, path.relative_to(out), recursive=False)
-        with (new / name).open("rb") as file:
-            while part := file.read(PART_BYTES):
-                folder = new / f"{number // PARTS:02d}"
-                folder.mkdir(exist_ok=True)
-                (folder / f"{name}.{number:03d}").write_bytes(part)
-                number += 1
-        (new / name).unlink()
     shutil.rmtree(to, ignore_errors=True)
-    new.rename(to)
+    to.mkdir(parents=True)
+    files = _files(out)
+    heavy = [path for path in files if _is_weight(path)]
+    last = {path.parent: path.stat().st_mtime for path in files if path.name == "metrics.jsonl"}
+    runs = sorted(last, key=lambda run: last[run], reverse=True)
+    archives = {"records.tar.gz": [path for path in files if path not in set(heavy)]}
+    archives |= {f"weights-{n}.tar": [p for p in heavy if run in p.parents] for n, run in enumerate(runs)}
+    sums = []
+    for name, chosen in archives.items():
+        _archive(out, chosen, to / name)
+        with (to / name).open("rb") as file:
+            for number, part in enumerate(iter(lambda: file.read(PART_BYTES), b"")):
+                folder = to / f"{len(sums) // PARTS:02d}"
+                folder.mkdir(exist_ok=True)
+                path = folder / f"{name}.{number:03d}"
+                path.write_bytes(part)
+                sums.append(f"{hashlib.sha256(part).hexdigest()}  {path.name}\n")
+        (to / name).unlink()
+    for folder in to.iterdir():
+        (folder / SUMS).write_text("".join(sums), encoding="ascii")
 
 
-def _quick(name: str) -> dict[str, Any]:
-    return {"compresslevel": 1} if name.endswith("gz") else {}
+def unpacked(parts: Path, out: Path) -> list[str]:
+    """Make OUT of what `packed` wrote, wherever its files lie under `parts`; what is not all there, by name.
+
+    Raises BenchmarkError for a file that is not what it was, before anything is written, and without the records.
+    """
+    there = {path.name: path for path in sorted(parts.rglob("*")) if path.is_file()}
+    if SUMS not in there:
+        raise BenchmarkError(f"{parts} holds no {SUMS}: --pack writes it")
+    archives: dict[str, list[Path | None]] = {}
+    for line in there[SUMS].read_text(encoding="ascii").splitlines():
+        sha256, name = line.split("  ")
+        if name in there and hashlib.sha256(there[name].read_bytes()).hexdigest() != sha256:
+            raise BenchmarkError(f"{there[name]} is damaged, or of another set: bring it along again")
+        archives.setdefault(name.rpartition(".")[0], []).append(there.get(name))
+    whole = {name: [path for path in found if path] for name, found in archives.items() if None not in found}
+    if "records.tar.gz" not in whole:
+        raise BenchmarkError(f"{parts} lacks the records: bring the first folders along")
+    out.mkdir(parents=True, exist_ok=True)
+    for found in whole.values():
+        data = b"".join(path.read_bytes() for path in found)
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            archive.extractall(out, filter="data")
+    return [name for name in archives if name not in whole]
+
+
+def records_into(out: Path, back: Path) -> None:
+    """All that is no weight as one file, records.tar.gz, which is always whole: the former one until this one is."""
+    back.mkdir(parents=True, exist_ok=True)
+    _archive(out, [path for path in _files(out) if not _is_weight(path)], out / ".records.tar.gz")
+    shutil.copyfile(out / ".records.tar.gz", back / ".records.tar.gz")
+    (back / ".records.tar.gz").replace(back / "records.tar.gz")
+
+
+def _files(out: Path) -> list[Path]:
+    found = sorted(path for path in out.rglob("*") if path.is_file() and ".modules" not in path.parts)
+    return [path for path in found if path.name != ".records.tar.gz"]
+
+
+def _is_weight(path: Path) -> bool:
+    return path.suffix == ".safetensors" or "checkpoints" in path.parts
+
+
+def _archive(out: Path, chosen: Sequence[Path], to: Path) -> None:
+    """Files in an archive; one that has been removed meanwhile is left out."""
+    quick: dict[str, Any] = {"compresslevel": 1} if to.name.endswith("gz") else {}
+    with tarfile.open(to, "w:gz" if to.name.endswith("gz") else "w", **quick) as archive:
+        for path in chosen:
+            with suppress(FileNotFoundError):
+                archive.add(path, path.relative_to(out), recursive=False)

@@ -1,19 +1,21 @@
-"""The queue for a card's minutes: every job on a CPU with the random model, and the queue with jobs that do little."""
+"""The queue for a GPU's minutes: a whole draw on a CPU with the random model, and the queue with small jobs."""
 
 import json
+import math
 import os
 import re
-import resource
+import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 from lite_selfplay.extras.reproduce.conduct import require_fair
@@ -23,11 +25,9 @@ from tests.made_runs import read_lines
 ROOT = Path(__file__).parents[1]
 BENCHMARKS, PLAN = ROOT / "benchmarks", ROOT / "experiments" / "real-base.yaml"
 LISTS = sorted((BENCHMARKS / "jobs").glob("*.yaml"))
-KINDS = (
-    *("grpo", "token", "attention", "update", "lean", "resumed", "unsloth tests", "unsloth agon"),
-    *("real-base-problems", "real-base-rate", "real-base"),
-)
-"""A job of each kind: a measure, a run, tests, an experiment, and one that goes on with what another one found."""
+DRAW = BENCHMARKS / "jobs" / "0-draw.yaml"
+NAMES = ("kernels", "arms", "vllm", "unsloth agon")
+LATER = ("grpo", "agon", "resumed", "unsloth tests", "real-base")
 Script = Callable[[str], Any]
 EVERY = tuple(job["name"] for path in LISTS for job in yaml.safe_load(path.read_text())["jobs"])
 
@@ -47,55 +47,131 @@ def a_list(path: Path, *jobs: dict[str, Any]) -> str:
     return str(path)
 
 
-@pytest.fixture(scope="module", params=[KINDS, pytest.param(EVERY, marks=pytest.mark.long)], ids=["kinds", "every"])
-def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """Jobs of all lists in one queue: all of them need two minutes of a processor, whoever else is at work on it."""
-    out, before = tmp_path_factory.mktemp("card") / "out", resource.getrusage(resource.RUSAGE_CHILDREN)
-    only = [word for name in request.param for word in ("--only", name)]
-    done = queue(out, "--tiny", "--commit", "this", "--seconds", "270", *only, timeout=290)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A draw that nothing interrupts, under its own limits, and then a later one in its folder."""
+    folder = tmp_path_factory.mktemp("draw")
+    options = ("--tiny", "--commit", "this", "--back", str(folder / "back"))
+    done = queue(folder / "out", *options, "--list", str(DRAW), "--seconds", "290", timeout=300)
+    return folder / "out", done
+
+
+def test_a_whole_draw_in_its_order(whole: tuple[Path, Any]) -> None:
+    out, done = whole
     assert done.returncode == 0, done.stderr
     assert "left out" not in done.stderr
-    assert [line["job"] for line in lines(out)] == [*request.param], "a line each, in their order"
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 120
-    return out, done
-
-
-def test_jobs_run_on_a_cpu_in_two_minutes_and_are_shown_beside_what_was_recorded(whole: tuple[Path, Any]) -> None:
-    out, done = whole
-    found = {line["job"]: line for line in lines(out)}
-    for name, line in found.items():
-        assert line["rc"] == 0, (name, line["said"])
+    assert [line["job"] for line in lines(out)] == [*NAMES]
+    for line in lines(out):
+        assert line["rc"] == 0, (line["job"], line["said"])
         assert (line["ended"], line["card"], line["base"], line["commit"]) == ("by itself", "CPU", "tiny", "this")
-        assert 0 < line["seconds"] <= line["limit_s"]
-        assert line["date"].startswith("20")
-    figures = {name: line["figures"] for name, line in found.items()}
-    assert figures["grpo"]["steps"] == len(figures["grpo"]["step_s"]) == 1
-    assert 0 < figures["grpo"]["training_s"] < figures["grpo"]["first_step_s"]
-    assert figures["resumed"] == {"steps_equal": [True] * 4, "seats_equal": {"A": True, "B": True}}
-    assert len(figures["token"]["rows 4, columns 128: ms a token, s new"]) == 2
-    assert figures["token"]["rows 4, columns 128"]["kernels"] > 100
-    assert figures["attention"]["sdpa, rows 4, columns 64"]["differ of 100"] == 0
-    assert figures["lean"]["lean"].startswith("not built") or figures["lean"].keys() > {"loaded_s"}
-    assert figures["update"]["update"]["kernels"] > 1000
-    assert figures["unsloth tests"].keys() & {"skipped", "passed"}
-    assert set(figures["real-base-rate"]["pass_at_1"]) == {f"seed-100/{rate}" for rate in ("5e-5", "1e-4", "2e-4")}
-    arms = load_experiment(str(PLAN), "tiny").arms
-    assert set(figures["real-base"]["pass_at_1"]) == {f"seed-1/{arm}" for arm in arms}
-    log = (out / "logs" / "real-base.log").read_text().splitlines()
-    assert log[0].startswith("$ lite-selfplay reproduce ")
-    seconds = [float(line.split()[0]) for line in log[1:]]
-    assert seconds == sorted(seconds)
+        assert 0 < line["seconds"] <= line["limit_s"] + 1
+    figures = {line["job"]: line["figures"] for line in lines(out)}
+    assert figures["kernels"]["backward, efficient, 16 x 64, deterministic"]["ms"] > 0
+    assert figures["kernels"]["recorded lengths, ours, adapter, round 2"]["tokens a second"] > 0
+    assert figures["arms"]["update"]["kernels"] > 1000
+    arms = load_experiment(str(PLAN), "tiny-draw").arms
+    assert set(figures["arms"]["pass_at_1"]) == {f"seed-1/{arm}" for arm in arms}
+    assert figures["arms"]["steps"] == {"seed-1/grpo": 4, "seed-1/agon": 4}
+    assert figures["unsloth agon"]["steps"] == 2
+    assert (out / "runs" / "real-base" / "table.md").is_file()
+    # All that is no weight has come back: results, curves and episodes.
+    with tarfile.open(out.parent / "back" / "records.tar.gz") as archive:
+        names = set(archive.getnames())
+    came = {"results.jsonl", "table.md", *(f"runs/real-base/seed-1/{arm}.json" for arm in arms)}
+    came |= {
+        f"runs/real-base/seed-1/{arm}/{name}.jsonl" for arm in ("grpo", "agon") for name in ("metrics", "episodes")
+    }
+    assert came <= names
+    assert not [name for name in names if name.endswith(".safetensors")]
     # What was recorded stands beside what is measured.
     page = (out / "table.md").read_text()
     assert page.strip() in done.stdout
-    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in page.splitlines() if row.startswith("| ")]
-    start = next(i for i, row in enumerate(rows) if row[0] == "grpo")
-    assert rows[start][1] == "H100 80 GB 2026-11-27 092a619"
-    assert rows[start][2].startswith("exit code 0, by itself")
-    (step,) = (row for row in rows[start : start + 4] if row[0] == "- step_s")
-    assert step[1].startswith("10.53, 7.48")
-    assert float(step[2]) > 0
+    assert "| unsloth agon | H100 80 GB 2026-11-26 d0e51dc | exit code 0, by itself" in page
+
+
+def test_a_draw_that_is_stopped_goes_on_elsewhere_bit_for_bit(
+    tmp_path: Path, whole: tuple[Path, Any], script: Script
+) -> None:
+    """While Agon trains. Its records have come back by then, and what is packed goes on in another folder."""
+    out, agon = tmp_path / "here" / "out", "runs/real-base/seed-1/agon"
+    options = ["--tiny", "--list", str(DRAW), "--commit", "this", "--only", "arms"]
+    command = [sys.executable, str(BENCHMARKS / "card.py"), "--out", str(out), *options]
+    command += ["--pack", str(tmp_path / "parts"), "--back", str(tmp_path / "back")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as process:
+        while process.poll() is None and not (out / agon / "metrics.jsonl").is_file():
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert [line["ended"] for line in lines(out)] == ["stopped"]
+    assert len(read_lines(out / agon / "metrics.jsonl")) < 4
+    assert (tmp_path / "back" / "records.tar.gz").is_file()
+    there = tmp_path / "there" / "out"
+    done = queue(there, *options, "--unpack", str(tmp_path / "parts"))
+    assert [line["ended"] for line in lines(there)] == ["stopped", "by itself"], done.stderr
+    for arm in ("base", "base cascade", "grpo", "agon", "agon alone"):
+        records = [at / "runs/real-base/seed-1" / f"{arm}.json" for at in (there, whole[0])]
+        one, other = (json.loads(path.read_text())["evaluations"] for path in records)
+        assert [{**each, "seconds": 0} for each in one] == [{**each, "seconds": 0} for each in other]
+    for seat in ("A", "B"):
+        one, other = ([*(at / agon).glob(f"**/{seat}/adapter_model.safetensors")] for at in (there, whole[0]))
+        assert sorted(one)[-1].read_bytes() == sorted(other)[-1].read_bytes()
+    rows = ([{**row, "wall_s": 0} for row in read_lines(at / agon / "metrics.jsonl")] for at in (there, whole[0]))
+    assert next(rows) == next(rows)
+
+
+@pytest.mark.parametrize(
+    ("slower", "done", "said"),
+    [
+        (1.0, NAMES, ()),
+        (1.25, NAMES[:3], ("unsloth agon",)),
+        (1.5, NAMES[:2], ("vllm", "unsloth agon")),
+        (1.6, NAMES[:2], ("vllm", "unsloth agon")),
+    ],
+)
+def test_on_a_slower_machine_what_falls_away_is_the_end_of_the_list(
+    tmp_path: Path,
+    script: Script,
+    monkeypatch: pytest.MonkeyPatch,
+    slower: float,
+    done: Sequence[str],
+    said: Sequence[str],
+) -> None:
+    """The real list and its real limits, on a clock of the test's own: a job takes what is expected, times so much."""
+    card = script("benchmarks/card")
+    clock, spent, told = [0.0], dict.fromkeys(NAMES, 0.0), []
+    monkeypatch.setattr(card.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(card, "say", told.append)
+    jobs = [job.scaled(1.0) for job in card.load_jobs(DRAW)]
+
+    def carried_out(job: Any, here: Any, limit: float) -> dict[str, Any]:
+        needs = job.expect * slower - (spent[job.name] if job.slices > 1 else 0.0)
+        seconds = min(needs, limit)
+        spent[job.name] += seconds
+        clock[0] += seconds
+        complete = needs <= limit
+        ended = {"rc": 0 if complete else -15, "ended": "by itself" if complete else "at its limit"}
+        return {"job": job.name, "base": "b", "card": "c", "commit": "d", "seconds": seconds, **ended}
+
+    monkeypatch.setattr(card, "carry_out", carried_out)
+    here = card.Here("b", tmp_path, "c", tmp_path, "d")
+    card.work(jobs, {job.name: job for job in jobs}, here, 780.0)
+    assert clock[0] <= 780.0
+    assert list(dict.fromkeys(line["job"] for line in lines(tmp_path))) == [*done]
+    assert here.state(jobs[1]) == "done", "the arms never fall away"
+    assert [sentence.partition(":")[0] for sentence in told if "left out" in sentence] == [*said]
+
+
+@pytest.mark.long
+def test_later_draws(whole: tuple[Path, Any]) -> None:
+    """What another draw does in the folder of the first: other arms, tests, a run that is resumed."""
+    out, _ = whole
+    later = ("--only", "arms", *(word for name in LATER for word in ("--only", name)))
+    assert queue(out, "--tiny", "--commit", "this", "--seconds", "270", *later, timeout=290).returncode == 0
+    figures = {line["job"]: line["figures"] for line in lines(out)}
+    assert figures["resumed"] == {"steps_equal": [True] * 4, "seats_equal": {"A": True, "B": True}}
+    assert figures["unsloth tests"].keys() & {"skipped", "passed"}
+    assert {"seed-1/coin", "seed-1/form", "seed-1/self-refine"} <= set(figures["real-base"]["pass_at_1"])
 
 
 # The queue itself, with another checkout whose command line does little
@@ -201,7 +277,7 @@ def test_a_queue_that_is_stopped_writes_its_line_and_begins_that_job_anew(tmp_pa
 
 
 def test_what_is_packed_is_unpacked_as_it_was(tmp_path: Path, script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All but the weights of a run that is complete, in parts."""
+    """In parts, records and the last run first; what did not come whole is named, and what is damaged refused."""
     results = script("benchmarks/card_results")
     monkeypatch.setattr(results, "PART_BYTES", 4000)
     out, parts, there = tmp_path / "out", tmp_path / "parts", tmp_path / "there"
@@ -213,74 +289,43 @@ def test_what_is_packed_is_unpacked_as_it_was(tmp_path: Path, script: Script, mo
             os.utime(path, (number, number))
     results.packed(out, parts)
     assert max(path.stat().st_size for path in parts.rglob("*.*")) <= 4000
-    assert max(len([*folder.iterdir()]) for folder in parts.iterdir()) <= results.PARTS
-    there.mkdir()
-    unpack = f"cat {parts}/*/records.* | tar -xz -C {there}; cat {parts}/*/weights.* | tar -x -C {there}"
-    subprocess.run(["bash", "-euc", unpack], check=True)
+    assert max(len([*folder.iterdir()]) for folder in parts.iterdir()) == results.PARTS + 1
+    assert results.unpacked(parts, there) == []
     found, made = ({p.relative_to(at): p.read_bytes() for p in at.rglob("*") if p.is_file()} for at in (there, out))
-    assert found == {path: data for path, data in made.items() if "last" in path.parts or path.name == "metrics.jsonl"}
+    assert found == made
+    shutil.rmtree(sorted(parts.iterdir())[-1])
+    assert results.unpacked(parts, tmp_path / "less") == ["weights-1.tar"]
+    assert (tmp_path / "less/last/adapters/A/adapter_model.safetensors").is_file()
+    next(parts.rglob("records*")).write_bytes(b"else")
+    with pytest.raises(results.BenchmarkError, match="damaged"):
+        results.unpacked(parts, tmp_path / "none")
 
 
-@pytest.mark.parametrize(
-    ("found", "chosen"),
-    [
-        ({"5e-5": [0.30], "1e-4": [0.33], "2e-4": [0.35]}, 1e-4),  # 2 points below the best is near enough
-        ({"5e-5": [0.30], "1e-4": [0.3275], "2e-4": [0.35]}, 2e-4),
-        ({"5e-5": [0.35], "1e-4": [0.35], "2e-4": [0.05]}, 5e-5),
-        ({"5e-5": [0.20, 0.30], "1e-4": [0.30, 0.30], "2e-4": [0.50, 0.06]}, 1e-4),  # means 25, 30 and 28
-    ],
-)
-def test_the_rate_is_the_lowest_one_near_the_best(
-    tmp_path: Path, script: Script, found: dict[str, list[float]], chosen: float
-) -> None:
-    for rate, scores in found.items():
-        for seed, score in enumerate(scores):
-            (tmp_path / f"seed-{seed}").mkdir(exist_ok=True)
-            evaluation = {"seats": {"solver": {"pass_at_1": score}}, "otherwise": {"solver": score / 2}}
-            (tmp_path / f"seed-{seed}" / f"{rate}.json").write_text(json.dumps({"evaluations": [evaluation]}))
-    results = script("benchmarks/card_results")
-    assert results.chosen_rate(tmp_path) == chosen
-    assert results.of_experiment(tmp_path)["pass_at_1"]["seed-0/5e-5"] == [found["5e-5"][0], found["5e-5"][0] / 2]
-
-
-def test_attention_by_the_flash_kernel_is_what_eager_computes(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel's place is taken by one that reads its arguments as it does: a sequence of one token each, whose keys
-    begin at its offset and are as many as `seqused_k` says."""
-
-    def kernel(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, most_q: int, most_k: int, *rest: Any, **named: Any) -> Any:
-        assert rest == (0.0, False, False)
-        assert (most_q, q.shape[0]) == (1, cu_q.numel() - 1)
-        rows = []
-        for i, used in enumerate(named["seqused_k"].tolist()):
-            assert used <= most_k
-            keys, values = (store[cu_k[i] : cu_k[i] + used, 0].float() for store in (k, v))
-            rows.append((q[cu_q[i]].float() @ keys.T * named["scale"]).softmax(-1) @ values)
-        return (torch.stack(rows),)
-
-    jobs = script("benchmarks/card_jobs")
-    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", kernel, raising=False)
-    torch.manual_seed(0)
-    query, k, v = torch.randn(3, 6, 1, 8), torch.randn(3, 2, 16, 8), torch.randn(3, 2, 16, 8)
-    lengths = torch.tensor([1, 7, 16], dtype=torch.int32)
-    exact = jobs.eager(query, k, v, lengths)
-    # The first row has one key, so its heads answer with that key's value.
-    torch.testing.assert_close(exact[0], v[0, :, 0].repeat_interleave(3, 0))
-    for way in (jobs.flash, jobs.sdpa):
-        torch.testing.assert_close(way(query, k, v, lengths)(), exact)
+def test_power_of_the_plan() -> None:
+    """The plan's table, computed again: the chance that an interval of a paired gain lies above zero."""
+    rows = re.findall(r"^\| (\d+)% \| (.*) \|$", (PLAN.with_suffix(".md")).read_text(), re.MULTILINE)
+    assert len(rows) == 3
+    for discordant, shares in rows:
+        for gain, share in zip((0.02, 0.05, 0.08), shares.split(" | "), strict=True):
+            error = math.sqrt((int(discordant) / 100 - gain**2) / 500)
+            assert round(100 * NormalDist().cdf(gain / error - 1.96)) == int(share.rstrip("%"))
 
 
 def test_the_plan_s_budget_and_what_a_dry_run_says_of_it(tmp_path: Path) -> None:
-    for scale in ("full", "rate", "tiny", "tiny-rate"):
+    for scale in ("full", "draw", "tiny", "tiny-draw"):
         require_fair(load_experiment(str(PLAN), scale))
     printed = queue(tmp_path / "none", "--dry-run").stdout
     table = [[cell.strip() for cell in row.split("|")[1:]] for row in printed.splitlines()[2:]]
     rows = {name: cells for name, *cells in table}
-    assert rows["real-base-rate"][3] == f"{3 * 25 * 256:,} completions"
-    assert rows["real-base"][3] == f"{3 * 5 * 60 * 256:,} completions"
+    assert rows["arms"][3] == f"{2 * 45 * 128:,} completions"
+    assert rows["real-base"][3] == f"{2 * 5 * 45 * 128:,} completions"
+    drawn = queue(tmp_path / "none", "--dry-run", "--list", str(DRAW)).stdout.strip().splitlines()[-1]
+    at_most, expected = (int(cell) for cell in drawn.split("|")[3:5])
+    assert 0 < expected <= at_most <= 780
     assert not (tmp_path / "none").exists()
     for path in LISTS:
         listed = yaml.safe_load(path.read_text())
-        assert all((job.get("seconds") or listed["defaults"]["seconds"]) <= 240 for job in listed["jobs"])
+        assert all((job.get("seconds") or listed["defaults"]["seconds"]) <= 480 for job in listed["jobs"])
         assert {job["name"] for job in listed["jobs"]} <= rows.keys()
 
 

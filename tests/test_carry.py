@@ -5,6 +5,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,6 +94,73 @@ def test_wheels_are_installed_into_a_folder_of_their_own_and_only_once(parts: tu
     done = subprocess.run(asked, env=environment, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["changed", "second", "third"]
     assert subprocess.run(asked, capture_output=True, timeout=60, check=False).returncode != 0
+
+
+@pytest.fixture
+def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """What a draw takes along, with small wheels in the place of those that pip would fetch."""
+    (tmp_path / "made").mkdir()
+    names = {tuple(carry.pins(file)): name for name, file in carry.SETS.items()}
+    monkeypatch.setattr(
+        carry, "download", lambda wanted, whole, python: [wheel(tmp_path / "made", names[tuple(wanted)], 2500)]
+    )
+    monkeypatch.setattr(carry, "checkout_bytes", lambda: carry.TRANSFER_BYTES - 10**7 - 10**5)
+    base = tmp_path / "base.gguf"
+    base.write_bytes(os.urandom(11 * 10**6))
+    for name in carry.DATA:
+        (tmp_path / name).write_text(f"{name}\n")
+    found: list[Path] = carry.pack(tmp_path / "wheels", base, tmp_path)
+    return found
+
+
+def test_a_draw_is_packed_kept_folder_by_folder_and_unpacked_to_the_byte(
+    packed: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    kept, calls = tmp_path / "kept", list[tuple[list[str], dict[str, str]]]()
+    assert [folder.name for folder in packed] == ["need-00", "need-01", "vllm-00", "unsloth-00"]
+    assert max(sum(file.stat().st_size for file in folder.iterdir()) for folder in packed) <= 10**7 + 10**5
+
+    def begun(command: list[str], **given: Any) -> subprocess.CompletedProcess[str]:
+        calls.append((command, given["env"]))
+        return subprocess.CompletedProcess(command, 0)
+
+    plain = subprocess.run
+    monkeypatch.setattr(
+        carry.subprocess, "run", lambda command, **given: (plain if "pip" in command else begun)(command, **given)
+    )
+    for folder in packed[:2]:  # a transfer each, whose folder is gone with the next
+        carry.keep([folder], kept)
+    carry.keep([packed[3]], kept)
+    (kept / "need" / "joined-partial").mkdir()  # an earlier one was stopped while it unpacked
+    assert carry.draw(kept, ["--list", "0-draw.yaml"], 500) == 0
+    command, environment = calls[-1]
+    joined = kept / "need" / "joined"
+    assert {path.name: path.read_bytes() for path in joined.iterdir() if path.suffix != ".whl"} == {
+        name: (tmp_path / name).read_bytes() for name in ("base.gguf", *carry.DATA)
+    }
+    assert not (kept / "need" / "joined-partial").exists()
+    assert command[1:] == [
+        *(str(carry.ROOT / "benchmarks" / "card.py"), "--data", str(joined), "--out", str(kept / "out")),
+        *("--base", str(joined / "base.gguf"), "--list", "0-draw.yaml", "--seconds", command[-1]),
+    ]
+    assert 400 < float(command[-1]) <= 500
+    # The checkout's own code, the needed packages and Unsloth; vLLM, which has not come, is done without.
+    sites = [str(carry.ROOT), *(str((kept / name / "site").resolve()) for name in ("need", "unsloth"))]
+    assert environment["PYTHONPATH"].split(os.pathsep)[:3] == sites
+    assert "LITE_SELFPLAY_GPU_VLLM" not in environment
+    carry.keep([packed[2]], kept)
+    carry.draw(kept, [], 500)
+    assert calls[-1][1]["LITE_SELFPLAY_GPU_VLLM"] == str((kept / "vllm" / "site").resolve())
+    assert (kept / "vllm" / "site" / "vllm.py").is_file()
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+def test_a_draw_without_what_it_needs_is_refused(packed: list[Path], tmp_path: Path, how: str):
+    carry.keep(packed[:1] if how == "missing" else packed[:2], tmp_path / "kept")
+    if how == "damaged":
+        (tmp_path / "kept" / "need" / "part-001").write_bytes(b"something else")
+    with pytest.raises(carry.CarryError, match=f"part-001 is {how}"):
+        carry.draw(tmp_path / "kept", [], 500)
 
 
 def test_results_are_written_one_by_one_and_no_test_begins_when_the_time_is_used_up(tmp_path: Path):
