@@ -30,9 +30,9 @@ from tests.test_docs import ROOT, TEXTS, without_code
 
 BLOCK = re.compile(r"(?:^<!-- needs: ([a-z, ]+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NEEDS = {
-    "card": r"torchrun |vllm |lite-selfplay .*(--rollouts |/content/)|python \S*(?:gpu|card)\.py",
+    "card": r"torchrun |vllm |lite-selfplay .*(--rollouts |/content/)|python3? \S*(?:gpu|card|carry)\.py",
     "network": r"pip install|hf download|sudo apt|python3 -m venv",
-    "hours": r"make |python (?!examples/)\S+\.py|python -m pytest|lite-selfplay reproduce \S+\.yaml",
+    "hours": r"make |python3? (?!examples/)\S+\.py|python -m pytest|lite-selfplay reproduce \S+\.yaml",
 }
 """What a line may need, and which lines do."""
 
