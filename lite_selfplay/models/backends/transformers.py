@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lite_selfplay.config import ModelSection, RunSection, SeatConfig
@@ -51,6 +51,8 @@ _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_exp
 _ATTENTION = re.compile(
     "^(?!_)(?!.*(implementation|flash|drop)).*(attn|attention|softcap|sliding|window|alibi|qk_norm)"
 )
+# What a wrapper calls its text part, and what that part calls itself.
+_TEXT_PART = {r"^(model\.)?language_model\.(model\.)?(?!lm_head)": "model.", r"^language_model\.lm_head": "lm_head"}
 # Tokens that are scored at once, padding included.
 _SCORE_TOKENS = 16384
 # Layers after which a lean base's update gives back what they freed: 10 MB of SmolLM2-135M's each, forwards. It takes
@@ -395,11 +397,12 @@ def load_base(
         raise RequestError(f"{problem}: take --precision bf16 or fp16, or a version of bitsandbytes for this card")
 
     text = read_config(path, trust_remote_code=trust_remote_code)
-    require_weights(path, trust_remote_code=trust_remote_code)
+    require_weights(path, text, trust_remote_code=trust_remote_code)
     # transformers' `sdpa` leaves the cap out, without a word.
     capped = {"attn_implementation": "eager"} if getattr(text, "attn_logit_softcapping", None) else {}
     model = _pretrained(
         path,
+        text,
         dtype=dtype,
         quantization_config=nf4(dtype) if precision == "4bit" else None,
         device_map={"": device},
@@ -413,14 +416,21 @@ def load_base(
 
 
 def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
-    """The configuration of a folder's language model.
+    """The configuration of a folder's language model: of a wrapper with an image or audio part, that of its text part.
 
-    Raises what `load_base` raises: for a mixture of experts, and where `config.json` names something about attention
-    that transformers' class of that architecture does not read.
+    Raises what `load_base` raises: for a mixture of experts, for a wrapper whose text part is no model of its own, and
+    where `config.json` names something about attention that transformers' class of that architecture does not read.
     """
     with reading(path):
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
     text = config.get_text_config()
+    if text is not config:
+        text.tie_word_embeddings = config.tie_word_embeddings
+        if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+            raise ModelNotFoundError(
+                f"{path} wraps a {text.model_type} model, which transformers cannot load by itself: take a base without "
+                "an image or audio part"
+            )
     experts = next((key for key in _EXPERTS if (getattr(text, key, None) or 0) > 1), None)
     if experts is not None:
         raise ModelNotFoundError(
@@ -441,8 +451,9 @@ def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
     return text
 
 
-def require_weights(path: Path, *, trust_remote_code: bool = False) -> None:
-    """Raises ModelNotFoundError where a folder's weights are not those of the model that its configuration describes.
+def require_weights(path: Path, text: Any, *, trust_remote_code: bool = False) -> None:
+    """Raises ModelNotFoundError where a folder's weights are not those of the model that `text`, its configuration,
+    describes.
 
     They are compared on the meta device, unquantised and without being read: what is put into 4 bits takes a tensor of
     any shape. A folder whose weights are quantised already cannot be looked at so; its own loading tells.
@@ -450,16 +461,23 @@ def require_weights(path: Path, *, trust_remote_code: bool = False) -> None:
     if "quantization_config" not in read_json(path / "config.json"):
         # Another shape is named like everything else, and not raised.
         meta = {"device_map": {"": "meta"}, "ignore_mismatched_sizes": True}
-        _pretrained(path, **meta, trust_remote_code=trust_remote_code)
+        _pretrained(path, text, **meta, trust_remote_code=trust_remote_code)
 
 
-def _pretrained(path: Path, **options: Any) -> Any:
-    """A causal language model that transformers loads from a folder, and has no complaint about its tensors."""
+def _pretrained(path: Path, text: Any, **options: Any) -> Any:
+    """The causal language model of a folder, which transformers loads without a complaint about its tensors. Of a
+    wrapper only the text part is read."""
+    wrapped = text.model_type != read_json(path / "config.json").get("model_type", text.model_type)
+    if wrapped:
+        options |= {"config": text, "key_mapping": _TEXT_PART}
     with reading(path):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path, local_files_only=True, output_loading_info=True, **options
         )
     model, report = loaded
+    if wrapped:
+        parts = tuple(f"{model.base_model_prefix}.{name}." for name, _ in model.base_model.named_children())
+        report = report | {"unexpected_keys": [k for k in report["unexpected_keys"] if k.startswith(parts)]}
     refuse_misfits(path, report)
     return model
 

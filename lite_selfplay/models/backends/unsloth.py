@@ -64,7 +64,7 @@ class UnslothBackend(TransformersBackend):
         self._unsloth = import_unsloth()
         text = read_config(path, trust_remote_code=section.trust_remote_code)
         refuse_windows(text)
-        require_weights(path, trust_remote_code=section.trust_remote_code)
+        require_weights(path, text, trust_remote_code=section.trust_remote_code)
         with contextlib.redirect_stdout(io.StringIO()):  # a program's input may be what stands there
             with reading(path):
                 base = self._load_base(path, text, section, seats, seed)

@@ -1,4 +1,4 @@
-"""Keys and values of a batch whose rows come and go while it is sampled.
+"""Keys, values and states of a batch whose rows come and go while it is sampled.
 
 Shapes: `R` rows, `T` columns read so far, `K` key heads, `D` head size. A row's tokens end at the last column; what is
 left of its first token is padding, which the attention mask hides.
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, LinearAttentionLayer
 
 ROOM = 64
 """Columns that are allocated beyond those in use, at the least: growing copies everything."""
@@ -59,11 +59,11 @@ class RowLayer(DynamicLayer):
             store[own:rows, :, width - theirs : width] = new
         self._hold(rows, width)
 
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """SampledRow i becomes a copy of row `indices[i]`."""
-        self.held = tuple(held[indices] for held in self.held)
-        self._move(len(indices), 0, 0, self.held[0].shape[2] + ROOM)
-        self._hold(len(indices), self.held[0].shape[2])
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Row i becomes a copy of row `beam_idx[i]`."""
+        self.held = tuple(held[beam_idx] for held in self.held)
+        self._move(len(beam_idx), 0, 0, self.held[0].shape[2] + ROOM)
+        self._hold(len(beam_idx), self.held[0].shape[2])
 
     def _move(self, rows: int, first: int, shift: int, capacity: int) -> None:
         """What is held from column `first` on goes into a new allocation, `shift` columns of zeros before it."""
@@ -78,23 +78,51 @@ class RowLayer(DynamicLayer):
         return self.keys, self.values
 
 
+class StateLayer(LinearAttentionLayer):
+    """One layer's states, each a tensor (R, ...): a row's tokens change its state and add no column."""
+
+    @property
+    def states(self) -> list[tuple[dict[int, Any], int]]:
+        """Each state that the layer has, as a dictionary and the key in it."""
+        kinds = (self.conv_states, self.recurrent_states)
+        return [(kind, key) for kind in kinds for key, state in kind.items() if state is not None]
+
+    def join(self, other: "StateLayer", first: int) -> None:
+        """Append the rows of another layer. No column is dropped, since there is none."""
+        for (own, key), (new, _) in zip(self.states, other.states, strict=True):
+            own[key] = torch.cat([own[key], new[key]])
+
+
 def row_cache(model: nn.Module) -> Cache:
-    """A cache for a causal language model; layers that keep every column become `RowLayer`s."""
+    """A cache for a causal language model. Layers that keep every column become `RowLayer`s, and layers that carry a
+    state `StateLayer`s; with layers of other kinds no rows can join."""
     base: Any = getattr(model, "get_base_model", lambda: model)()
     cache = DynamicCache(config=base.config)
-    cache.layers = [RowLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    cache.layers = [_joining(layer) for layer in cache.layers]
     return cache
 
 
+def _joining(layer: Any) -> Any:
+    if type(layer) is LinearAttentionLayer:
+        return StateLayer(layer.number_of_states)
+    return RowLayer() if type(layer) is DynamicLayer else layer
+
+
+def select_rows(cache: Cache, rows: Tensor) -> None:
+    """Row i becomes a copy of row `rows[i]`, in layers of every kind."""
+    for layer in cache.layers:
+        layer.reorder_cache(rows)
+
+
 def keep_rows(cache: Cache, holes: Sequence[int], movers: Sequence[int], order: Tensor) -> None:
-    """Rows leave: see `RowLayer.keep`; `order` (rows,) is the same as a selection, for layers of other kinds."""
+    """Rows leave: see `RowLayer.keep`; `order` (rows,) is the same as a selection, for other layers."""
     to, taken = (torch.tensor(indices, dtype=torch.long, device=order.device) for indices in (holes, movers))
     layers: list[Any] = cache.layers
     for layer in layers:
         if isinstance(layer, RowLayer):
             layer.keep(to, taken, len(order))
         else:
-            layer.batch_select_indices(order)
+            layer.reorder_cache(order)
 
 
 def join_rows(cache: Cache, other: Cache, first: int) -> None:

@@ -11,7 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from lite_selfplay.data import Sampling
-from lite_selfplay.models.generation.kv_cache import RowLayer, join_masks, join_rows, keep_rows, row_cache
+from lite_selfplay.models.generation.kv_cache import (
+    RowLayer,
+    StateLayer,
+    join_masks,
+    join_rows,
+    keep_rows,
+    row_cache,
+    select_rows,
+)
 from lite_selfplay.models.generation.sampling import Decoding, SampledRow, Sampler
 from lite_selfplay.models.logprobs.batch import Batch, pad
 from lite_selfplay.models.logprobs.reading import shares_prefixes
@@ -33,7 +41,7 @@ class Speaker:
     @functools.cached_property
     def rows_may_join(self) -> bool:
         """Whether rows of other lengths can be taken in: a window that slides over columns cannot be shifted."""
-        return all(isinstance(layer, RowLayer) for layer in row_cache(self.model).layers)
+        return all(isinstance(layer, RowLayer | StateLayer) for layer in row_cache(self.model).layers)
 
     @functools.cached_property
     def shares_prefixes(self) -> bool:
@@ -122,7 +130,7 @@ class RowBatch:
 
     def _repeat(self, rows: Tensor) -> None:
         """Rearrange what has been read so far: row i becomes a copy of row `rows[i]`."""
-        self.cache.batch_select_indices(rows)
+        select_rows(self.cache, rows)
         self.mask, self.position = self.mask[rows], self.position[rows]
 
     # A token of every row
