@@ -59,8 +59,7 @@ class Adapters:
 
     `model` is the PEFT model. `updates[seat]` counts the updates a seat has seen, `versions[seat]` those and the
     snapshots put back into it: two completions of one version are by the same weights. `base_name` is what saved
-    adapters call the base, where that is not its folder. Where `build` made the PEFT
-    model, the first seat's adapter is called `default` in there, and by its own name elsewhere.
+    adapters call the base, where that is not its folder. Inside PEFT an adapter has a name of its own.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class Adapters:
         if not seats:
             raise LiteSelfPlayError("a run needs at least one seat")
         for name in seats:
-            if name in (BASE, "default") or name.endswith(_TWIN) or not re.fullmatch(r"[\w-]+", name):
+            if name == BASE or not re.fullmatch(r"[\w-]+", name):
                 raise LiteSelfPlayError(f"a seat cannot be named {name!r}")
         self.seats: tuple[str, ...] = tuple(seats)
         self.updates: dict[str, int] = dict.fromkeys(seats, 0)
@@ -85,12 +84,15 @@ class Adapters:
         self._puts: dict[str, int] = {}
         self._together: list[Any] = []
         first, *others = self.seats
-        self._peft_names: dict[str, str] = {} if build is None else {first: "default"}
-        wrap: Any = build or functools.partial(get_peft_model, adapter_name=first)
+        # PEFT looks for an adapter's name anywhere in a parameter's: no part of a model is called like these.
+        self._peft_names = {seat: f"seat-{i}" for i, seat in enumerate(seats)}
+        if build is not None:
+            self._peft_names[first] = "default"
+        wrap: Any = build or functools.partial(get_peft_model, adapter_name=self._peft_names[first])
         self.model: PeftModel = wrap(base, _lora(seats[first]))
         targets = self._config(first).target_modules
         for name in others:
-            self.model.add_adapter(name, _lora(seats[name], targets))
+            self.model.add_adapter(self._peft_name(name), _lora(seats[name], targets))
         for name in self.seats:
             self._initialise(name, seats[name], seed)
         self.cast_to_float32()
@@ -210,7 +212,7 @@ class Adapters:
         if name in self.seats:
             return self._peft_name(name)
         kept = self._kept(name)
-        twin = f"{kept.seat}{_TWIN}"
+        twin = f"{self._peft_name(kept.seat)}{_TWIN}"
         if twin not in self.model.peft_config:
             self.model.add_adapter(twin, LoraConfig(**self._config(kept.seat).to_dict()))
             self.cast_to_float32()
@@ -367,7 +369,7 @@ class Adapters:
                 parameter.data = draw.to(parameter.device)
 
     def _peft_name(self, seat: str) -> str:
-        return self._peft_names.get(seat, seat)
+        return self._peft_names[seat]
 
     def _config(self, seat: str) -> Any:
         return self.model.peft_config[self._peft_name(seat)]

@@ -146,12 +146,13 @@ def estimate(
         per_token = shape.layers * shape.hidden * compute + kept
     if keeps_products(section, shape, compute, on_cpu=on_cpu):
         per_token += shape.layers * product_bytes(shape, compute)
+    states = 4 * together * shape.counts.state if shape.counts else 0
     parts = [
         Part("base", weight_bytes(section, shape, compute)),
         Part("adapters", 4 * numbers),
         Part("optimizer", 8 * numbers),
         Part("gradients", 4 * numbers, generating=False),
-        Part("keys and values", columns * token_bytes(shape, compute), updating=False),
+        Part("keys and values", columns * token_bytes(shape, compute) + states, updating=False),
         Part("logits, sampling", 16 * together * shape.vocabulary, updating=False),
         Part("activations", held * per_token, generating=False),
         Part("logits, update", (8 + compute) * logits, generating=False),
@@ -177,7 +178,7 @@ def weight_bytes(section: ModelSection, shape: Shape, compute: int) -> float:
 
 def token_bytes(shape: Shape, compute: int) -> int:
     """Keys and values of a token."""
-    return shape.layers * 2 * shape.keys * compute
+    return shape.token_numbers * compute
 
 
 def tokens_held(section: ModelSection, shape: Shape | None, compute: int, memory: int | None) -> int:
@@ -186,7 +187,7 @@ def tokens_held(section: ModelSection, shape: Shape | None, compute: int, memory
     if memory is None or shape is None:
         return TOKENS_ON_CPU
     free = memory - CONTEXT_BYTES - weight_bytes(section, shape, compute)
-    return max(1, int(KEYS_SHARE * free / token_bytes(shape, compute)))
+    return max(1, int(KEYS_SHARE * free / max(1, token_bytes(shape, compute))))
 
 
 def expands(section: ModelSection, shape: Shape | None, compute: int, memory: int | None) -> bool:
@@ -257,8 +258,8 @@ def activation_bytes(shape: Shape, compute: int) -> int:
 
 
 def product_bytes(shape: Shape, compute: int) -> int:
-    """Bytes that the results of one block's linear layers and of its attention have of a token."""
-    return compute * (sum(outer for _, outer in shape.linear_layers) + shape.queries)
+    """Bytes that the results of one block's linear layers and of its attention have of a token, on average."""
+    return compute * (sum(outer for _, outer in shape.linears) // shape.layers + shape.queries)
 
 
 def advise(config: RunConfig, shape: Shape, load: Load, card: Card) -> list[str]:

@@ -1,23 +1,37 @@
 """The shape of a base model: what its memory follows from, known without its weights.
 
-For the short names the figures stand here, as the models' own `config.json` give them, so that no network is needed;
-for a folder or another hub id transformers reads that file, and a .gguf file has a header.
+For short names of plain decoders the figures stand here, as the models' own `config.json` give them, so that no network
+is needed; of other bases transformers reads that file, and a .gguf file has a header.
 """
 
 import functools
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models import sources
 
 
 @dataclass(frozen=True)
+class Counts:
+    """Numbers of a model that was built without memory: (in, out) of the `linears` that adapters lie over, its other
+    weights, keys and values of a token, and the states of a row."""
+
+    linears: Sequence[tuple[int, int]]
+    others: int
+    token: int
+    state: int
+
+
+@dataclass(frozen=True)
 class Shape:
     """A decoder of gated MLPs and grouped attention. `heads` of queries and `key_heads` of keys, each `head_size`.
 
-    `tied`: the output head is the embedding. Biases and norms, far under a percent, are left out.
+    `tied`: the output head is the embedding. Biases and norms, far under a percent, are left out. `counts` are those of
+    a model of another kind.
     """
 
     hidden: int
@@ -28,6 +42,7 @@ class Shape:
     head_size: int
     vocabulary: int
     tied: bool = True
+    counts: Counts | None = None
 
     @property
     def queries(self) -> int:
@@ -40,28 +55,35 @@ class Shape:
         return self.key_heads * self.head_size
 
     @property
-    def linear_layers(self) -> list[tuple[int, int]]:
-        """(in, out) of the linear layers of one block: queries, keys, values, output, gate, up, down."""
+    def linears(self) -> Sequence[tuple[int, int]]:
+        """(in, out) of the linear layers of all blocks: those that are quantised, and that adapters lie over."""
+        if self.counts is not None:
+            return self.counts.linears
         h, i = self.hidden, self.intermediate
-        return [(h, self.queries), (h, self.keys), (h, self.keys), (self.queries, h), (h, i), (h, i), (i, h)]
+        block = [(h, self.queries), (h, self.keys), (h, self.keys), (self.queries, h), (h, i), (h, i), (i, h)]
+        return self.layers * block
 
     @property
     def linear_parameters(self) -> int:
-        """Weights of all blocks' linear layers: those that are quantised, and that adapters lie over."""
-        return self.layers * sum(inner * outer for inner, outer in self.linear_layers)
+        return sum(inner * outer for inner, outer in self.linears)
 
     @property
     def embedding_parameters(self) -> int:
         """Weights of the embedding, and of the head where it is its own."""
-        return self.vocabulary * self.hidden * (1 if self.tied else 2)
+        return self.counts.others if self.counts else self.vocabulary * self.hidden * (1 if self.tied else 2)
 
     @property
     def parameters(self) -> int:
         return self.linear_parameters + self.embedding_parameters
 
+    @property
+    def token_numbers(self) -> int:
+        """Keys and values of a token."""
+        return self.counts.token if self.counts else self.layers * 2 * self.keys
+
     def adapter_parameters(self, rank: int) -> int:
         """Weights of one LoRA adapter of a rank over all linear layers of the blocks."""
-        return self.layers * rank * sum(inner + outer for inner, outer in self.linear_layers)
+        return rank * sum(inner + outer for inner, outer in self.linears)
 
 
 _QWEN = 151_936
@@ -75,6 +97,7 @@ _KNOWN: dict[str, Shape] = {
     "Qwen3-0.6B": Shape(1024, 28, 3072, 16, 8, 128, _QWEN),
     "Qwen3-1.7B": Shape(2048, 28, 6144, 16, 8, 128, _QWEN),
     "Qwen3-4B": Shape(2560, 36, 9728, 32, 8, 128, _QWEN),
+    "Qwen3-4B-Instruct-2507": Shape(2560, 36, 9728, 32, 8, 128, _QWEN),
     "Qwen3-8B": Shape(4096, 36, 12288, 32, 8, 128, _QWEN, tied=False),
     "Qwen2.5-0.5B": Shape(896, 24, 4864, 14, 2, 64, _QWEN),
     "Qwen2.5-1.5B": Shape(1536, 28, 8960, 12, 2, 128, _QWEN),
@@ -89,6 +112,8 @@ _KNOWN: dict[str, Shape] = {
     "gemma-2-2b-it": Shape(2304, 26, 9216, 8, 4, 256, 256_000),
     "gemma-3-1b-it": Shape(1152, 26, 6912, 4, 1, 256, 262_144),
 }
+_PLAIN = ("gemma2", "gemma3_text", "llama", "qwen2", "qwen3")
+"""Architectures that a `Shape` describes without counts."""
 _BY_KEY = {name.lower(): shape for name, shape in _KNOWN.items()}
 
 
@@ -124,20 +149,51 @@ def shape_in(path: Path, name: str) -> Shape:
             return _in_file(path, os.stat(path).st_mtime_ns)
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         text = config.get_text_config()
-        hidden, heads = text.hidden_size, text.num_attention_heads
+        hidden, heads, width = text.hidden_size, text.num_attention_heads, text.intermediate_size
         return Shape(
             hidden=hidden,
             layers=text.num_hidden_layers,
-            intermediate=text.intermediate_size,
+            intermediate=max(width) if isinstance(width, list) else width,
             heads=heads,
             key_heads=getattr(text, "num_key_value_heads", None) or heads,
-            head_size=getattr(text, "head_dim", None) or hidden // heads,
+            head_size=_head_size(text) or hidden // heads,
             vocabulary=text.vocab_size,
             tied=bool(config.tie_word_embeddings),
+            counts=None if text.model_type in _PLAIN else _counted(text, tied=config.tie_word_embeddings),
         )
     except Exception as error:  # of transformers and of what it checks its classes with
         why = " ".join(str(error).split())[:200]
         raise ModelNotFoundError(f"the configuration of {name} does not give the shape of a model: {why}") from None
+
+
+def _head_size(text: Any) -> int | None:
+    try:
+        return getattr(text, "head_dim", None)
+    except (AttributeError, RuntimeError):  # layers have several
+        return None
+
+
+def _counted(text: Any, *, tied: bool) -> Counts | None:
+    """Counts of a model that is built without memory and reads one token; None of one that cannot be built so."""
+    import torch
+    from torch import nn
+    from transformers import AutoModelForCausalLM
+
+    from lite_selfplay.models.generation.kv_cache import row_cache, tensors_of
+
+    text.tie_word_embeddings = tied
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(text).eval()
+            cache = row_cache(model)
+            model(input_ids=torch.zeros(1, 1, dtype=torch.long), past_key_values=cache, use_cache=True)
+    except Exception:  # of any model's code
+        return None
+    head = model.get_output_embeddings()
+    linears = [(m.in_features, m.out_features) for m in model.modules() if isinstance(m, nn.Linear) and m is not head]
+    others = sum(p.numel() for p in model.parameters()) - sum(inner * outer for inner, outer in linears)
+    keys, states = (sum(tensor.numel() for tensor in tensors) for tensors in tensors_of(cache))
+    return Counts(linears, others, keys, states)
 
 
 @functools.cache

@@ -73,11 +73,25 @@ def test_nothing_that_speaks_becomes_trainable_and_what_was_active_is_active_aga
         with adapters.speaking(name):
             assert trainable(adapters) == set() or name == BASE
             assert not adapters.model(input_ids=IDS).logits.requires_grad
-        assert trainable(adapters) == {"A"}
+        assert trainable(adapters) == {"seat-0"}
     adapters.activate("B")
     with pytest.raises(RuntimeError, match="mid-sentence"), adapters.speaking("A"):
         raise RuntimeError("mid-sentence")
-    assert trainable(adapters) == {"B"}
+    assert trainable(adapters) == {"seat-1"}
+
+
+@pytest.mark.parametrize("name", ["model", "layers", "mlp", "q_proj", "lora_A", "weight", "0", "default", "seat-1"])
+def test_a_seat_may_be_called_like_a_part_of_the_model(make, tmp_path, name):
+    adapters = make(**{name: STRONG, "other": STRONG})
+    assert adapters.parameters(name).keys().isdisjoint(adapters.parameters("other"))
+    before = heard(adapters, "other")
+    move(adapters, name)
+    assert torch.equal(heard(adapters, "other"), before)
+    adapters.save(name, tmp_path)
+    fresh = make(**{name: SeatConfig(rank=STRONG.rank, alpha=STRONG.alpha)})
+    fresh.load(name, tmp_path)
+    assert torch.equal(heard(fresh, name), heard(adapters, name))
+    assert len(adapters.state(name)) == 2 * len(adapters._layers())
 
 
 def test_a_gradient_reaches_only_the_active_seat(adapters):
@@ -123,7 +137,7 @@ def test_unknown_names_and_unfit_weights_are_refused(adapters, make):
         adapters.snapshot("A", "B")
     with pytest.raises(LiteSelfPlayError, match="do not fit seat 'A'"):
         adapters.load_state("A", make(A=SeatConfig(rank=2)).state("A"))
-    for name in ("base", "default", "a.b", "A-frozen", ""):
+    for name in ("base", "a.b", ""):
         with pytest.raises(LiteSelfPlayError, match="cannot be named"):
             make(**{name: STRONG})
 
@@ -145,12 +159,12 @@ def test_dense_weights_go_after_an_error_and_their_memory_is_that_of_all_linear_
 
 def test_a_first_adapter_called_default_is_a_seat_like_any_other(make, tmp_path, adapters):
     other = make(build=get_peft_model, A=STRONG, B=STRONG)
-    assert set(other.model.peft_config) == {"default", "B"}
+    assert set(other.model.peft_config) == {"default", "seat-1"}
     assert list(other.parameters("A")) == list(adapters.parameters("A"))
     assert other.ranks() == adapters.ranks()
     for seat in ("A", "B", BASE):
         assert torch.equal(heard(other, seat), heard(adapters, seat))
-    for seat, name in (("A", "default"), ("B", "B")):
+    for seat, name in (("A", "default"), ("B", "seat-1")):
         other.activate(seat)
         assert trainable(other) == {name}
         other.save(seat, tmp_path / seat)

@@ -92,7 +92,10 @@ def test_a_part_by_hand():
 
 
 def test_every_model_with_a_short_name_has_its_shape():
+    read = ("Qwen3.5", "gemma-4", "gemma-3-4b", "SmolLM3", "Ministral", "LFM2", "granite", "Olmo", "Phi")
     for info in known_models()[1:]:
+        if info.name.startswith(read):  # from their own config.json
+            continue
         size, unit = re.match(r"([\d.]+)([MB])", info.size).groups()
         # Names round, and count or leave out embeddings as it suits them.
         assert 0.85 < shape_of(info.name).parameters / (float(size) * {"M": 1e6, "B": 1e9}[unit]) < 1.27, info.name

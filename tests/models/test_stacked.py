@@ -50,7 +50,7 @@ def test_every_seat_says_the_same_however_often_they_take_turns_and_leaves_no_tr
             assert places() == before  # a seat that takes over moves no tensor
         assert near(heard(adapters, name), plain[name], 1e-6)
         assert [layer.forward for layer in adapters._layers()] == forwards
-        assert trainable(adapters) == {"A"}
+        assert trainable(adapters) == {"seat-0"}
     after = adapters.model.state_dict()
     assert all(torch.equal(after[key], tensor) for key, tensor in weights.items())
 

@@ -24,7 +24,7 @@ from lite_selfplay.models.backends import tuning
 from lite_selfplay.models.backends.availability import cpu_has_bf16, device_of, quantised_problem
 from lite_selfplay.models.backends.backend import is_out_of_memory
 from lite_selfplay.models.generation.generate import generate
-from lite_selfplay.models.generation.layout import Layout
+from lite_selfplay.models.generation.layout import FINEST, Layout
 from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, Loop
 from lite_selfplay.models.linear import keeping_products
 from lite_selfplay.models.logprobs.batch import Batch, Row, Way
@@ -42,8 +42,10 @@ from lite_selfplay.models.memory import (
     tokens_held,
 )
 from lite_selfplay.models.shapes import Shape, shape_in
+from lite_selfplay.models.sources import ARCHITECTURES
 from lite_selfplay.models.sources.folders import read_json, reading, refuse_misfits
 from lite_selfplay.models.transfers import read
+from lite_selfplay.models.trial import Trial
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -109,6 +111,7 @@ class TransformersBackend:
         self._folded = section.precision == "4bit" and not on_cpu
         # What seats speak through on a card.
         self._stacks: Stacks | None = None
+        self._trial: Trial | None = None
         # What the process is given back when the backend is closed.
         self._undoing = contextlib.ExitStack()
         self._load(path, section, seats, seed=seed)
@@ -121,6 +124,9 @@ class TransformersBackend:
         if gives_back:
             between_layers(self.adapters.model.get_base_model(), give_back, _LAYERS_OF_GAPS)
         self.adapters.model.eval()
+        if self._trial is not None:
+            self._trial.hold(self, next(iter(seats)), self._generate_crowded)
+            self._trial = None
 
     def _load(self, path: Path, section: ModelSection, seats: Mapping[str, SeatConfig], *, seed: int) -> None:
         """Bring the base and its seats into memory."""
@@ -130,6 +136,8 @@ class TransformersBackend:
         base: Any = load_base(
             path, section.precision, self.compute_dtype, self.device, trust_remote_code=section.trust_remote_code
         )
+        if base.config.model_type not in ARCHITECTURES:
+            self._trial = Trial(path, base)
         attention.install(base)
         if self.device.type == "cuda":
             fused.fuse_rotary(base, self._undoing.callback)
@@ -141,7 +149,8 @@ class TransformersBackend:
         if self._checkpointing:
             kept = {"context_fn": keeping_products} if self._keeps_products else {}
             base.gradient_checkpointing_enable({"use_reentrant": False, **kept})
-        self.adapters = Adapters(base, seats, seed=seed)
+        with self._trial.refusing("laying adapters over it") if self._trial else contextlib.nullcontext():
+            self.adapters = Adapters(base, seats, seed=seed)
         self._dense = functools.partial(dense_weight, dtype=self.compute_dtype)
         if self.device.type == "cpu":
             self._undoing.callback(threads.choose(base, section.threads))
@@ -192,6 +201,17 @@ class TransformersBackend:
         tidy = tuning.sampling(max(dense)) if self._tidies else contextlib.nullcontext()
         with tidy, self._at_rest(), self._speaking(request.seat, expand):
             return generate(self.adapters.model, request, decoding)
+
+    def _generate_crowded(self, request: GenerationRequest) -> list[list[Generation]]:
+        """As `generate`, with room for six rows at once."""
+        whole = self._decoding
+        columns = request.longest if whole.loop == "plain" else 4 * FINEST
+        self._decoding = dataclasses.replace(whole, cache_tokens=6 * columns)
+        try:
+            return self._generate(request)
+        finally:
+            self._let_go()
+            self._decoding = whole
 
     def _expands(self, request: GenerationRequest) -> bool:
         """Whether 4-bit weights are expanded while a seat speaks, but for a lean base where many rows share the work of
@@ -437,6 +457,9 @@ def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
             f"{path} is a mixture of experts ({experts} {getattr(text, experts)}), whose experts this library lays no "
             "adapter over: take a dense model"
         )
+    for key, value in vars(text).items():
+        if "drop" in key and isinstance(value, float):
+            setattr(text, key, 0.0)  # the base is frozen, and an update reads what was sampled
     written = read_json(path / "config.json")
     written |= nested if isinstance(nested := written.get("text_config"), dict) else {}
     known = {
@@ -469,10 +492,10 @@ def _pretrained(path: Path, text: Any, **options: Any) -> Any:
     wrapper only the text part is read."""
     wrapped = text.model_type != read_json(path / "config.json").get("model_type", text.model_type)
     if wrapped:
-        options |= {"config": text, "key_mapping": _TEXT_PART}
+        options["key_mapping"] = _TEXT_PART
     with reading(path):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            path, local_files_only=True, output_loading_info=True, **options
+            path, config=text, local_files_only=True, output_loading_info=True, **options
         )
     model, report = loaded
     if wrapped:

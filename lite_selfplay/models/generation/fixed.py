@@ -111,7 +111,7 @@ class _Batch:
         longest = max(len(row.prompt) for row in batch.rows)
         # Columns that hold a token of the row come first, in their order: the others are padding.
         columns = torch.sort(batch.mask == 0, dim=1, stable=True).indices[:, :longest]
-        self.arena.put(batch.cache, batch.sources, columns[batch.sources], [self.places[i] for i in to])
+        self.arena.put(batch.cache, batch.sources, columns[batch.sources], [self.places[i] for i in to], to)
         for i, row, token in zip(to, batch.rows, tokens, strict=True):
             self.rows[i] = None if row.over else row
             self.said[i], self.token[i], self.prompt[i] = 1, token, len(row.prompt)
@@ -217,6 +217,8 @@ class _Batch:
         order = list(range(rows))
         for hole, mover in zip(holes, movers, strict=True):
             order[hole] = mover
+        if movers:
+            self.arena.move(movers, holes)
         if movers and not self.decoding.flash:
             columns = int((self.prompt + self.said - 1)[movers].max())
             self.arena.copy([self.homes[i] for i in movers], [self.homes[i] for i in holes], columns)

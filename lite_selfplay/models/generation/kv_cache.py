@@ -114,6 +114,15 @@ def select_rows(cache: Cache, rows: Tensor) -> None:
         layer.reorder_cache(rows)
 
 
+def tensors_of(cache: Cache) -> tuple[list[Tensor], list[Tensor]]:
+    """What a cache holds: keys and values, and states."""
+    layers: list[Any] = cache.layers
+    held = [x for layer in layers for x in (getattr(layer, "keys", None), getattr(layer, "values", None))]
+    kinds = [getattr(layer, kind, {}) for layer in layers for kind in ("conv_states", "recurrent_states")]
+    states = [x for kind in kinds for x in kind.values()]
+    return [x for x in held if x is not None], [x for x in states if x is not None]
+
+
 def keep_rows(cache: Cache, holes: Sequence[int], movers: Sequence[int], order: Tensor) -> None:
     """Rows leave: see `RowLayer.keep`; `order` (rows,) is the same as a selection, for other layers."""
     to, taken = (torch.tensor(indices, dtype=torch.long, device=order.device) for indices in (holes, movers))

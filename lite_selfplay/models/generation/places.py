@@ -3,7 +3,7 @@
 Token t of a row is in column t of its place, so a row that ends makes room for another one, and what is in use of a
 place is known by its row's length alone. All places lie in one arena, which is kept from call to call. Where attention
 is told where each row's keys begin, places may be of several lengths: many that hold most completions, and few that
-hold the longest. Shapes: `R` rows, `C` columns of a place, `N` of all places, `K` key heads, `D` head size, `r` rows
+hold the longest. A layer that carries a state has one for each row, and no columns. Shapes: `R` rows, `C` columns of a place, `N` of all places, `K` key heads, `D` head size, `r` rows
 that come in with `T` columns.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicLayer
 
 from lite_selfplay.models.attention import Places
-from lite_selfplay.models.generation.kv_cache import RowLayer, row_cache
+from lite_selfplay.models.generation.kv_cache import RowLayer, StateLayer, row_cache
 from lite_selfplay.models.generation.layout import Layout, Place
 from lite_selfplay.models.generation.replay import Graphs
 from lite_selfplay.models.transfers import placed
@@ -62,6 +62,32 @@ class PlaceLayer(DynamicLayer):
             store.index_put_((to,), store[of])
 
 
+class PlaceState(StateLayer):
+    """One layer's states, in which row i always has index i; each token overwrites them."""
+
+    def __init__(self, like: StateLayer, rows: int):
+        super().__init__(like.number_of_states)
+        vars(self).update(vars(like))
+        self.conv_states, self.recurrent_states = dict(like.conv_states), dict(like.recurrent_states)
+        for kind, key in self.states:
+            kind[key] = kind[key].new_zeros(rows, *kind[key].shape[1:])
+        self.stores = [kind[key] for kind, key in self.states]
+
+    def aim(self, at: Tensor, rows: int, columns: int, width: int | None) -> None:
+        """The next token is one of the first `rows` rows."""
+        for (kind, key), store in zip(self.states, self.stores, strict=True):
+            kind[key] = store[:rows]
+
+    def put(self, other: StateLayer, sources: Tensor, rows: Tensor) -> None:
+        """The other's row `sources[i]` comes in as row `rows[i]`."""
+        for (kind, key), store in zip(other.states, self.stores, strict=True):
+            store[rows] = kind[key][sources]
+
+    def move(self, of: Tensor, to: Tensor) -> None:
+        for store in self.stores:
+            store[to] = store[of]
+
+
 class Arena:
     """The memory in which rows have their places, what a token of each is computed from and gives, and the graphs that
     were recorded over it. `adapters`, prompts and calls come and go; graphs hold its tensors by their addresses.
@@ -73,8 +99,11 @@ class Arena:
         self.rows, self.columns = rows, columns
         self.cache = row_cache(model)
         layers: list[Any] = like.layers
-        self.layers = [PlaceLayer(layer, columns) for layer in layers]
-        self.cache.layers = list(self.layers)
+        self.cache.layers = [
+            PlaceState(layer, rows) if isinstance(layer, StateLayer) else PlaceLayer(layer, columns) for layer in layers
+        ]
+        self.layers = [layer for layer in self.cache.layers if isinstance(layer, PlaceLayer)]
+        self.states = [layer for layer in self.cache.layers if isinstance(layer, PlaceState)]
         self.heads, device = self.layers[0].heads, logits.device
         self.token, self.position = (torch.zeros(rows, dtype=torch.long, device=device) for _ in range(2))
         self.logits = logits.new_zeros(rows, logits.shape[1])
@@ -102,7 +131,7 @@ class Arena:
         told where each row's keys are, elsewhere all have `longest` columns, of which so many are looked at."""
         position = self.position[:rows]
         at = self.starts[: rows * self.heads].view(rows, self.heads) + position[:, None]
-        for layer in self.layers:
+        for layer in (*self.layers, *self.states):
             layer.aim(at, rows, longest, width)
         more: dict[str, Any] = {}
         if width is None:
@@ -125,11 +154,23 @@ class Arena:
         self.logits[:rows].copy_(out.logits[:, -1])
         position += 1
 
-    def put(self, cache: Cache, sources: Tensor, columns: Tensor, places: Sequence[Place]) -> None:
-        """Rows come into places: see `PlaceLayer.put`."""
-        to, others = self._columns(places, columns.shape[1]), list[Any](cache.layers)
-        for layer, other in zip(self.layers, others, strict=True):
-            layer.put(other, sources, columns, to)
+    def put(
+        self, cache: Cache, sources: Tensor, columns: Tensor, places: Sequence[Place], rows: Sequence[int]
+    ) -> None:
+        """Rows come into places: see `PlaceLayer.put` and `PlaceState.put`."""
+        to, index = self._columns(places, columns.shape[1]), placed(rows, self.position.device)
+        layers: list[Any] = self.cache.layers
+        for layer, other in zip(layers, list[Any](cache.layers), strict=True):
+            if isinstance(layer, PlaceState):
+                layer.put(other, sources, index)
+            else:
+                layer.put(other, sources, columns, to)
+
+    def move(self, of: Sequence[int], to: Sequence[int]) -> None:
+        """The states of some rows go to others."""
+        source, target = (placed(rows, self.position.device) for rows in (of, to))
+        for layer in self.states:
+            layer.move(source, target)
 
     def copy(self, of: Sequence[Place], to: Sequence[Place], columns: int) -> None:
         """The first `columns` of some places go into others."""

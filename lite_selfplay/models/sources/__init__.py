@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lite_selfplay.training.progress import Progress
 
 __all__ = [
+    "ARCHITECTURES",
     "ModelInfo",
     "ResolvedModel",
     "base_of",
@@ -70,6 +71,11 @@ def base_of(section: "ModelSection", progress: "Progress") -> ResolvedModel:
             "change and send away whatever you can. Go on only if you have read it"
         )
     found = resolve(section.name, with_code=section.trust_remote_code, say=progress.say)
+    if (kind := folders.architecture(found.path)) not in ARCHITECTURES:
+        progress.say(
+            f"{section.name} is a {kind} model, an architecture that no test of this library covers: before it is used, "
+            "its samples, log-probabilities and gradients are compared with those of transformers' forward pass"
+        )
     if (saved := saved_precision(found.path) or saved_precision(section.name)) is not None:
         tell = progress.warn if section.precision == "4bit" else progress.say
         tell(
@@ -180,12 +186,15 @@ class ModelInfo:
 _APACHE = "Apache-2.0"
 _LLAMA = "Llama 3.2 Community License"
 _GEMMA = "Gemma Terms of Use"
+_LFM = "LFM Open License v1.0"
 
 # owner -> name -> (parameters, licence). The short name is the part after the owner. The hub's SmolLM2-135M has none,
 # because `smollm2-135m` in any spelling means the copy on PyPI.
 _HUB: dict[str, dict[str, tuple[str, str]]] = {
     "Qwen": {
+        **{f"Qwen3.5-{size}{kind}": (size, _APACHE) for size in ("0.8B", "2B", "4B", "9B") for kind in ("", "-Base")},
         **{f"Qwen3-{size}{kind}": (size, _APACHE) for size in ("0.6B", "1.7B", "4B", "8B") for kind in ("", "-Base")},
+        "Qwen3-4B-Instruct-2507": ("4B", _APACHE),
         **{
             f"Qwen2.5-{size}{kind}": (size, "Qwen Research License" if size == "3B" else _APACHE)
             for size in ("0.5B", "1.5B", "3B", "7B")
@@ -198,12 +207,32 @@ _HUB: dict[str, dict[str, tuple[str, str]]] = {
     },
     "nvidia": {"OpenMath-Nemotron-1.5B": ("1.5B", "CC-BY-4.0")},
     "meta-llama": {f"Llama-3.2-{size}{kind}": (size, _LLAMA) for size in ("1B", "3B") for kind in ("", "-Instruct")},
-    "google": {"gemma-3-1b-it": ("1B", _GEMMA), "gemma-2-2b-it": ("2.6B", _GEMMA)},
+    "google": {
+        "gemma-4-E2B-it": ("5B", _APACHE),
+        "gemma-4-E4B-it": ("8B", _APACHE),
+        "gemma-3-1b-it": ("1B", _GEMMA),
+        "gemma-3-4b-it": ("4B", _GEMMA),
+        "gemma-2-2b-it": ("2.6B", _GEMMA),
+    },
+    "mistralai": {"Ministral-3-3B-Base-2512": ("3.8B", _APACHE)},
+    "LiquidAI": {"LFM2-350M": ("350M", _LFM), "LFM2.5-350M": ("350M", _LFM), "LFM2.5-1.2B-Instruct": ("1.2B", _LFM)},
+    "ibm-granite": {
+        f"granite-4.0-{kind}{size}": (size.upper(), _APACHE) for size in ("350m", "1b") for kind in ("", "h-")
+    },
+    "allenai": {"Olmo-3-7B-Instruct": ("7B", _APACHE)},
+    "microsoft": {"Phi-4-mini-instruct": ("3.8B", "MIT")},
     "HuggingFaceTB": {
+        "SmolLM3-3B": ("3B", _APACHE),
         "SmolLM2-135M-Instruct": ("135M", _APACHE),
         **{f"SmolLM2-{size}{kind}": (size, _APACHE) for size in ("360M", "1.7B") for kind in ("", "-Instruct")},
     },
 }
+
+ARCHITECTURES = frozenset(
+    "gemma2 gemma3_text gemma4_text granite granitemoehybrid lfm2 llama ministral3 olmo3 phi3 qwen2 qwen3 qwen3_5_text "
+    "smollm3".split()
+)
+"""What transformers calls the language models of these bases: each is held to its eager attention by a test."""
 
 _BUILTIN = (
     ModelInfo(

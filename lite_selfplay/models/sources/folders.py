@@ -29,6 +29,13 @@ def has_config(folder: Path) -> bool:
     return os.path.isfile(folder / "config.json")
 
 
+def architecture(folder: Path) -> str:
+    """What transformers calls the language model in a folder: of a wrapper, its text part."""
+    config = read_json(folder / "config.json")
+    text = config.get("text_config")
+    return str((text if isinstance(text, dict) else config).get("model_type") or config.get("model_type"))
+
+
 def weight_files(folder: Path) -> list[Path]:
     """The files that hold weights, by name: safetensors, or the older `.bin` files if there are no others."""
     patterns = ("*.safetensors", "pytorch_model*.bin")

@@ -46,12 +46,12 @@ def test_rows_that_leave_are_replaced_by_the_last_ones_and_selected_rows_are_cop
     ours, theirs = both(6, 5)
     place = ours.keys.data_ptr()
     ours.keep(torch.tensor([1, 2]), torch.tensor([4, 5]), 4)  # rows 1, 2 leave; 4 and 5 move up
-    theirs.batch_select_indices(torch.tensor([0, 4, 5, 3]))
+    theirs.reorder_cache(torch.tensor([0, 4, 5, 3]))
     assert same(ours, theirs)
     assert ours.keys.data_ptr() == place
     for layer in (ours, theirs):
         layer.update(*states(4, 1, 9))
-        layer.batch_select_indices(torch.tensor([1, 1, 0, 1, 3]))
+        layer.reorder_cache(torch.tensor([1, 1, 0, 1, 3]))
         layer.update(*states(5, 2, 7))
     assert same(ours, theirs)
 

@@ -1,0 +1,125 @@
+"""An architecture that this library's tests do not know, tried before anything is trained with it.
+
+What is sampled and what an update learns from must be what transformers' plain forward pass gives: of each row alone,
+without padding, without a cache, before any layer is replaced. A model whose attention sees later tokens, whose state
+leaks from one row to another or that does not take the positions it is given would train without an error otherwise.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lite_selfplay.data import BASE, Sampling
+from lite_selfplay.errors import LiteSelfPlayError, ModelNotFoundError
+from lite_selfplay.models.backends.backend import is_out_of_memory
+from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
+from lite_selfplay.models.logprobs.batch import Batch, Row
+
+_PROMPTS, _EACH, _TOKENS = (9, 4, 6), 3, 8
+# How far numbers may be from the right ones, as a share of the right ones' own spread. Rounding makes 0.02 in bfloat16
+# and 0.06 in 4 bits of SmolLM2; a row that sees another makes 0.3 and more.
+_TOLERANCE = {torch.float32: 1e-3}
+_TOLERANCE_IN_HALF = 0.15
+# A sum over all tokens, in which what is rounded weighs more: 0.13 of SmolLM2 in bfloat16.
+_TOLERANCE_OF_GRADIENTS = 3.0
+
+
+class Trial:
+    """Three prompts of a model and what transformers alone makes of them; made before any layer is replaced."""
+
+    def __init__(self, path: Path, base: Any):
+        self._kind, self._path = base.config.get_text_config().model_type, path
+        size = base.get_input_embeddings().weight.shape[0]
+        # The first ids are left out: they are seldom words.
+        drawn = torch.randint(size // 100, size, (sum(_PROMPTS),), generator=torch.Generator().manual_seed(0))
+        self._prompts: list[list[int]] = [part.tolist() for part in drawn.split(_PROMPTS)]
+        self._tolerance = _TOLERANCE.get(base.dtype, _TOLERANCE_IN_HALF)
+        with self.refusing("transformers' own forward pass"), torch.no_grad():
+            self._logits = [_logits(base, ids) for ids in self._prompts]
+            halves = [_logits(base, ids[: len(ids) // 2]) for ids in self._prompts]
+            first = [whole[: len(half)] for whole, half in zip(self._logits, halves, strict=True)]
+            self._hold("a token's logits do not depend on later tokens", halves, first)
+
+    @contextlib.contextmanager
+    def refusing(self, what: str) -> Iterator[None]:
+        """Whatever a model raises in here, memory aside, refuses it."""
+        try:
+            yield
+        except (LiteSelfPlayError, MemoryError):
+            raise
+        except Exception as error:  # of any model's code
+            if is_out_of_memory(error):
+                raise
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise self._refusal(f"{what} ended in {why}") from error
+
+    def hold(self, backend: Any, seat: str, generate: Callable[[GenerationRequest], list[list[Generation]]]) -> None:
+        """Raises ModelNotFoundError where a backend's forward pass, its samples or what an update reads differ.
+        `generate` samples few rows at once, so that the others join them."""
+        adapters = backend.adapters
+        with self.refusing("its forward pass"), adapters.speaking(BASE), torch.no_grad(), backend.autocast():
+            found = [_logits(adapters.model, ids) for ids in self._prompts]
+        self._hold("the forward pass is transformers' own", found, self._logits)
+        with self.refusing("sampling"):
+            rows, logprobs = self._sampled(seat, generate)
+            with adapters.speaking(seat), torch.no_grad(), backend.autocast():
+                right = [_logprobs(adapters.model, row) for row in rows]
+        self._hold("sampled tokens have the log-probabilities of the forward pass", logprobs, right)
+        with self.refusing("an update"), backend.updating(), backend.autocast():
+            adapters.activate(seat)
+            found, _ = backend.token_logprobs(Batch.of(rows, backend.way()))
+            ours = self._gradient(adapters, seat, found)
+            right = torch.cat([_logprobs(adapters.model, row) for row in rows])
+            theirs = self._gradient(adapters, seat, right)
+        self._hold("an update reads the log-probabilities of the forward pass", [found.detach()], [right.detach()])
+        self._hold("an update has the gradient of the forward pass", ours, theirs, _TOLERANCE_OF_GRADIENTS)
+
+    def _sampled(
+        self, seat: str, generate: Callable[[GenerationRequest], list[list[Generation]]]
+    ) -> tuple[list[Row], list[Tensor]]:
+        """Rows (prompt, completion) that end one after another, and the log-probabilities of their tokens."""
+        seeds = [[_EACH * i + k for k in range(_EACH)] for i in range(len(self._prompts))]
+
+        def hear(prompt: int, k: int, number: int, token: int) -> bool:
+            return number < 2 + (3 * prompt + 2 * k) % (_TOKENS - 1)
+
+        made = generate(GenerationRequest(seat, self._prompts, _EACH, Sampling(max_tokens=_TOKENS), seeds, hear))
+        pairs = [(ids, one) for ids, several in zip(self._prompts, made, strict=True) for one in several]
+        return [(ids, one.token_ids) for ids, one in pairs], [torch.tensor(one.logprobs) for _, one in pairs]
+
+    def _gradient(self, adapters: Any, seat: str, logprobs: Tensor) -> list[Tensor]:
+        logprobs.sum().backward()
+        parameters = adapters.parameters(seat).values()
+        found = [p.grad.float() for p in parameters if p.grad is not None]
+        for parameter in parameters:
+            parameter.grad = None
+        return found
+
+    def _hold(self, what: str, found: Sequence[Tensor], right: Sequence[Tensor], share: float = 1.0) -> None:
+        ours, theirs = (torch.cat([x.flatten().float().cpu() for x in each]) for each in (found, right))
+        far = float((ours - theirs).norm() / (theirs - theirs.mean()).norm()) if len(ours) == len(theirs) else torch.inf
+        if not far < share * self._tolerance:
+            raise self._refusal(f"it does not hold that {what} (they differ by {far:.1g} of their spread)")
+
+    def _refusal(self, why: str) -> ModelNotFoundError:
+        return ModelNotFoundError(
+            f"{self._path} is a {self._kind} model, an architecture that was tried just now and cannot be trained here: "
+            f"{why}. Take a base that `lite-selfplay list models` names"
+        )
+
+
+def _logits(model: nn.Module, ids: Sequence[int]) -> Tensor:
+    """Logits (T, V) of one row, by a plain forward pass."""
+    device = next(model.parameters()).device
+    return model(input_ids=torch.tensor([ids], device=device), use_cache=False).logits[0].float()
+
+
+def _logprobs(model: nn.Module, row: Row) -> Tensor:
+    """Log-probabilities of the tokens of a completion after its prompt."""
+    prompt, rest = row
+    logits = _logits(model, [*prompt, *rest])[len(prompt) - 1 : -1]
+    return logits.log_softmax(-1).gather(1, torch.tensor(rest, device=logits.device)[:, None])[:, 0]
