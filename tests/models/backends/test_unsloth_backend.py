@@ -99,7 +99,7 @@ def test_seats_have_no_dropout_no_bias_and_ranks_of_their_own(fake, make):
     backend = make()
     assert (fake.wrapped["lora_dropout"], fake.wrapped["bias"], fake.wrapped["r"]) == (0.0, "none", 4)
     assert backend.adapters.ranks() == {"A": 4, "B": 6}
-    assert set(backend.adapters.model.peft_config) == {"default", "B"}
+    assert set(backend.adapters.model.peft_config) == {"default", "seat-1"}
     assert fake.wrapped["use_gradient_checkpointing"] == ("unsloth" if backend.device.type == "cuda" else False)
 
 

@@ -1,0 +1,122 @@
+"""An architecture outside the catalogue: right, or refused before anything is trained."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers.models.llama import modeling_llama
+
+from lite_selfplay.errors import ModelNotFoundError
+from lite_selfplay.models.backends import transformers
+from lite_selfplay.models.sources import tiny
+from tests.models.test_architectures import backend_over, folder
+
+NOT_IN_THE_CATALOGUE = {
+    "bloom": "",
+    "persimmon": "",
+    "gpt2": "(laying adapters over it|its forward pass) ended in",
+    "modernbert-decoder": "an update reads the log-probabilities of the forward pass",
+    "recurrent_gemma": "sampling ended in ValueError",
+}
+
+
+@pytest.mark.parametrize("kind", NOT_IN_THE_CATALOGUE)
+def test_an_architecture_that_nobody_looked_at_is_right_or_refused(tmp_path: Path, kind: str):
+    folder(tmp_path, kind)
+    if why := NOT_IN_THE_CATALOGUE[kind]:
+        with pytest.raises(ModelNotFoundError, match=f"is a {kind} model, .* cannot be trained here: .*{why}") as refused:
+            backend_over(tmp_path)
+        assert refused.value.exit_code == 2
+    else:
+        backend_over(tmp_path)
+
+
+def sees_the_future(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(modeling_llama, "create_causal_mask", lambda **_: None)
+    made = modeling_llama.LlamaAttention.__init__
+
+    def init(self: Any, *args: Any, **options: Any) -> None:
+        made(self, *args, **options)
+        self.is_causal = False
+
+    patch.setattr(modeling_llama.LlamaAttention, "__init__", init)
+
+
+def changed(patch: pytest.MonkeyPatch, change: Any) -> None:
+    """What comes out of each layer, where several rows are read at once."""
+    forward = modeling_llama.LlamaDecoderLayer.forward
+
+    def other(self: Any, *args: Any, **options: Any) -> torch.Tensor:
+        out = forward(self, *args, **options)
+        return out if out.shape[0] == 1 else change(out)
+
+    patch.setattr(modeling_llama.LlamaDecoderLayer, "forward", other)
+
+
+def leaks_between_rows(patch: pytest.MonkeyPatch) -> None:
+    changed(patch, lambda out: 0.8 * out + 0.2 * out.mean(0, keepdim=True))
+
+
+def takes_no_positions(patch: pytest.MonkeyPatch) -> None:
+    forward = modeling_llama.LlamaRotaryEmbedding.forward
+
+    def counted(self: Any, x: torch.Tensor, position_ids: torch.Tensor) -> Any:
+        return forward(self, x, torch.arange(x.shape[1])[None].expand(x.shape[0], -1))
+
+    patch.setattr(modeling_llama.LlamaRotaryEmbedding, "forward", counted)
+
+
+def has_half_a_gradient(patch: pytest.MonkeyPatch) -> None:
+    changed(patch, lambda out: 0.5 * out + 0.5 * out.detach())
+
+
+def ends_in_an_error(patch: pytest.MonkeyPatch) -> None:
+    changed(patch, lambda out: {}["rows"])
+
+
+WRONG = {
+    sees_the_future: "a token's logits do not depend on later tokens",
+    leaks_between_rows: "sampled tokens have the log-probabilities of the forward pass",
+    takes_no_positions: "sampled tokens have the log-probabilities of the forward pass",
+    has_half_a_gradient: "an update has the gradient of the forward pass",
+    ends_in_an_error: "sampling ended in KeyError: 'rows'",
+}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("plant", WRONG)
+def test_a_model_that_would_be_trained_wrongly_is_refused(tmp_path, monkeypatch, plant, precision):
+    folder(tmp_path, "llama")
+    monkeypatch.setattr(transformers, "ARCHITECTURES", frozenset())
+    # Rows that are read side by side: packed ones are a single row to the model.
+    monkeypatch.setattr(transformers, "packs", lambda base: False)
+    backend_over(tmp_path, precision)
+    plant(monkeypatch)
+    with pytest.raises(ModelNotFoundError, match=f"cannot be trained here: .*{WRONG[plant]}"):
+        backend_over(tmp_path, precision)
+
+
+def test_a_trial_leaves_nothing_behind(tmp_path, monkeypatch):
+    folder(tmp_path, "llama")
+    torch.manual_seed(3)
+    plain, drawn = backend_over(tmp_path), torch.rand(1)
+    monkeypatch.setattr(transformers, "ARCHITECTURES", frozenset())
+    torch.manual_seed(3)
+    tried = backend_over(tmp_path)
+    assert torch.rand(1) == drawn
+    assert tried._decoding.cache_tokens == plain._decoding.cache_tokens
+    assert not tried.adapters.model.training
+    for key, weight in tried.adapters.parameters("A").items():
+        assert torch.equal(weight, plain.adapters.parameters("A")[key])
+        assert weight.grad is None
+
+
+def test_a_command_says_that_it_tries_and_ends_with_2_where_it_does_not_hold(tmp_path, call):
+    folder(tmp_path, "gpt2", vocab_size=259)
+    tiny.byte_tokenizer(tiny._TEMPLATES["plain"]).save_pretrained(tmp_path)
+    ended = call("train", "grpo", "--model", tmp_path, "--tasks", "letters", "--steps", "1", "--precision", "fp32")
+    assert ended.code == 2, ended
+    said = " ".join(f"{ended.out} {ended.err}".split())
+    assert "is a gpt2 model, an architecture that no test of this library covers" in said
+    assert "is a gpt2 model, an architecture that was tried just now and cannot be trained here" in said
