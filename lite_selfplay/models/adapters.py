@@ -59,7 +59,9 @@ class Adapters:
 
     `model` is the PEFT model. `updates[seat]` counts the updates a seat has seen, `versions[seat]` those and the
     snapshots put back into it: two completions of one version are by the same weights. `base_name` is what saved
-    adapters call the base, where that is not its folder. Inside PEFT an adapter has a name of its own.
+    adapters call the base, where that is not its folder. `text_part` is what a wrapper calls the part of it that is the
+    base here, as in `model.language_model`: files have its names, so that they load over the published model. Inside
+    PEFT an adapter has a name of its own.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class Adapters:
         self.versions: dict[str, int] = dict.fromkeys(seats, 0)
         self.snapshots: dict[str, SnapshotWeights] = {}
         self._in_twin: dict[str, str] = {}
-        self.base_name = ""
+        self.base_name = self.text_part = ""
         self._puts: dict[str, int] = {}
         self._together: list[Any] = []
         first, *others = self.seats
@@ -333,8 +335,13 @@ class Adapters:
         """Write `adapter_model.safetensors` and `adapter_config.json` of a seat or a snapshot into a folder."""
         kept = SnapshotWeights(name, self.state(name)) if name in self.seats else self._kept(name)
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(kept.state, folder / WEIGHTS, metadata={"format": "pt"})
+        own, published = self._prefixes()
+        state = {f"{published}{key.removeprefix(own)}": tensor for key, tensor in kept.state.items()}
+        save_file(state, folder / WEIGHTS, metadata={"format": "pt"})
         config: dict[str, Any] = self._config(kept.seat).to_dict()
+        if self.text_part:
+            layers = "|".join(sorted({key.split(".lora_")[0].rpartition(".")[2] for key in state}))
+            config["target_modules"] = rf"{re.escape(self.text_part)}\..*\.({layers})"
         config["base_model_name_or_path"] = self.base_name or config.get("base_model_name_or_path")
         config["inference_mode"] = True
         text = json.dumps(
@@ -349,7 +356,23 @@ class Adapters:
         """Read a seat's weights from such a folder. Raises RunFolderError, before anything is changed."""
         self.load_state(seat, check_folder(self, seat, folder))
 
+    def published(self, state: State) -> State:
+        """Weights from a file, by their names in this base. Other names stay, for `require_fit` to refuse."""
+        own, published = self._prefixes()
+        if not self.text_part:
+            return state
+        return {
+            f"{own}{key.removeprefix(published)}" if key.startswith(published) else key: tensor
+            for key, tensor in state.items()
+        }
+
     # Inside
+
+    def _prefixes(self) -> tuple[str, str]:
+        """What the names of all weights begin with, here and in files."""
+        base: Any = self.model.get_base_model()
+        own = f"base_model.model.{base.base_model_prefix}."
+        return own, f"base_model.model.{self.text_part}." if self.text_part else own
 
     def _initialise(self, seat: str, config: SeatConfig, seed: int) -> None:
         """Draw a seat's weights from a generator of its own: the order of adding seats changes nothing.
@@ -390,7 +413,7 @@ def check_folder(adapters: Adapters, seat: str, folder: Path) -> State:
     if (link := first_link(folder)) is not None:
         raise RunFolderError(f"{link} is a symbolic link, which is not followed")
     file = folder if folder.is_file() else folder / WEIGHTS
-    state = read_tensors(file)
+    state = adapters.published(read_tensors(file))
     require_fit(adapters, seat, state, file)
     return state
 

@@ -107,8 +107,8 @@ class Trial:
 
     def _refusal(self, why: str) -> ModelNotFoundError:
         return ModelNotFoundError(
-            f"{self._path} is a {self._kind} model, an architecture that was tried just now and cannot be trained here: "
-            f"{why}. Take a base that `lite-selfplay list models` names"
+            f"{self._path} is a {self._kind} model, an architecture that was tried just now and cannot be trained "
+            f"here: {why}. Take a base that `lite-selfplay list models` names"
         )
 
 

@@ -118,7 +118,10 @@ class Saver:
 
         def write() -> None:
             rewards, evaluations = self._resources.plan.rewards, self._folder.evaluations()
-            card = model_card(self._resources.config, step, rewards, metrics=metrics, evaluations=evaluations)
+            wrapped = bool(self._adapters.text_part)
+            card = model_card(
+                self._resources.config, step, rewards, metrics=metrics, evaluations=evaluations, wrapped=wrapped
+            )
             write_whole(self._folder.path / CARD, card)
 
         self._write(f"writing {CARD}", write)

@@ -32,7 +32,12 @@ MAMBA = {
     "mamba_d_state": 16,
     "shared_intermediate_size": 128,
 }
-GEMMA_4 = {"sliding_window": 8, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 90, "num_hidden_layers": 6}
+GEMMA_4 = {
+    "sliding_window": 8,
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": 90,
+    "num_hidden_layers": 6,
+}
 WINDOW = {"sliding_window": 8}
 # What transformers calls each base of the catalogue, by what its name begins with.
 CATALOGUE = {

@@ -25,7 +25,9 @@ NOT_IN_THE_CATALOGUE = {
 def test_an_architecture_that_nobody_looked_at_is_right_or_refused(tmp_path: Path, kind: str):
     folder(tmp_path, kind)
     if why := NOT_IN_THE_CATALOGUE[kind]:
-        with pytest.raises(ModelNotFoundError, match=f"is a {kind} model, .* cannot be trained here: .*{why}") as refused:
+        with pytest.raises(
+            ModelNotFoundError, match=f"is a {kind} model, .* cannot be trained here: .*{why}"
+        ) as refused:
             backend_over(tmp_path)
         assert refused.value.exit_code == 2
     else:

@@ -20,6 +20,7 @@ from lite_selfplay.data import Sampling
 from lite_selfplay.errors import ConfigError, RequestError, RunFolderError, SaveFailed, VerificationFailed
 from lite_selfplay.models.silence import quiet
 from lite_selfplay.models.sources import base_of
+from lite_selfplay.models.sources.folders import read_json
 from lite_selfplay.runs.folder import CARD, RunFolder
 from lite_selfplay.runs.report.closing import Evaluations, counted
 from lite_selfplay.runs.report.pages import FORMS, base_id, code, loading, metadata, plain, shown, whole_card
@@ -173,7 +174,9 @@ def export_card(asked: Asked, revision: str | None, evaluations: Evaluations, ve
     about = f"""{FORMS[asked.form][0]} trained by self-play with lite-selfplay: seat {code(asked.seat)} of a run of
 {plain(config.game.label)} after {counted(asked.step, "step")}, which played {parts}, over {name}."""
     stops = f", ending at {' or '.join(map(code, sampling.stop))}" if sampling.stop else ""
-    python = {"peft": loading(config, "FOLDER", revision, tokenizer="FOLDER"), "merged": _MERGED}.get(asked.form, "")
+    wrapped = isinstance(read_json(asked.adapter / "adapter_config.json")["target_modules"], str)
+    peft = loading(config, "FOLDER", revision, tokenizer="FOLDER", wrapped=wrapped)
+    python = {"peft": peft, "merged": _MERGED}.get(asked.form, "")
     commands = serving(asked, "FOLDER", base, revision) if base or asked.form != "peft" else []
     use = f"""{python}
 

@@ -129,7 +129,7 @@ def write_merged(folder: Path, asked: "Asked", weights: Weights, config: Any, ch
     """A model of its own in bf16, which transformers and vLLM load."""
     state = {name: tensor.to("cpu", torch.bfloat16) for name, tensor in weights()}
     with torch.device("meta"):  # no second copy in memory, and no use of the global random generator
-        plain = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        plain = AutoModelForCausalLM.from_config(config.get_text_config(), dtype=torch.bfloat16)
     left_over = plain.load_state_dict(state, assign=True, strict=False).unexpected_keys
     plain.tie_weights()
     if missing := [*left_over, *(name for name, parameter in plain.named_parameters() if parameter.is_meta)]:

@@ -18,11 +18,16 @@ def by_transformers(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     Each question is asked by itself, so that no padding comes into its log-probabilities.
     """
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, BitsAndBytesConfig
 
+    kind: Any = AutoModelForCausalLM
+    if request["reader"] == "PEFT":
+        config = json.loads((Path(request["folder"]) / "adapter_config.json").read_text())
+        # An adapter over the text part of a wrapper names its layers by a pattern.
+        kind = AutoModelForImageTextToText if isinstance(config["target_modules"], str) else kind
     dtype, trusted = getattr(torch, request["dtype"]), request["trust_remote_code"]
     nf4 = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
-    model: Any = AutoModelForCausalLM.from_pretrained(
+    model: Any = kind.from_pretrained(
         request["base"],
         dtype=dtype,
         quantization_config=nf4 if request["nf4"] else None,

@@ -12,7 +12,13 @@ from typing import Any
 import psutil
 import torch
 from torch import Tensor, nn
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    BitsAndBytesConfig,
+)
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lite_selfplay.config import ModelSection, RunSection, SeatConfig
@@ -151,6 +157,7 @@ class TransformersBackend:
             base.gradient_checkpointing_enable({"use_reentrant": False, **kept})
         with self._trial.refusing("laying adapters over it") if self._trial else contextlib.nullcontext():
             self.adapters = Adapters(base, seats, seed=seed)
+        self.adapters.text_part = text_part(path, trust_remote_code=section.trust_remote_code)
         self._dense = functools.partial(dense_weight, dtype=self.compute_dtype)
         if self.device.type == "cpu":
             self._undoing.callback(threads.choose(base, section.threads))
@@ -448,8 +455,8 @@ def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
         text.tie_word_embeddings = config.tie_word_embeddings
         if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING:
             raise ModelNotFoundError(
-                f"{path} wraps a {text.model_type} model, which transformers cannot load by itself: take a base without "
-                "an image or audio part"
+                f"{path} wraps a {text.model_type} model, which transformers cannot load by itself: take a base "
+                "without an image or audio part"
             )
     experts = next((key for key in _EXPERTS if (getattr(text, key, None) or 0) > 1), None)
     if experts is not None:
@@ -503,6 +510,16 @@ def _pretrained(path: Path, text: Any, **options: Any) -> Any:
         report = report | {"unexpected_keys": [k for k in report["unexpected_keys"] if k.startswith(parts)]}
     refuse_misfits(path, report)
     return model
+
+
+def text_part(path: Path, *, trust_remote_code: bool = False) -> str:
+    """What a wrapper calls its language model, as in `model.language_model`; empty for a model that is none."""
+    config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
+    if config.get_text_config() is config:
+        return ""
+    with torch.device("meta"):
+        whole: Any = AutoModelForImageTextToText.from_config(config)
+    return next(name for name, module in whole.named_modules() if module is whole.get_decoder())
 
 
 def _prepare_4bit(model: nn.Module, device: torch.device) -> None:

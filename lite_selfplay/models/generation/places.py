@@ -154,9 +154,7 @@ class Arena:
         self.logits[:rows].copy_(out.logits[:, -1])
         position += 1
 
-    def put(
-        self, cache: Cache, sources: Tensor, columns: Tensor, places: Sequence[Place], rows: Sequence[int]
-    ) -> None:
+    def put(self, cache: Cache, sources: Tensor, columns: Tensor, places: Sequence[Place], rows: Sequence[int]) -> None:
         """Rows come into places: see `PlaceLayer.put` and `PlaceState.put`."""
         to, index = self._columns(places, columns.shape[1]), placed(rows, self.position.device)
         layers: list[Any] = self.cache.layers

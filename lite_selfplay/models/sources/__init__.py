@@ -73,8 +73,8 @@ def base_of(section: "ModelSection", progress: "Progress") -> ResolvedModel:
     found = resolve(section.name, with_code=section.trust_remote_code, say=progress.say)
     if (kind := folders.architecture(found.path)) not in ARCHITECTURES:
         progress.say(
-            f"{section.name} is a {kind} model, an architecture that no test of this library covers: before it is used, "
-            "its samples, log-probabilities and gradients are compared with those of transformers' forward pass"
+            f"{section.name} is a {kind} model, an architecture that no test of this library covers: before it is "
+            "used, its samples, log-probabilities and gradients are compared with transformers' forward pass"
         )
     if (saved := saved_precision(found.path) or saved_precision(section.name)) is not None:
         tell = progress.warn if section.precision == "4bit" else progress.say

@@ -39,6 +39,7 @@ def model_card(
     *,
     metrics: Metrics = (),
     evaluations: Evaluations | None = None,
+    wrapped: bool = False,
 ) -> str:
     """The run folder's README: what the adapters are, how they came about, what was measured, how to load one.
 
@@ -49,7 +50,7 @@ def model_card(
     title = f"{plain(config.game.label)} on {plain(shown(config.model.name))}, after {step}{of} steps"
     use = f"""A folder of `adapters/` loads in plain PEFT:
 
-{loading(config, f"adapters/{next(iter(config.seats))}")}
+{loading(config, f"adapters/{next(iter(config.seats))}", wrapped=wrapped)}
 
 `lite-selfplay eval RUN --tasks T` measures the adapters of this folder, the run folder, on the problems of a task.
 `config.yaml` repeats the run (`lite-selfplay train --config config.yaml`); `metrics.jsonl` holds a line a step,
@@ -103,11 +104,15 @@ where an answer is right. The base model's licence applies to any use with it; t
     return str(ModelCard(card))
 
 
-def loading(config: RunConfig, adapter: str, revision: str | None = None, *, tokenizer: str | None = None) -> str:
+def loading(
+    config: RunConfig, adapter: str, revision: str | None = None, *, tokenizer: str | None = None, wrapped: bool = False
+) -> str:
     """The Python lines, as Markdown, that load a seat's adapter in plain PEFT over the weights it was trained over.
 
     `adapter` is its folder, `revision` that of the base on a hub, `tokenizer` the folder of one other than the base's.
+    `wrapped`: the base is the text part of a model that also takes images.
     """
+    auto = "AutoModelForImageTextToText" if wrapped else "AutoModelForCausalLM"
     model, base, nf4 = config.model, base_id(config.model.name), config.model.precision == "4bit"
     made_here = base is None and not os.path.isdir(model.name)
     where = json.dumps(base or shown(model.name), ensure_ascii=False)
@@ -120,10 +125,10 @@ def loading(config: RunConfig, adapter: str, revision: str | None = None, *, tok
     return f"""```python
 import torch
 {_RESOLVE if made_here else ""}from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer{", BitsAndBytesConfig" if nf4 else ""}
+from transformers import {auto}, AutoTokenizer{", BitsAndBytesConfig" if nf4 else ""}
 
 dtype = {dtype}
-{_NF4 if nf4 else ""}base = AutoModelForCausalLM.from_pretrained(
+{_NF4 if nf4 else ""}base = {auto}.from_pretrained(
     {where}, dtype=dtype{", quantization_config=nf4" if nf4 else ""}{options}
 )
 model = PeftModel.from_pretrained(base, {json.dumps(adapter, ensure_ascii=False)})
