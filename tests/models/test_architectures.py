@@ -1,11 +1,10 @@
-"""Every architecture of the catalogue and more of them, in their smallest form, against transformers' `eager` attention in float32."""
+"""Architectures, in their smallest form, against transformers' `eager` attention in float32."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 from lite_selfplay.config import ModelSection, SeatConfig
@@ -32,13 +31,13 @@ MAMBA = {
     "mamba_d_state": 16,
     "shared_intermediate_size": 128,
 }
+WINDOW = {"sliding_window": 8}
 GEMMA_4 = {
     "sliding_window": 8,
     "hidden_size_per_layer_input": 8,
     "vocab_size_per_layer_input": 90,
     "num_hidden_layers": 6,
 }
-WINDOW = {"sliding_window": 8}
 # What transformers calls each base of the catalogue, by what its name begins with.
 CATALOGUE = {
     "Qwen3.5": "qwen3_5",
@@ -67,17 +66,17 @@ DENSE: dict[str, dict[str, Any]] = {
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "olmo3": WINDOW,
     "qwen3_5_text": {**LINEAR, "layer_types": ["linear_attention", "full_attention"]},
-    **dict.fromkeys(("granite", "llama", "ministral3", "phi3", "qwen2", "qwen3", "smollm3"), {}),
+    **{kind: {} for kind in ("granite", "llama", "ministral3", "phi3", "qwen2", "qwen3", "smollm3")},
 }
 """The catalogue's architectures, as in `ARCHITECTURES`; a wrapper by its text part."""
+_PLAIN = (
+    "apertus arcee bitnet exaone4 gemma glm glm4 gpt_neox helium hunyuan_v1_dense ministral mistral nanochat nemotron "
+    "olmo2 opt phi seed_oss stablelm starcoder2 vaultgemma"
+).split()
 OTHERS: dict[str, dict[str, Any]] = {
     "cohere2": WINDOW,
     "olmo_hybrid": {**LINEAR, "layer_types": ["linear_attention", "full_attention"]},
-    **dict.fromkeys(
-        "apertus arcee bitnet exaone4 gemma glm glm4 gpt_neox helium hunyuan_v1_dense ministral mistral nanochat "
-        "nemotron olmo2 opt phi seed_oss stablelm starcoder2 vaultgemma".split(),
-        {},
-    ),
+    **{kind: {} for kind in _PLAIN},
 }
 WRAPPERS: dict[str, dict[str, Any]] = {
     "gemma3": WINDOW,

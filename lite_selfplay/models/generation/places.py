@@ -3,8 +3,8 @@
 Token t of a row is in column t of its place, so a row that ends makes room for another one, and what is in use of a
 place is known by its row's length alone. All places lie in one arena, which is kept from call to call. Where attention
 is told where each row's keys begin, places may be of several lengths: many that hold most completions, and few that
-hold the longest. A layer that carries a state has one for each row, and no columns. Shapes: `R` rows, `C` columns of a place, `N` of all places, `K` key heads, `D` head size, `r` rows
-that come in with `T` columns.
+hold the longest. A layer that carries a state has one for each row, and no columns. Shapes: `R` rows, `C` columns of a
+place, `N` of all places, `K` key heads, `D` head size, `r` rows that come in with `T` columns.
 """
 
 from collections.abc import Sequence
