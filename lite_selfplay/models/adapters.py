@@ -356,15 +356,10 @@ class Adapters:
         """Read a seat's weights from such a folder. Raises RunFolderError, before anything is changed."""
         self.load_state(seat, check_folder(self, seat, folder))
 
-    def published(self, state: State) -> State:
+    def named_here(self, state: State) -> State:
         """Weights from a file, by their names in this base. Other names stay, for `require_fit` to refuse."""
         own, published = self._prefixes()
-        if not self.text_part:
-            return state
-        return {
-            f"{own}{key.removeprefix(published)}" if key.startswith(published) else key: tensor
-            for key, tensor in state.items()
-        }
+        return {re.sub(f"^{re.escape(published)}", own, key): tensor for key, tensor in state.items()}
 
     # Inside
 
@@ -413,7 +408,7 @@ def check_folder(adapters: Adapters, seat: str, folder: Path) -> State:
     if (link := first_link(folder)) is not None:
         raise RunFolderError(f"{link} is a symbolic link, which is not followed")
     file = folder if folder.is_file() else folder / WEIGHTS
-    state = adapters.published(read_tensors(file))
+    state = adapters.named_here(read_tensors(file))
     require_fit(adapters, seat, state, file)
     return state
 

@@ -71,11 +71,11 @@ class Trial:
         self._hold("sampled tokens have the log-probabilities of the forward pass", logprobs, right)
         with self.refusing("an update"), backend.updating(), backend.autocast():
             adapters.activate(seat)
-            found, _ = backend.token_logprobs(Batch.of(rows, backend.way()))
-            ours = self._gradient(adapters, seat, found)
-            right = torch.cat([_logprobs(adapters.model, row) for row in rows])
-            theirs = self._gradient(adapters, seat, right)
-        self._hold("an update reads the log-probabilities of the forward pass", [found.detach()], [right.detach()])
+            read, _ = backend.token_logprobs(Batch.of(rows, backend.way()))
+            ours = self._gradient(adapters, seat, read)
+            plain = torch.cat([_logprobs(adapters.model, row) for row in rows])
+            theirs = self._gradient(adapters, seat, plain)
+        self._hold("an update reads the log-probabilities of the forward pass", [read.detach()], [plain.detach()])
         self._hold("an update has the gradient of the forward pass", ours, theirs, _TOLERANCE_OF_GRADIENTS)
 
     def _sampled(

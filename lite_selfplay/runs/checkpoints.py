@@ -23,7 +23,7 @@ from torch import Tensor
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError, SaveFailed
-from lite_selfplay.models.adapters import WEIGHTS, Adapters, State, require_fit
+from lite_selfplay.models.adapters import WEIGHTS, Adapters, State, check_folder
 from lite_selfplay.models.packages import versions
 from lite_selfplay.tasks.files import first_link, read_json, read_tensors, sha256_of, write_whole, written_whole_folder
 
@@ -156,9 +156,7 @@ def load_checkpoint(checkpoint: Checkpoint, adapters: Adapters) -> dict[str, Ten
     def weights(file: Path, seat: str) -> State:
         if file.relative_to(path).as_posix() not in manifest["files"]:
             raise RunFolderError(f"{file} is not listed in {MANIFEST}")
-        found = read_tensors(file)
-        require_fit(adapters, seat, found, file)
-        return found
+        return check_folder(adapters, seat, file)
 
     seats = {seat: weights(path / "adapters" / seat / WEIGHTS, seat) for seat in adapters.seats}
     snapshots = {}

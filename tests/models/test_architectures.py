@@ -108,12 +108,12 @@ def by_eager_attention(backend: TransformersBackend, prompt: list[int], rest: li
     return logits.log_softmax(-1).gather(1, torch.tensor(rest)[:, None])[:, 0]
 
 
-def wrapper(place: Path, kind: str) -> Any:
+def wrapper(place: Path, kind: str, **keys: Any) -> Any:
     """A model with an image part, whose text part is called `text_config` in its configuration."""
     vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "depth": 1}
     vision |= {"num_heads": 2, "out_hidden_size": 64, "image_size": 28, "patch_size": 14, "num_position_embeddings": 16}
     sizes = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16, "initializer_range": 0.3}
-    text = {**SIZES, **sizes, "pad_token_id": 0, **WRAPPERS[kind]}
+    text = {**SIZES, **sizes, "pad_token_id": 0, **WRAPPERS[kind], **keys}
     config = AutoConfig.for_model(kind, text_config=text, vision_config=vision, image_token_id=89)
     torch.manual_seed(0)
     model = AutoModelForImageTextToText.from_config(config).float().eval()

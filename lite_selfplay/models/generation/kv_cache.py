@@ -110,7 +110,8 @@ def _joining(layer: Any) -> Any:
 
 def select_rows(cache: Cache, rows: Tensor) -> None:
     """Row i becomes a copy of row `rows[i]`, in layers of every kind."""
-    for layer in cache.layers:
+    layers: list[Any] = cache.layers
+    for layer in layers:
         layer.reorder_cache(rows)
 
 

@@ -131,7 +131,8 @@ class Arena:
         told where each row's keys are, elsewhere all have `longest` columns, of which so many are looked at."""
         position = self.position[:rows]
         at = self.starts[: rows * self.heads].view(rows, self.heads) + position[:, None]
-        for layer in (*self.layers, *self.states):
+        layers: list[Any] = self.cache.layers
+        for layer in layers:
             layer.aim(at, rows, longest, width)
         more: dict[str, Any] = {}
         if width is None:
