@@ -21,11 +21,15 @@ from tests.card import counts, pretend
 from tests.card.pretend import Card, card
 from tests.card.recorded_graph import graphs_on_the_card
 from tests.models import spoken as sampled
+from tests.models.test_architectures import DENSE
+from tests.models.test_architectures import folder as folder_of
 from tests.models.spoken import ENDS, letters, of_several_lengths, spoken, words
 from tests.near import near
 
 KERNELS_OF_A_LAYER = {"Qwen3": 21, "Qwen2": 19}
 """Queries and keys have norms of their own in the one."""
+KERNELS_OF_A_STATE = {"qwen3_5_text": (94, 70), "lfm2": (21, 23), "granitemoehybrid": (50, 19)}
+"""Of a layer that carries a state, and of one of attention, where transformers has no kernels of its own."""
 KERNELS_BESIDE, KERNELS_OF_TOP_P = 58, 14
 """Of a decoded token, beside its layers, of which Qwen2.5-0.5B has 24."""
 
@@ -96,6 +100,21 @@ def test_how_many_kernels_a_token_takes(rtx_4090: Card, tmp_path: Path, kind: st
         backend.close()
     assert (launched[3] - launched[1]) / 2 == KERNELS_OF_A_LAYER[kind]
     assert launched[1] - KERNELS_OF_A_LAYER[kind] == pytest.approx(KERNELS_BESIDE + more, abs=1)
+
+
+@pytest.mark.parametrize("kind", KERNELS_OF_A_STATE)
+def test_how_many_kernels_a_layer_with_a_state_takes_and_that_none_waits(rtx_4090: Card, tmp_path: Path, kind: str):
+    carries, attends = DENSE[kind]["layer_types"]
+    counted = {}
+    for states, others in ((1, 1), (3, 1), (1, 3)):
+        path, types = tmp_path / f"{states}-{others}", [carries] * states + [attends] * others
+        sizes = {"vocab_size": 259, "max_position_embeddings": 2048, "num_hidden_layers": len(types)}
+        backend = loaded(folder_of(path, kind, **{**DENSE[kind], **sizes, "layer_types": types}), loop="fixed")
+        counted[states, others] = counts.token(rtx_4090, backend, "A")
+        backend.close()
+    assert [token.waits for token in counted.values()] == [0, 0, 0]
+    first, *more = (token.kernels for token in counted.values())
+    assert tuple((kernels - first) / 2 for kernels in more) == KERNELS_OF_A_STATE[kind]
 
 
 def test_positions_turn_as_the_models_own_until_the_backend_is_closed(

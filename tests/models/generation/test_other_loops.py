@@ -1,5 +1,6 @@
 """The loop of a card and a model's own `generate`, on a CPU: each says what the plain loop says."""
 
+import dataclasses
 from functools import partial
 from unittest.mock import Mock
 
@@ -9,6 +10,7 @@ from lite_selfplay.models.generation import fixed
 from lite_selfplay.models.generation.layout import LOOK_EVERY, rounded_up, row_size
 from lite_selfplay.models.generation.places import Arena
 from tests.models.spoken import ENDS, asked, assert_alike, letters, of_several_lengths, own_generate, spoken, words
+from tests.models.test_architectures import DENSE, backend_over, folder
 from tests.models.watch import noted, trainable
 
 MANY = [*of_several_lengths(20), *([*range(60, 90), *end] for end in ([1, 5], [1, 5], [7]))]
@@ -38,6 +40,24 @@ def test_the_tokens_are_those_of_the_plain_loop(make_backend, sampling):
     assert_alike(fixed_loop(backend, request), expected, 1e-5)
     assert_alike(fixed_loop(backend, request, cache_tokens=1600), expected, 1e-5)  # some rows wait
     assert_alike(own_generate(backend, request, cache_tokens=2**16), expected)
+
+
+@pytest.mark.parametrize("kind", ["qwen3_5_text", "lfm2", "granitemoehybrid"])
+@pytest.mark.parametrize("sampling", [{}, {"top_p": 0.8, "repetition_penalty": 1.2}], ids=["plain", "more"])
+def test_the_tokens_of_layers_that_carry_a_state_are_those_of_the_plain_loop(tmp_path, kind, sampling):
+    """Rows leave and join, take the places of others and move together; alone each says the same."""
+    folder(tmp_path, kind, **{**DENSE[kind], "vocab_size": 259})
+    backend = backend_over(tmp_path)
+    request = asked(prompts=MANY, max_tokens=40, **sampling)
+    expected = plain_loop(backend, request, eos_ids=ENDS)
+    assert len({len(out.token_ids) for out in expected}) > 5
+    assert_alike(plain_loop(backend, request, cache_tokens=400), expected, 1e-3)
+    assert_alike(fixed_loop(backend, request, cache_tokens=2**16), expected, 1e-3)
+    assert_alike(fixed_loop(backend, request, cache_tokens=1600), expected, 1e-3)
+    for number in (0, 7):
+        alone = asked(prompts=MANY[number : number + 1], max_tokens=40, **sampling)
+        seeded = dataclasses.replace(alone, seeds=request.seeds[number : number + 1])
+        assert_alike(plain_loop(backend, seeded, cache_tokens=2**16), expected[2 * number : 2 * number + 2], 1e-3)
 
 
 def test_stop_strings_end_a_row_where_they_are_met(make_backend):
