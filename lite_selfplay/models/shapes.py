@@ -180,10 +180,11 @@ def _counted(text: Any, *, tied: bool) -> Counts | None:
     from transformers import AutoModelForCausalLM
 
     from lite_selfplay.models.generation.kv_cache import row_cache, tensors_of
+    from lite_selfplay.models.silence import quiet
 
     text.tie_word_embeddings = tied
     try:
-        with torch.device("meta"):
+        with quiet(), torch.device("meta"):
             model = AutoModelForCausalLM.from_config(text).eval()
             cache = row_cache(model)
             model(input_ids=torch.zeros(1, 1, dtype=torch.long), past_key_values=cache, use_cache=True)

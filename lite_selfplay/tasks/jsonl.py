@@ -52,6 +52,10 @@ def require_able_to_fail(found: Iterable[tuple[str, Problem]]) -> None:
 
 def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
     """A row as `read_jsonl` describes it. Raises TaskError, beginning with `where`, for anything else."""
+    if (seen := next((name for name in ("image", "images") if row.get(name)), None)) is not None:
+        raise TaskError(
+            f"{where}: it has an image ({seen!r}), and models read text alone here: leave such problems out"
+        )
     key = next((key for key in _PROBLEM_KEYS if key in row), None)
     if key is None and ("test_list" in row or {"prompt", "entry_point", "test"} <= row.keys()):
         program = problem_of_benchmark(row, where, default_id)

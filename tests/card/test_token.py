@@ -21,9 +21,9 @@ from tests.card import counts, pretend
 from tests.card.pretend import Card, card
 from tests.card.recorded_graph import graphs_on_the_card
 from tests.models import spoken as sampled
+from tests.models.spoken import ENDS, letters, of_several_lengths, spoken, words
 from tests.models.test_architectures import DENSE
 from tests.models.test_architectures import folder as folder_of
-from tests.models.spoken import ENDS, letters, of_several_lengths, spoken, words
 from tests.near import near
 
 KERNELS_OF_A_LAYER = {"Qwen3": 21, "Qwen2": 19}

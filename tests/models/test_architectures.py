@@ -14,6 +14,7 @@ from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.logprobs.batch import Batch
 from lite_selfplay.models.shapes import shape_in
 from lite_selfplay.models.sources import _HUB, ARCHITECTURES
+from tests.test_docs import ROOT
 from tests.models.small import SIZES, change, small
 from tests.models.spoken import asked
 
@@ -127,6 +128,16 @@ def test_the_catalogue_has_no_other_architecture():
     inner = {"qwen3_5": "qwen3_5_text", "gemma3": "gemma3_text", "gemma4": "gemma4_text", "mistral3": "ministral3"}
     assert {inner.get(kind, kind) for kind in CATALOGUE.values()} == set(DENSE) == ARCHITECTURES
     assert inner.keys() == WRAPPERS.keys()
+
+
+def test_the_page_names_these_architectures():
+    page = (ROOT / "docs/models.md").read_text()
+    for row, kinds in (
+        ("of the list of short names", DENSE),
+        ("others", OTHERS),
+        ("wrappers with an image part", WRAPPERS),
+    ):
+        assert f"| {row} | {', '.join(sorted(kinds))} |" in page
 
 
 @pytest.mark.parametrize("kind", [*DENSE, *OTHERS])

@@ -21,6 +21,11 @@ SWITCH = (
     "{% if add_generation_prompt %}<|start|>assistant\n"
     "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
 )
+# The same switch, off unless it is asked for: an empty block, and an opened one when it is on.
+OPT_IN = SWITCH.replace(
+    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}",
+    "{% if enable_thinking is defined and enable_thinking is true %}<think>\n{% else %}<think>\n\n</think>\n\n{% endif %}",
+)
 # Begins with BOS, no line ends, thoughts dropped from finished turns, a thought opened for the next one.
 OPENS = (
     "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}<|user|>{{ m.content }}"
@@ -68,7 +73,9 @@ def chat(template: str | None, thinking: Thinking = "auto", extra: tuple[str, ..
     [
         *((SWITCH, thinking, "", True, "<|end|>") for thinking in ("auto", "on")),
         *((OPENS, thinking, "<think>\n", True, "<|end|>") for thinking in ("auto", "on")),
-        *((template, "off", CLOSED, False, "<|end|>") for template in (SWITCH, OPENS)),
+        *((template, "off", CLOSED, False, "<|end|>") for template in (SWITCH, OPENS, OPT_IN)),
+        (OPT_IN, "auto", CLOSED, False, "<|end|>"),
+        (OPT_IN, "on", "<think>\n", True, "<|end|>"),
         *((DATED, thinking, "", False, "<|end|>") for thinking in ("auto", "off")),
         (MODEL, "auto", "", False, "<|end|>"),
         (WRAPS, "auto", "", False, "</s>"),
@@ -187,7 +194,7 @@ def test_eos_ids_from_the_configs(tmp_path):
             Chat.load(tmp_path)
 
 
-@pytest.mark.parametrize("template", [SWITCH, OPENS, DATED, MODEL, WRAPS, BEGINS, None])
+@pytest.mark.parametrize("template", [SWITCH, OPT_IN, OPENS, DATED, MODEL, WRAPS, BEGINS, None])
 def test_a_conversation_of_one_turn_is_the_prompt_and_longer_ones_hold_each_turn(template):
     talk = chat(template)
     assert talk.encode([Turn("user", "2+2?")]) == talk.encode("2+2?")

@@ -111,6 +111,7 @@ NO_ANSWERS = [
         ('{"prompt": "x", "answer": "2"}', "neither 'problem' nor 'question'.*prompt, answer"),
         *((f'{{"problem": {text}}}', "'problem' must be a non-empty text") for text in ("3", "null")),
         ('{"question": " "}', "'question' must be a non-empty text"),
+        ('{"question": "x", "image": "a.png"}', "it has an image .'image'."),
         *((json.dumps(row), "'answer' must be a text, a number, a list of them or") for row in NO_ANSWERS),
     ],
 )
