@@ -28,7 +28,7 @@ _TOLERANCE_IN_HALF = 0.15
 _TOLERANCE_OF_GRADIENTS = 3.0
 
 
-class Trial:
+class LoadTrial:
     """Three prompts of a model and what transformers alone makes of them; made before any layer is replaced."""
 
     def __init__(self, path: Path, base: Any):

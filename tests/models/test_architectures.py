@@ -14,9 +14,9 @@ from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.logprobs.batch import Batch
 from lite_selfplay.models.shapes import shape_in
 from lite_selfplay.models.sources import _HUB, ARCHITECTURES
-from tests.test_docs import ROOT
 from tests.models.small import SIZES, change, small
 from tests.models.spoken import asked
+from tests.test_docs import ROOT
 
 LINEAR = {
     "linear_num_key_heads": 2,

@@ -51,7 +51,7 @@ from lite_selfplay.models.shapes import Shape, shape_in
 from lite_selfplay.models.sources import ARCHITECTURES
 from lite_selfplay.models.sources.folders import read_json, reading, refuse_misfits
 from lite_selfplay.models.transfers import read
-from lite_selfplay.models.trial import Trial
+from lite_selfplay.models.trial import LoadTrial
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -117,7 +117,7 @@ class TransformersBackend:
         self._folded = section.precision == "4bit" and not on_cpu
         # What seats speak through on a card.
         self._stacks: Stacks | None = None
-        self._trial: Trial | None = None
+        self._trial: LoadTrial | None = None
         # What the process is given back when the backend is closed.
         self._undoing = contextlib.ExitStack()
         self._load(path, section, seats, seed=seed)
@@ -143,7 +143,7 @@ class TransformersBackend:
             path, section.precision, self.compute_dtype, self.device, trust_remote_code=section.trust_remote_code
         )
         if base.config.model_type not in ARCHITECTURES:
-            self._trial = Trial(path, base)
+            self._trial = LoadTrial(path, base)
         attention.install(base)
         if self.device.type == "cuda":
             fused.fuse_rotary(base, self._undoing.callback)
