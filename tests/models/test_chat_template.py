@@ -24,7 +24,8 @@ SWITCH = (
 # The same switch, off unless it is asked for: an empty block, and an opened one when it is on.
 OPT_IN = SWITCH.replace(
     "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}",
-    "{% if enable_thinking is defined and enable_thinking is true %}<think>\n{% else %}<think>\n\n</think>\n\n{% endif %}",
+    "{% if enable_thinking is defined and enable_thinking is true %}<think>\n"
+    "{% else %}<think>\n\n</think>\n\n{% endif %}",
 )
 # Begins with BOS, no line ends, thoughts dropped from finished turns, a thought opened for the next one.
 OPENS = (
