@@ -98,12 +98,16 @@ class Completion:
         return self.stop in ("length", "loop")
 
 
+NOT_JUDGED = "not_judged"
+"""The reason of a verdict that could not be made: the machine gave the check no time, or next to none."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """A judgement of a completion. `correct`: a right answer or a valid proposal (`Game.accuracy` says which, by role).
 
     `score` is in [0, 1] (a share of tests passed, for programs); `answer` is what was read out of the completion, None
-    where nothing could be; `reason` says why a completion was not correct.
+    where nothing could be; `reason` says why a completion was not correct, or NOT_JUDGED.
     """
 
     correct: bool
@@ -115,7 +119,8 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Sample:
-    """A completion and its reward. A `masked` sample leaves both its group's baseline and the loss.
+    """A completion and its reward. A `masked` sample leaves both its group's baseline and the loss, as does a rewarded
+    one that was not judged.
 
     `reward` None is in no mean of rewards: masked, such a sample is for the record alone; with an `advantage` it is an
     example, learned from by its likelihood: it may come from anywhere, and the mean loss of a stream's examples,
@@ -131,6 +136,8 @@ class Sample:
     info: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        unjudged = self.reward is not None and self.verdict is not None and self.verdict.reason == NOT_JUDGED
+        object.__setattr__(self, "masked", self.masked or unjudged)
         if self.reward is None and self.masked == (self.advantage is not None):
             raise GameError(
                 "a sample without a reward is for the record alone, masked and without an advantage, or an example to "

@@ -5,6 +5,7 @@ Completions, scores and verdicts travel once, and are held as a process by itsel
 """
 
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, TypeVar
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import StrictInt, TypeAdapter
 
-from lite_selfplay.data import Completion, Problem, StopReason, TokenScores, Verdict
+from lite_selfplay.data import NOT_JUDGED, Completion, Problem, StopReason, TokenScores, Verdict
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
 from lite_selfplay.training.ranks import Ranks
 from lite_selfplay.verify import Verifier
@@ -69,12 +70,13 @@ def verify(
 ) -> list[Verdict]:
     """Verdicts on completions, each by one process alone: at a deadline two could come to different ones.
 
-    The verifier counts the answers that ran out of time in any process.
+    The verifier counts the answers that ran out of time, or were not judged, in any process.
     """
     own = verifier.verify(ranks.part(pairs), thinks=thinks)
     verdicts = _verdicts_of_all(ranks, f"verdicts on {len(pairs)} answers in step {step + 1}", own)
-    late, own_late = (sum(v.reason == "timeout" for v in some) for some in (verdicts, own))
-    verifier.counters.timeouts += late - own_late
+    elsewhere = Counter(v.reason for v in verdicts) - Counter(v.reason for v in own)
+    verifier.counters.timeouts += elsewhere["timeout"]
+    verifier.counters.not_judged += elsewhere[NOT_JUDGED]
     verifier.counters.checked += len(pairs) - len(own)
     return verdicts
 

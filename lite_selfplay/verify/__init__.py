@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from lite_selfplay.data import Completion, Problem, Verdict
+from lite_selfplay.data import NOT_JUDGED, Completion, Problem, Verdict
 from lite_selfplay.scan import Registry
 from lite_selfplay.verify.checking import Checker, Checking
 from lite_selfplay.verify.extract import AnswerFormat, completion_text, extract_answer
@@ -31,10 +31,11 @@ def register_checker(kind: str, checker: Checker) -> None:
 
 @dataclass
 class Counters:
-    """Totals of a verifier: completions judged, and those among them whose check ran out of time."""
+    """Totals of a verifier: completions, those whose check ran out of time, and those that could not be judged."""
 
     checked: int = 0
     timeouts: int = 0
+    not_judged: int = 0
 
 
 class Verifier:
@@ -79,6 +80,7 @@ class Verifier:
             verdicts.update(zip(by_kind[kind], judged, strict=True))
         self.counters.checked += len(pairs)
         self.counters.timeouts += sum(verdict.reason == "timeout" for verdict in verdicts.values())
+        self.counters.not_judged += sum(verdict.reason == NOT_JUDGED for verdict in verdicts.values())
         return [verdicts[index] for index in range(len(pairs))]
 
     def read_answer(self, completion: Completion) -> str | None:
