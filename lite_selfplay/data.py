@@ -98,8 +98,8 @@ class Completion:
         return self.stop in ("length", "loop")
 
 
+# The reason of a verdict that could not be made: the machine gave the check next to no time.
 NOT_JUDGED = "not_judged"
-"""The reason of a verdict that could not be made: the machine gave the check no time, or next to none."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from lite_selfplay.data import NOT_JUDGED
 from lite_selfplay.errors import SaveFailed, TrainingError
 from lite_selfplay.runs.report.diagnosis import too_fast
 from lite_selfplay.runs.report.step_rows import (
@@ -42,7 +43,7 @@ class StepLog:
         self._table, self._what_is_whole = table, what_is_whole
         self.skipped_steps = self.nonfinite_steps = self.bad_steps = 0
         self._prompts = self._too_long = 0  # of the steps since training began or went on
-        self._steps_without_signal = self._warned_timeouts = self._warned_not_judged = 0
+        self._steps_without_signal = self._warned_timeouts = 0
         self._warned_full = False
         self._unwritten: tuple[int, Mapping[str, Any], Sequence[Mapping[str, Any]], Mapping[str, Any]] | None = None
         self._warned: dict[str, int] = {}
@@ -150,8 +151,8 @@ class StepLog:
             "nonfinite": self.nonfinite_steps,
             "nonfinite_what": report.nonfinite,
             "sampler_what": report.foreign,
-            "verify_timeouts": self._resources.loaded.verifier.counters.timeouts,
-            "not_judged": self._resources.loaded.verifier.counters.not_judged,
+            "verify_timeouts": self._resources.loaded.verifier.reasons["timeout"],
+            "not_judged": self._resources.loaded.verifier.reasons[NOT_JUDGED],
             **({"over": True} if self._game.over() else {}),
         }
 
@@ -198,14 +199,11 @@ class StepLog:
                 "nothing moved. What helps: problems that are neither too easy nor too hard, a larger --group-size, "
                 "and --cold-start where the answer format is missing"
             )
-        if self._resources.loaded.verifier.counters.timeouts > self._warned_timeouts:
-            new = self._resources.loaded.verifier.counters.timeouts - self._warned_timeouts
+        if self._resources.loaded.verifier.reasons["timeout"] > self._warned_timeouts:
+            new = self._resources.loaded.verifier.reasons["timeout"] - self._warned_timeouts
             self._warned_timeouts += new
             most = self._resources.config.run.verify_timeout_s
             progress.warn(f"{new} answers took longer than {most:g} s to check: wrong")
-        if new := self._resources.loaded.verifier.counters.not_judged - self._warned_not_judged:
-            self._warned_not_judged += new
-            progress.warn(f"{new} answers were not judged, since the machine was too busy: nothing is learned from them")
 
     def _warn_now_and_then(self, sentence: str, step: int) -> None:
         """A warning that a game repeats from step to step, whatever its figures, is shown every so many steps."""

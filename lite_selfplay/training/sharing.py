@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import StrictInt, TypeAdapter
 
-from lite_selfplay.data import NOT_JUDGED, Completion, Problem, StopReason, TokenScores, Verdict
+from lite_selfplay.data import Completion, Problem, StopReason, TokenScores, Verdict
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
 from lite_selfplay.training.ranks import Ranks
 from lite_selfplay.verify import Verifier
@@ -70,14 +70,11 @@ def verify(
 ) -> list[Verdict]:
     """Verdicts on completions, each by one process alone: at a deadline two could come to different ones.
 
-    The verifier counts the answers that ran out of time, or were not judged, in any process.
+    The verifier counts the reasons of all processes.
     """
     own = verifier.verify(ranks.part(pairs), thinks=thinks)
     verdicts = _verdicts_of_all(ranks, f"verdicts on {len(pairs)} answers in step {step + 1}", own)
-    elsewhere = Counter(v.reason for v in verdicts) - Counter(v.reason for v in own)
-    verifier.counters.timeouts += elsewhere["timeout"]
-    verifier.counters.not_judged += elsewhere[NOT_JUDGED]
-    verifier.counters.checked += len(pairs) - len(own)
+    verifier.reasons += Counter(v.reason for v in verdicts) - Counter(v.reason for v in own)
     return verdicts
 
 

@@ -59,8 +59,7 @@ R = TypeVar("R")
 
 @dataclass
 class _Batch(Generic[J, R]):
-    """Jobs in progress: results by number, those that wait, those to be done again `alone`, and how often one was lost.
-    """
+    """Jobs in progress: results, those that wait, those to be done again `alone`, and how often one was lost."""
 
     jobs: Sequence[J]
     waiting: deque[int]
@@ -160,8 +159,7 @@ class Workers(ABC, Generic[W, J, R]):
 
     def _hand_out(self, batch: _Batch[J, R]) -> None:
         if not batch.waiting and not any(worker.job is not None for worker in self._workers):
-            again = next((number for number in batch.alone if number not in batch.results), None)
-            batch.waiting += [] if again is None else [again]
+            batch.waiting += [number for number in batch.alone if number not in batch.results][:1]
         while len(self._workers) < self.size and sum(w.job is None for w in self._workers) < len(batch.waiting):
             self._workers.append(self._start())
         for worker in [each for each in self._workers if each.ready and each.job is None]:
@@ -195,8 +193,8 @@ class Workers(ABC, Generic[W, J, R]):
             if number is None:
                 self._greet(worker, late)
                 continue
-            starved = self.not_judged if worker.clock.starved else self.late
-            result = starved if late else self._take(worker, batch.jobs[number])
+            otherwise = self.late if worker.clock.used >= worker.clock.seconds else self.not_judged
+            result = otherwise if late else self._take(worker, batch.jobs[number])
             if result is None:
                 self._lose(worker, batch, number)
                 continue

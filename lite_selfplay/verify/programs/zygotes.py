@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from lite_selfplay.data import NOT_JUDGED
 from lite_selfplay.errors import LiteSelfPlayError
 from lite_selfplay.verify.programs.inside.child import FILES
 from lite_selfplay.verify.programs.inside.clock import PATIENCE
@@ -105,7 +104,7 @@ class Zygotes(Workers[Zygote, Job, ProgramRun]):
     """Up to `size` zygotes with the same layers."""
 
     given_up = ProgramRun("memory", "the process over it was killed, as happens where memory runs out")
-    not_judged = ProgramRun(NOT_JUDGED, "the machine was too busy to run it")
+    not_judged = ProgramRun("not_judged", "the machine was too busy to run it")
 
     def __init__(self, size: int | None = None, layers: Sequence[str] = LAYERS, *, marks: Sequence[str] = ()):
         super().__init__(size)
