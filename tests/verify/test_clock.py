@@ -148,13 +148,13 @@ def neighbours(request) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("neighbours", "programs"),
-    [pytest.param(6, 8, id="few"), pytest.param(16, 200, id="many", marks=pytest.mark.long)],
+    [pytest.param(10, 2, id="few"), pytest.param(16, 200, id="many", marks=pytest.mark.long)],
     indirect=["neighbours"],
 )
 def test_right_programs_are_right_beside_busy_processes(neighbours, programs):
-    size = 400_000  # takes several hundredths of a second, by the clock far more than the limit allows
+    size = 9_000_000  # a third of a second, and by the wall clock more than the second that the limit allows
     tests = [[str(size), str(sum(i * i for i in range(size)))]]
-    reports = run_tests([RIGHT] * programs, tests, Limits(seconds=0.15))
+    reports = run_tests([RIGHT] * programs, tests, Limits(seconds=0.5))
     assert [report for report in reports if report.score != 1] == []
 
 
