@@ -185,8 +185,7 @@ class Workers(ABC, Generic[W, J, R]):
                 selector.register(worker.control, selectors.EVENT_READ, worker)
             heard = [key.data for key, _ in selector.select(TICK_SECONDS)]
         for worker in pending:
-            worker.clock.look()
-            late = worker not in heard and worker.clock.over
+            late = worker not in heard and worker.clock.look()
             if not late and (worker not in heard or not self._answered(worker)):
                 continue
             number = worker.job

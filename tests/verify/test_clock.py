@@ -62,8 +62,7 @@ def test_a_clock_ends_even_where_the_machine_gives_nothing(monkeypatch):
     told = ((n / 8, 0.0, 0.0, True) for n in range(1000))  # more than a tick
     monkeypatch.setattr(clock, "figures", lambda pids: next(told))
     counted, looks = Clock([1], seconds=0.5), 0
-    while not counted.over:
-        counted.look()
+    while not counted.look():
         looks += 1
     assert looks == pytest.approx(clock.PATIENCE * 5, abs=1)
     assert counted.used == 0.0
@@ -156,6 +155,26 @@ def test_right_programs_are_right_beside_busy_processes(neighbours, programs):
     tests = [[str(size), str(sum(i * i for i in range(size)))]]
     reports = run_tests([RIGHT] * programs, tests, Limits(seconds=0.5))
     assert [report for report in reports if report.score != 1] == []
+
+
+COMPUTES = """
+import time
+from lite_selfplay.extras.gym.scoring import run
+def reply(question):
+    if question['answer'] == 'sleep':
+        time.sleep(60)
+    until = time.process_time() + float(question['answer'])
+    while time.process_time() < until: pass
+    return {'outcome': question['answer']}
+run(lambda: reply)
+"""
+
+
+@pytest.mark.parametrize("neighbours", [10], indirect=True)
+def test_so_are_answers_that_a_process_scores(neighbours):
+    with WorkerPool(2, 0.6, command=[sys.executable, "-c", COMPUTES, "0.6", "4096"]) as pool:
+        answers = ["0.2", "0.3", "sleep", "0.3"]
+        assert pool.ask([{"answer": each} for each in answers]) == ["0.2", "0.3", "timeout", "0.3"]
 
 
 @pytest.mark.parametrize("neighbours", [6, pytest.param(16, marks=pytest.mark.long)], indirect=True)

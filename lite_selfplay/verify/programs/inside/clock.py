@@ -50,11 +50,12 @@ class Clock:
         """Whether the processes have used their seconds, or the machine is too busy to let them."""
         return self.used >= self.seconds or self.alive >= PATIENCE * self.seconds
 
-    def look(self) -> None:
-        """Count the time since the last look. The kernel tells of a wait when it is over: `willing` stands for one that
-        is not."""
+    def look(self) -> bool:
+        """Count the time since the last look, and say whether it is over. The kernel tells of a wait when that has
+        ended: `willing` stands for one that has not."""
         (then, ran, waited, _), self._seen = self._seen, figures(self._pids)
         now, ran_now, waited_now, willing = self._seen
         alive = min(now - then, TICK_SECONDS)
         self.alive += alive
         self.used += 0.0 if willing and ran_now <= ran else max(0.0, alive - max(0.0, waited_now - waited))
+        return self.over

@@ -164,12 +164,12 @@ def _reap(library: _Library, pids: Sequence[int], clock: Clock) -> tuple[dict[in
     while pids[0] not in ended and not clock.over:
         if signal.sigtimedwait([signal.SIGCHLD], TICK_SECONDS) is None and library.gone:
             break
-        clock.look()
         while len(ended) < len(pids):
             pid, status, usage = os.wait4(-1, os.WNOHANG)
             if pid == 0:
                 break
             ended[pid] = status, usage
+        clock.look()
     late = pids[0] not in ended
     for pid in pids:
         if pid not in ended:
