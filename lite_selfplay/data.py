@@ -14,6 +14,8 @@ from lite_selfplay.errors import GameError
 Credit = Literal["group", "group_mean", "reinforce", "batch", "baseline"]
 BASE = "base"
 """The name under which the base speaks, every adapter off."""
+NOT_JUDGED = "not_judged"
+"""The reason of a verdict that could not be made: the machine gave the check next to no time."""
 
 StopReason = Literal["eos", "length", "string", "prompt_too_long", "loop"]
 """What ended a completion; `loop`: it said the same again and again, and would have gone on to the limit."""
@@ -98,10 +100,6 @@ class Completion:
         return self.stop in ("length", "loop")
 
 
-# The reason of a verdict that could not be made: the machine gave the check next to no time.
-NOT_JUDGED = "not_judged"
-
-
 @dataclass(frozen=True)
 class Verdict:
     """A judgement of a completion. `correct`: a right answer or a valid proposal (`Game.accuracy` says which, by role).
@@ -119,13 +117,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Sample:
-    """A completion and its reward. A `masked` sample leaves both its group's baseline and the loss, as does a rewarded
-    one that was not judged.
+    """A completion and its reward. A `masked` sample leaves both its group's baseline and the loss.
 
-    `reward` None is in no mean of rewards: masked, such a sample is for the record alone; with an `advantage` it is an
-    example, learned from by its likelihood: it may come from anywhere, and the mean loss of a stream's examples,
-    weighted with their advantages, is added to that of its other samples. The `advantage` of a rewarded sample takes
-    the place of what the stream's credit gives. `info` goes into `episodes.jsonl`. Raises GameError for any other.
+    A sample that was not judged is masked. `reward` None is in no mean of rewards: masked, such a sample is
+    for the record alone; with an `advantage` it is an example from anywhere, learned from by its likelihood: the mean
+    loss of a stream's examples, weighted with their advantages, is added to that of its other samples. An `advantage`
+    beside a reward replaces what the credit gives. `info` goes into `episodes.jsonl`. Raises GameError for any other.
     """
 
     completion: Completion
@@ -136,13 +133,10 @@ class Sample:
     info: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        unjudged = self.reward is not None and self.verdict is not None and self.verdict.reason == NOT_JUDGED
-        object.__setattr__(self, "masked", self.masked or unjudged)
         if self.reward is None and self.masked == (self.advantage is not None):
-            raise GameError(
-                "a sample without a reward is for the record alone, masked and without an advantage, or an example to "
-                "learn from, with an advantage and not masked"
-            )
+            record, example = "masked and without an advantage", "to learn from, with an advantage and not masked"
+            raise GameError(f"a sample without a reward is for the record alone, {record}, or an example {example}")
+        object.__setattr__(self, "masked", self.masked or getattr(self.verdict, "reason", "") == NOT_JUDGED)
 
     @property
     def is_example(self) -> bool:

@@ -55,7 +55,7 @@ class Clock:
         ended: `willing` stands for one that has not."""
         (then, ran, waited, _), self._seen = self._seen, figures(self._pids)
         now, ran_now, waited_now, willing = self._seen
-        alive = min(now - then, TICK_SECONDS)
+        alive, run_for = min(now - then, TICK_SECONDS), max(0.0, min(now - then, ran_now - ran))
         self.alive += alive
-        self.used += 0.0 if willing and ran_now <= ran else max(0.0, alive - max(0.0, waited_now - waited))
+        self.used += max(run_for, alive - max(0.0, waited_now - waited)) if run_for or not willing else 0.0
         return self.over
