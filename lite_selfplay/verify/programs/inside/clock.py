@@ -42,20 +42,21 @@ class Clock:
     """
 
     def __init__(self, pids: Sequence[int], seconds: float):
-        self.seconds, self.used, self.alive = seconds, 0.0, 0.0
+        self.seconds, self.used, self.alive, self._floor = seconds, 0.0, 0.0, 0.0
         self._pids, self._seen = pids, figures(pids)
 
-    @property
-    def over(self) -> bool:
-        """Whether the processes have used their seconds, or the machine is too busy to let them."""
-        return self.used >= self.seconds or self.alive >= PATIENCE * self.seconds
-
     def look(self) -> bool:
-        """Count the time since the last look, and say whether it is over. The kernel tells of a wait when that has
-        ended: `willing` stands for one that has not."""
+        """Count the time since the last look. True once the processes have used their seconds, or the machine is too
+        busy to let them.
+
+        The kernel tells of a wait when that has ended, so that it may reach back to the last wait that it told of;
+        `willing`, without a moment on a processor, stands for one that has not ended.
+        """
         (then, ran, waited, _), self._seen = self._seen, figures(self._pids)
         now, ran_now, waited_now, willing = self._seen
         alive, run_for = min(now - then, TICK_SECONDS), max(0.0, min(now - then, ran_now - ran))
-        self.alive += alive
-        self.used += max(run_for, alive - max(0.0, waited_now - waited)) if run_for or not willing else 0.0
-        return self.over
+        waited_for = max(0.0, waited_now - waited, 0.0 if run_for or not willing else alive)
+        self.alive, self._floor = self.alive + alive, self._floor + run_for
+        self.used = max(self._floor, self.used + alive - waited_for)
+        self._floor = self.used if waited_for else self._floor
+        return self.used >= self.seconds or self.alive >= PATIENCE * self.seconds

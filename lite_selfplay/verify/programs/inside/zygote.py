@@ -161,7 +161,8 @@ def _reap(library: _Library, pids: Sequence[int], clock: Clock) -> tuple[dict[in
     """Wait until the first process has ended, or the clock is over; the others are killed then, and all when the
     library is gone. How each ended, and whether the time was over."""
     ended: dict[int, tuple[int, Any]] = {}
-    while pids[0] not in ended and not clock.over:
+    over = False
+    while pids[0] not in ended and not over:
         if signal.sigtimedwait([signal.SIGCHLD], TICK_SECONDS) is None and library.gone:
             break
         while len(ended) < len(pids):
@@ -169,7 +170,7 @@ def _reap(library: _Library, pids: Sequence[int], clock: Clock) -> tuple[dict[in
             if pid == 0:
                 break
             ended[pid] = status, usage
-        clock.look()
+        over = clock.look()
     late = pids[0] not in ended
     for pid in pids:
         if pid not in ended:
