@@ -107,8 +107,10 @@ weight:
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# What a release consists of, into dist/: built from the last commit, and checked.
+# What a release consists of, into dist/: built from the last commit, and checked. A tag, TAG=v0.1.0, must be the version's.
 dist:
+	@test -z "$$TAG" || grep -qxF "version = \"$${TAG#v}\"" pyproject.toml || \
+	  { echo "the tag $$TAG is not that of pyproject.toml's version" >&2; exit 1; }
 	rm -rf $(VENV)-dist dist build/release && git worktree prune && git worktree add --quiet --detach build/release
 	$(PYTHON) -m venv $(VENV)-dist && $(VENV)-dist/bin/python -m pip install --quiet --disable-pip-version-check build twine
 	$(VENV)-dist/bin/python -m build --outdir dist build/release; \

@@ -14,6 +14,8 @@ from lite_selfplay.errors import GameError
 Credit = Literal["group", "group_mean", "reinforce", "batch", "baseline"]
 BASE = "base"
 """The name under which the base speaks, every adapter off."""
+NOT_JUDGED = "not_judged"
+"""The reason of a verdict that could not be made: the machine gave the check next to no time."""
 
 StopReason = Literal["eos", "length", "string", "prompt_too_long", "loop"]
 """What ended a completion; `loop`: it said the same again and again, and would have gone on to the limit."""
@@ -103,7 +105,7 @@ class Verdict:
     """A judgement of a completion. `correct`: a right answer or a valid proposal (`Game.accuracy` says which, by role).
 
     `score` is in [0, 1] (a share of tests passed, for programs); `answer` is what was read out of the completion, None
-    where nothing could be; `reason` says why a completion was not correct.
+    where nothing could be; `reason` says why a completion was not correct, or NOT_JUDGED.
     """
 
     correct: bool
@@ -117,10 +119,10 @@ class Verdict:
 class Sample:
     """A completion and its reward. A `masked` sample leaves both its group's baseline and the loss.
 
-    `reward` None is in no mean of rewards: masked, such a sample is for the record alone; with an `advantage` it is an
-    example, learned from by its likelihood: it may come from anywhere, and the mean loss of a stream's examples,
-    weighted with their advantages, is added to that of its other samples. The `advantage` of a rewarded sample takes
-    the place of what the stream's credit gives. `info` goes into `episodes.jsonl`. Raises GameError for any other.
+    A sample that was not judged is masked. `reward` None is in no mean of rewards: masked, such a sample is
+    for the record alone; with an `advantage` it is an example from anywhere, learned from by its likelihood: the mean
+    loss of a stream's examples, weighted with their advantages, is added to that of its other samples. An `advantage`
+    beside a reward replaces what the credit gives. `info` goes into `episodes.jsonl`. Raises GameError for any other.
     """
 
     completion: Completion
@@ -132,10 +134,9 @@ class Sample:
 
     def __post_init__(self) -> None:
         if self.reward is None and self.masked == (self.advantage is not None):
-            raise GameError(
-                "a sample without a reward is for the record alone, masked and without an advantage, or an example to "
-                "learn from, with an advantage and not masked"
-            )
+            record, example = "masked and without an advantage", "to learn from, with an advantage and not masked"
+            raise GameError(f"a sample without a reward is for the record alone, {record}, or an example {example}")
+        object.__setattr__(self, "masked", self.masked or getattr(self.verdict, "reason", "") == NOT_JUDGED)
 
     @property
     def is_example(self) -> bool:

@@ -261,7 +261,7 @@ def overview(results: Sequence[Result]) -> tuple[list[str], list[list[str]], int
 
     Shown are pass@1 with its 95% interval, beside it pass@1 of answers in the `<answer>` block alone (strict) and
     anywhere (lenient) where these differ, what the evaluations know of several samples, the shares that were
-    well-formed and truncated, the mean lengths, and what a mode knows besides.
+    well-formed, truncated and, where there are any, loops, the mean lengths, and what a mode knows besides.
     """
     found = [{**score, **_readings(r, name, score), "tasks": r["tasks"], "mode": r["mode"], "name": name}
              for r in results for name, score in scores_of(r).items()]  # fmt: skip
@@ -270,20 +270,21 @@ def overview(results: Sequence[Result]) -> tuple[list[str], list[list[str]], int
         score["tokens_total_mean"] != score["tokens_final_mean"] for score in found
     )
     own = list(dict.fromkeys(column for result in results for column in find_mode(result["mode"]).columns))
+    cut = ("truncated", "loops") if any(score.get("loops") for score in found) else ("truncated",)
     labels = [key for key in ("tasks", "mode") if len({result[key] for result in results}) > 1]
     stats = _stats(found)
     columns = [
         *("benchmark" if key == "tasks" else key for key in labels),
         *("", "pass@1 [95%]", *readings),
         *(_SHOWN[stat].format(k) for stat, k in stats),
-        *("well-formed", "truncated", "tokens, final" if staged else "tokens"),
+        *("well-formed", *cut, "tokens, final" if staged else "tokens"),
         *(["all stages"] if staged else []),
         *map(as_words, own),
     ]
     rows = []
     for score in [*found, *({**mean, "tasks": f"mean of {mean['of']}"} for mean in means(results))]:
         at_k = (score.get(stat, {}).get(k) for stat, k in stats)
-        shares = [*map(score.get, readings), *at_k, score.get("well_formed"), score.get("truncated")]
+        shares = [*map(score.get, readings), *at_k, score.get("well_formed"), *map(score.get, cut)]
         final, total = score.get("tokens_final_mean"), score.get("tokens_total_mean")
         lengths = [final, None if total == final else total] if staged else [final]
         rows.append(

@@ -54,7 +54,8 @@ class Score:
     - `pass_at_1`: the mean over problems of the share that was right; `right` is the same as a number of problems.
     - `ci95`: its Clopper-Pearson interval from `right`, rounded, out of `n`. More than one sample a problem makes the
       estimate better than this interval says: it is conservative there.
-    - `well_formed`, `truncated`: shares of the final completions in the output format, and cut off by the token limit.
+    - `well_formed`, `truncated`, `loops`: shares of the final completions in the output format; cut off by the token
+      limit, or ended as loops; ended as loops.
     - `prompts_too_long`: final prompts over the limit, which were never read and count as wrong.
     - `tokens_final_mean`, `tokens_total_mean`: the mean length of the final answers, and of all stages together.
 
@@ -68,6 +69,7 @@ class Score:
     right: float
     well_formed: float
     truncated: float
+    loops: float
     prompts_too_long: int
     tokens_final_mean: float
     tokens_total_mean: float
@@ -89,6 +91,7 @@ def score_of(answers: Rows, *, before: Sequence[Judged] = (), kind: type[Score] 
         right=correct / samples,
         well_formed=sum(answer.well_formed for answer in every) / total,
         truncated=sum(answer.completion.cut_off for answer in every) / total,
+        loops=sum(answer.completion.stop == "loop" for answer in every) / total,
         prompts_too_long=sum(answer.completion.stop == "prompt_too_long" for answer in every),
         tokens_final_mean=final / total,
         tokens_total_mean=(final + sum(answer.tokens for answer in before)) / total,

@@ -127,7 +127,7 @@ def play(
     `seats` says who plays. What is checked meanwhile counts for nothing.
     """
     started, notes, most, played = time.monotonic(), list[str](), FIRST, dict[str, str]()
-    config, counted = resources.config, replace(resources.loaded.verifier.counters)
+    config, counted = resources.config, resources.loaded.verifier.reasons.copy()
     with tempfile.TemporaryDirectory(prefix="lite-selfplay-") as scratch, unnoticed():
         sources = {name: copy(untouched) for name, untouched in resources.sources.items()}
         until = started + SAMPLED * seconds
@@ -151,7 +151,7 @@ def play(
         except GameError as error:  # what it says on one line: that of a user's own game may be anything
             words = " ".join(printable(str(error)[:2000]).split())[:500]
             notes.append(f"so small a step could not be played: {words}")
-    resources.loaded.verifier.counters = counted
+    resources.loaded.verifier.reasons = counted
     streams = only_finite(table.streams(played))
     ended = sum(stream["completions"] for stream in streams.values())
     return Played(round(time.monotonic() - started, 2), streams, notes, table.samples - ended)

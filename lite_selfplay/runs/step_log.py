@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from lite_selfplay.data import NOT_JUDGED
 from lite_selfplay.errors import SaveFailed, TrainingError
 from lite_selfplay.runs.report.diagnosis import too_fast
 from lite_selfplay.runs.report.step_rows import (
@@ -150,7 +151,8 @@ class StepLog:
             "nonfinite": self.nonfinite_steps,
             "nonfinite_what": report.nonfinite,
             "sampler_what": report.foreign,
-            "verify_timeouts": self._resources.loaded.verifier.counters.timeouts,
+            "verify_timeouts": self._resources.loaded.verifier.reasons["timeout"],
+            "not_judged": self._resources.loaded.verifier.reasons[NOT_JUDGED],
             **({"over": True} if self._game.over() else {}),
         }
 
@@ -197,8 +199,8 @@ class StepLog:
                 "nothing moved. What helps: problems that are neither too easy nor too hard, a larger --group-size, "
                 "and --cold-start where the answer format is missing"
             )
-        if self._resources.loaded.verifier.counters.timeouts > self._warned_timeouts:
-            new = self._resources.loaded.verifier.counters.timeouts - self._warned_timeouts
+        if self._resources.loaded.verifier.reasons["timeout"] > self._warned_timeouts:
+            new = self._resources.loaded.verifier.reasons["timeout"] - self._warned_timeouts
             self._warned_timeouts += new
             most = self._resources.config.run.verify_timeout_s
             progress.warn(f"{new} answers took longer than {most:g} s to check: wrong")

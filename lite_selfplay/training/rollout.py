@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from lite_selfplay.config import RunConfig, SeatConfig
 from lite_selfplay.config.user_files import guarded
-from lite_selfplay.data import BASE, Completion, Example, Problem, Sampling, TokenScores, Turn, Verdict
+from lite_selfplay.data import BASE, NOT_JUDGED, Completion, Example, Problem, Sampling, TokenScores, Turn, Verdict
 from lite_selfplay.errors import GameError, RewardError, UnknownNameError
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.backends import choose_backend
@@ -268,6 +268,8 @@ class LiveTable:
             judge = partial(self._judge, self._reward, pairs)
             verdicts = sharing.judge(self._loaded.ranks, self._step, judge, len(pairs))
         self.seconds["verify"] += time.perf_counter() - started
+        if unjudged := sum(verdict.reason == NOT_JUDGED for verdict in verdicts):
+            self._loaded.progress.warn(f"{unjudged} answers were not judged: the machine is too busy to check them")
         return verdicts
 
     def _judge(self, reward: RewardFunction, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:

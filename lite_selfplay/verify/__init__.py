@@ -1,7 +1,7 @@
 """Judging completions: one `Verifier` per run, with a checker for each kind of problem."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Self
 
 from lite_selfplay.data import Completion, Problem, Verdict
@@ -10,7 +10,7 @@ from lite_selfplay.verify.checking import Checker, Checking
 from lite_selfplay.verify.extract import AnswerFormat, completion_text, extract_answer
 from lite_selfplay.verify.latex import plain
 
-__all__ = ["AnswerFormat", "Checker", "Checking", "Counters", "Verifier", "register_checker"]
+__all__ = ["AnswerFormat", "Checker", "Checking", "Verifier", "register_checker"]
 
 _CHECKERS = Registry[Checker](
     "kind of problem",
@@ -29,18 +29,10 @@ def register_checker(kind: str, checker: Checker) -> None:
     _CHECKERS.known[kind] = lambda: checker
 
 
-@dataclass
-class Counters:
-    """Totals of a verifier: completions judged, and those among them whose check ran out of time."""
-
-    checked: int = 0
-    timeouts: int = 0
-
-
 class Verifier:
     """Judges completions, each by the checker of its problem's kind.
 
-    A context manager; its processes start when they are first needed.
+    A context manager; its processes start when they are first needed. `reasons` counts the verdicts so far by theirs.
 
     Args:
         deadline: Seconds one answer may take before it counts as wrong.
@@ -59,7 +51,7 @@ class Verifier:
         block_only: bool = False,
         unsafe_code: bool = False,
     ):
-        self.counters = Counters()
+        self.reasons = Counter[str]()
         self._block_only = block_only
         self._checking = Checking(deadline, workers, poll, unsafe_code)
 
@@ -77,8 +69,7 @@ class Verifier:
         for kind, checker in {kind: _CHECKERS.find(kind) for kind in by_kind}.items():
             judged = checker([pairs[index] for index in by_kind[kind]], expected, self._checking)
             verdicts.update(zip(by_kind[kind], judged, strict=True))
-        self.counters.checked += len(pairs)
-        self.counters.timeouts += sum(verdict.reason == "timeout" for verdict in verdicts.values())
+        self.reasons.update(verdict.reason for verdict in verdicts.values())
         return [verdicts[index] for index in range(len(pairs))]
 
     def read_answer(self, completion: Completion) -> str | None:

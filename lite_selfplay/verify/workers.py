@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 import weakref
 from abc import ABC, abstractmethod
 from collections import Counter, deque
@@ -20,8 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Self, TypeVar
 
-POLL_SECONDS = 0.5
-"""The longest wait between two calls of `poll`."""
+from lite_selfplay.verify.programs.inside.clock import TICK_SECONDS, Clock
+
 MOST_LOST = 2
 """After so many workers that died over it, a job is given up."""
 
@@ -30,14 +29,14 @@ MOST_LOST = 2
 class Worker:
     """A process, and the socket to it, which can be read once it has answered or ended.
 
-    `job` is the number of its current job, `due` is when it must have answered, or be `ready`.
+    `job` is the number of its current job; once `clock` is over it must have answered, or be `ready`.
     """
 
     process: subprocess.Popen[bytes]
     control: socket.socket
     ready: bool = True
     job: int | None = None
-    due: float = 0.0
+    clock: Clock = field(default_factory=lambda: Clock((), 0.0))
 
     def done(self) -> None:
         """Forget the job."""
@@ -60,12 +59,13 @@ R = TypeVar("R")
 
 @dataclass
 class _Batch(Generic[J, R]):
-    """Jobs in progress: what came of them by number, which wait, and how often one was lost."""
+    """Jobs in progress: results, those that wait, those to be done again `alone`, and how often one was lost."""
 
     jobs: Sequence[J]
     waiting: deque[int]
     results: dict[int, R] = field(default_factory=dict)
     losses: Counter[int] = field(default_factory=Counter)
+    alone: list[int] = field(default_factory=list)
 
 
 class Workers(ABC, Generic[W, J, R]):
@@ -79,16 +79,18 @@ class Workers(ABC, Generic[W, J, R]):
     """What a job comes to that is past its deadline; None: its worker is lost, and another one tries."""
     given_up: R
     """What a job comes to over which too many workers were lost."""
+    not_judged: R
+    """The result of a job that the busy machine gave no time, not even alone."""
 
     def __init__(self, size: int | None):
         self.size = size or min(2, os.cpu_count() or 1)
         self._workers: list[W] = []
-        self._lock, self._looked = threading.RLock(), time.monotonic()
+        self._lock = threading.RLock()
         self._belong()
 
     @abstractmethod
     def _start(self) -> W:
-        """A new worker. One that is not yet ready is due by when it has to be."""
+        """A new worker. One that is not yet ready has a clock that says when it has to be."""
 
     @abstractmethod
     def _give(self, worker: W, job: J) -> float:
@@ -130,7 +132,6 @@ class Workers(ABC, Generic[W, J, R]):
         with self._lock:
             self._own_process()
             batch = _Batch[J, R](jobs, deque(range(len(jobs))))
-            self._looked = time.monotonic()
             try:
                 while len(batch.results) < len(jobs):
                     poll()
@@ -157,6 +158,8 @@ class Workers(ABC, Generic[W, J, R]):
             self._belong()
 
     def _hand_out(self, batch: _Batch[J, R]) -> None:
+        if not batch.waiting and not any(worker.job is not None for worker in self._workers):
+            batch.waiting += [number for number in batch.alone if number not in batch.results][:1]
         while len(self._workers) < self.size and sum(w.job is None for w in self._workers) < len(batch.waiting):
             self._workers.append(self._start())
         for worker in [each for each in self._workers if each.ready and each.job is None]:
@@ -167,7 +170,7 @@ class Workers(ABC, Generic[W, J, R]):
                     continue
                 worker.job = number
                 try:
-                    worker.due = time.monotonic() + self._give(worker, batch.jobs[number])
+                    worker.clock = Clock([worker.process.pid], self._give(worker, batch.jobs[number]))
                 except OSError:  # it died while it waited: killed for memory, say
                     self._lose(worker, batch, number)
                     break
@@ -180,36 +183,27 @@ class Workers(ABC, Generic[W, J, R]):
         with selectors.DefaultSelector() as selector:
             for worker in pending:
                 selector.register(worker.control, selectors.EVENT_READ, worker)
-            due = min(worker.due for worker in pending) - time.monotonic()
-            heard = [key.data for key, _ in selector.select(min(POLL_SECONDS, max(0.0, due)))]
-        self._excuse()
+            heard = [key.data for key, _ in selector.select(TICK_SECONDS)]
         for worker in pending:
-            late = worker not in heard and time.monotonic() > worker.due
+            late = worker not in heard and worker.clock.look()
             if not late and (worker not in heard or not self._answered(worker)):
                 continue
             number = worker.job
             if number is None:
                 self._greet(worker, late)
                 continue
-            result = self.late if late else self._take(worker, batch.jobs[number])
+            otherwise = self.late if worker.clock.used >= worker.clock.seconds else self.not_judged
+            result = otherwise if late else self._take(worker, batch.jobs[number])
             if result is None:
                 self._lose(worker, batch, number)
                 continue
-            batch.results[number] = result
+            if result is self.not_judged and number not in batch.alone:
+                batch.alone.append(number)
+            else:
+                batch.results[number] = result
             if late:
                 self._drop(worker)
             worker.done()
-
-    def _excuse(self) -> None:
-        """Add to every deadline the time for which this process itself was stopped, and could hear nothing.
-
-        Stopped with Ctrl-Z, by SIGSTOP, or frozen with its container; then the workers may have stood still, too.
-        """
-        now = time.monotonic()
-        stopped, self._looked = now - self._looked - POLL_SECONDS, now
-        if stopped > POLL_SECONDS:
-            for worker in self._workers:
-                worker.due += stopped
 
     def _lose(self, worker: W, batch: _Batch[J, R], number: int) -> None:
         batch.losses[number] += 1

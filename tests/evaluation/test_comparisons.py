@@ -10,9 +10,10 @@ from lite_selfplay.data import Sampling
 from lite_selfplay.evaluation.comparisons import Arm, compare, disagreements, met
 from lite_selfplay.evaluation.result import Evaluation, means, overview, settings_line
 from lite_selfplay.evaluation.suites import SUITES, find_suite, is_base_model
-from lite_selfplay.games.modes import Score
+from lite_selfplay.games.modes import Judged, Score, score_of
 from lite_selfplay.stats import paired_bootstrap, paired_test
 from lite_selfplay.tasks.benchmarks import BENCHMARKS
+from tests.made import completion
 
 
 def result(tasks: str, mode: str = "single", data: str = "f", **outcomes: list[Any]) -> dict[str, Any]:
@@ -98,6 +99,17 @@ def test_benchmarks_and_modes_side_by_side_with_their_means():
     assert means(results[:2]) == []
 
 
+def test_loops_stand_beside_truncated_where_there_are_any():
+    answers = [[Judged(completion("x", stop), False, False)] for stop in ("loop", "length", "eos", "loop")]
+    score = score_of(answers)
+    assert (score.truncated, score.loops) == (0.75, 0.5)
+    seat = {**result("sums", A=[True])["seats"]["A"], "truncated": 0.75}
+    for loops, wanted in ((0.0, ["75%", None]), (0.5, ["75%", "50%"])):
+        columns, (row,), _ = overview([{**result("sums", A=[True]), "seats": {"A": {**seat, "loops": loops}}}])
+        found = dict(zip(columns, row, strict=True))
+        assert [found.get("truncated"), found.get("loops")] == wanted
+
+
 def test_suites_name_benchmarks_and_average_them():
     for suite in SUITES.values():
         assert set(suite.samples) <= BENCHMARKS.keys()
@@ -130,7 +142,7 @@ def evaluation(mode: str, **outcomes: str) -> Evaluation:
     seats: dict[str, Score] = {}
     directions: dict[str, Score] = {}
     for name, row in rows.items():
-        found = Score(sum(row) / 10, (0.0, 1.0), 10, 1, sum(row), 1.0, 0.0, 0, 20.0, 20.0)
+        found = Score(sum(row) / 10, (0.0, 1.0), 10, 1, sum(row), 1.0, 0.0, 0.0, 0, 20.0, 20.0)
         (directions if "->" in name else seats)[name] = found
     problems = {f"p{i}": {name: row[i] for name, row in rows.items()} for i in range(10)}
     return Evaluation(mode, "sums", Sampling(), 0, seats, directions, problems)

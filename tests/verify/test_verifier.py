@@ -7,7 +7,7 @@ import pytest
 from lite_selfplay import verify
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import TaskError, UnknownNameError
-from lite_selfplay.verify import AnswerFormat, Checking, Counters, Verifier, register_checker
+from lite_selfplay.verify import AnswerFormat, Checking, Verifier, register_checker
 from tests.made import completion
 
 
@@ -18,7 +18,7 @@ def test_mixed_kinds_keep_their_order() -> None:
         verdicts = verifier.verify(pairs)
     assert [verdict.answer for verdict in verdicts] == ["2", "b", "3"]
     assert [verdict.correct for verdict in verdicts] == [True, True, False]
-    assert verifier.counters == Counters(checked=3, timeouts=0)
+    assert verifier.reasons == {"": 2, "wrong": 1}
 
 
 def test_invalid_requests_are_not_counted() -> None:
@@ -28,7 +28,7 @@ def test_invalid_requests_are_not_counted() -> None:
         with pytest.raises(TaskError):
             verifier.verify([(completion("a"), Problem("x", "?"))])
         assert verifier.verify([]) == []
-        assert verifier.counters == Counters()
+        assert verifier.reasons == {}
 
 
 def test_what_a_checker_keeps_is_ended_with_its_verifier(monkeypatch: pytest.MonkeyPatch) -> None:

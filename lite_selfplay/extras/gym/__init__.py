@@ -16,20 +16,20 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from lite_selfplay.data import Completion, Problem, Verdict
+from lite_selfplay.data import NOT_JUDGED, Completion, Problem, Verdict
 from lite_selfplay.errors import TaskError, UnknownNameError, WorkerStartError
 from lite_selfplay.tasks.procedural import Procedural
 from lite_selfplay.tasks.task import Task, derived_seed
 from lite_selfplay.verify.checking import Checking
 from lite_selfplay.verify.extract import AnswerFormat, completion_text, extract_answer
 from lite_selfplay.verify.format import well_formed
+from lite_selfplay.verify.programs.inside.clock import Clock
 from lite_selfplay.verify.workers import Worker, Workers
 
 KIND = "reasoning-gym"
@@ -211,7 +211,7 @@ class WorkerPool(Workers[Scorer, Question, str]):
         poll: Called at least every half second while waiting for answers; it may raise to stop.
     """
 
-    late, given_up = "timeout", "crash"
+    late, given_up, not_judged = "timeout", "crash", NOT_JUDGED
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class WorkerPool(Workers[Scorer, Question, str]):
                 env=_environment(),
                 start_new_session=True,
             )
-        return Scorer(process, ours, ready=False, due=time.monotonic() + START_SECONDS)
+        return Scorer(process, ours, ready=False, clock=Clock([process.pid], START_SECONDS))
 
     def _give(self, worker: Scorer, job: Question) -> float:
         if select.select([worker.control], [], [], 0)[0]:

@@ -238,6 +238,13 @@ _OF_A_RUN = (
         "0, or nearly.",
         "A larger run.verify_timeout_s; docs/answers.md.",
     ),
+    Meaning(
+        "step",
+        "not_judged",
+        "Answers so far that the busy machine gave no time to check: they are masked.",
+        "0.",
+        "Fewer other processes on the machine.",
+    ),
 )
 # The figures of every run.
 MEANINGS: Mapping[str, Meaning] = {meaning.key: meaning for meaning in _OF_A_RUN}

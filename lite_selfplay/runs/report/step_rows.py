@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lite_selfplay.credit import has_variance, rewards_of
-from lite_selfplay.data import Completion, Group, Stream, Verdict
+from lite_selfplay.data import NOT_JUDGED, Completion, Group, Stream, Verdict
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import value_in_words
 from lite_selfplay.runs.report.figures import MEANINGS, harmless, value_in
@@ -34,7 +34,7 @@ def figures(
         "completions": len(said),
         "reward_mean": _mean(rewards),
         "reward_std": statistics.stdev(rewards) if len(rewards) > 1 else 0.0 if rewards else None,
-        "accuracy": _mean([verdict.correct for verdict in judged]),
+        "accuracy": _mean([verdict.correct for verdict in judged if verdict.reason != NOT_JUDGED]),
         "well_formed": _mean([verdict.well_formed for verdict in judged]),
         "tokens_mean": _mean([len(completion.token_ids) for completion in said]),
         "truncated": _mean([completion.cut_off for completion in said]),
@@ -86,6 +86,7 @@ def episode_rows(report: "StepReport") -> list[dict[str, Any]]:
             "reward": sample.reward,
             "advantage": advantage,
             **{key: getattr(sample.verdict, key, None) for key in ("correct", "well_formed", "answer", "reason")},
+            **({"correct": None} if sample.verdict and sample.verdict.reason == NOT_JUDGED else {}),
             **sample.info,
         }
         for stream, advantages, first in zip(streams, [*report.advantages, *none], firsts, strict=True)

@@ -17,7 +17,7 @@ from fractions import Fraction
 from functools import partial
 from typing import TypeVar
 
-from lite_selfplay.data import Completion, Problem, Verdict
+from lite_selfplay.data import NOT_JUDGED, Completion, Problem, Verdict
 from lite_selfplay.verify.checking import Checking
 from lite_selfplay.verify.extract import AnswerFormat, completion_text
 from lite_selfplay.verify.format import well_formed
@@ -99,7 +99,7 @@ def _report(program: str | None, tests: ProgramTests, done: Sequence[tuple[_Part
         passed = part.judge(run)
         for place, right in zip(part.places, passed, strict=True):
             results[place] = right
-        if not all(passed) and not failed[0]:
+        if not all(passed) and (not failed[0] or run.reason == NOT_JUDGED):
             failed = (run.reason or "wrong_answer", run.detail or _said(run))
     return Report(tuple(results), *failed, seconds=sum(run.seconds for _, run in done))
 

@@ -18,12 +18,14 @@ KIND = "program"
 LAYERS = ("seccomp", "landlock", "namespaces", "chroot", "uid")
 """The layers around a program, by name; the first is the one that no other replaces."""
 
-Reason = Literal["", "wrong_answer", "time", "memory", "output", "syntax", "forbidden", "error", "no_program"]
+Reason = Literal[
+    "", "wrong_answer", "time", "memory", "output", "syntax", "forbidden", "error", "no_program", "not_judged"
+]
 """Why a program did not pass; empty where it did.
 
 `wrong_answer`: it ended with another result. `time`, `memory`, `output`: it went over a limit. `syntax`: Python cannot
 read it. `forbidden`: it asked for what a confined program may not do. `error`: it raised anything else, or ended with a
-code other than 0. `no_program`: there was none to run.
+code other than 0. `no_program`: there was none to run. `not_judged`: the machine gave it no time.
 """
 
 _MOST_DETAIL = 300
@@ -40,9 +42,9 @@ class SandboxError(RequestError):
 class Limits:
     """What one run of a program may use.
 
-    `seconds` of the processor, of which the kernel counts whole ones, and twice as many by the clock; `memory_mb` of
-    address space in MiB, 30 of which the interpreter takes; `output_kb` of what it writes, in KiB. Raises ConfigError
-    for a number out of its range.
+    `seconds` of the processor, of which the kernel counts whole ones, and twice as many by the clock, without the time
+    in which the machine was busy with others; `memory_mb` of address space in MiB, 30 of which the interpreter takes;
+    `output_kb` of what it writes, in KiB. Raises ConfigError for a number out of its range.
     """
 
     seconds: float = 5.0
@@ -60,7 +62,7 @@ class Limits:
 
     @property
     def wall(self) -> float:
-        """The seconds that it may take by the clock, on a machine that is busy with other things."""
+        """The seconds that it may take by `inside.clock`."""
         return 2 * self.seconds
 
 

@@ -18,6 +18,7 @@ from typing import Self
 
 from lite_selfplay.errors import LiteSelfPlayError
 from lite_selfplay.verify.programs.inside.child import FILES
+from lite_selfplay.verify.programs.inside.clock import PATIENCE
 from lite_selfplay.verify.programs.nouns import LAYERS, Job, Limits, ProgramRun, ended
 from lite_selfplay.verify.workers import Worker, Workers
 
@@ -103,6 +104,7 @@ class Zygotes(Workers[Zygote, Job, ProgramRun]):
     """Up to `size` zygotes with the same layers."""
 
     given_up = ProgramRun("memory", "the process over it was killed, as happens where memory runs out")
+    not_judged = ProgramRun("not_judged", "the machine was too busy to run it")
 
     def __init__(self, size: int | None = None, layers: Sequence[str] = LAYERS, *, marks: Sequence[str] = ()):
         super().__init__(size)
@@ -149,7 +151,7 @@ class Zygotes(Workers[Zygote, Job, ProgramRun]):
         bounds |= {"memory": limits.memory_mb << 20, "output": limits.output_kb << 10}
         header = {"id": worker.job, "kind": job.kind, **bounds}
         socket.send_fds(worker.control, [json.dumps(header).encode()], worker.files)
-        return limits.wall + GRACE_SECONDS
+        return PATIENCE * limits.wall + GRACE_SECONDS
 
     def _take(self, worker: Zygote, job: Job) -> ProgramRun | None:
         try:
@@ -162,6 +164,6 @@ class Zygotes(Workers[Zygote, Job, ProgramRun]):
         if len(rows) > 1:  # what the program itself says comes last: it tells more than that its test found nobody
             stderr += written[2 * FILES - 2]
         run = ended(rows, answer["late"], stdout, stderr, reply, self._limits)
-        if run.reason == "time":
+        if run.reason == "time" and not answer["starved"]:
             self._spent.add(job.program)
-        return run
+        return self.not_judged if answer["starved"] else run

@@ -89,7 +89,7 @@ def test_an_answer_that_never_ends_is_stopped_and_workers_end_with_the_verifier(
     right = (completion(f"<answer>{problem.answer}</answer>"), problem)
     verifier = Verifier(deadline=3.0, workers=1)
     assert [verdict.reason for verdict in verifier.verify([endless, right])] == ["timeout", ""]
-    assert verifier.counters.timeouts == 1
+    assert verifier.reasons["timeout"] == 1
     (process,) = (worker.process for worker in verifier._checking._kept[gym.KIND]._workers)
     del verifier
     assert process.poll() is not None

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from lite_selfplay.verify.programs.inside import bpf, child, confinement
+from lite_selfplay.verify.programs.inside.clock import TICK_SECONDS, Clock
 from lite_selfplay.verify.programs.inside.modules import load_beforehand
 
 ROLES = {"stdio": ("stdio",), "call": ("call",), "check": ("test", "candidate")}
@@ -146,29 +147,30 @@ def _serve(library: _Library, found: frozenset[str], uid: int) -> None:
     for channel in channels:
         if channel is not None:
             channel.close()
-    started = time.monotonic()
-    ended, late = _reap(library, pids, header["wall"])
+    clock = Clock(pids, header["wall"])
+    ended, late = _reap(library, pids, clock)
     rows = [
         {"status": status, "cpu": usage.ru_utime + usage.ru_stime, "memory": usage.ru_maxrss * 1024}
         for status, usage in (ended[pid] for pid in pids)
     ]
-    answer = {"id": header["id"], "late": late, "wall": time.monotonic() - started, "rows": rows}
+    answer = {"id": header["id"], "late": late, "starved": late and clock.used < clock.seconds, "rows": rows}
     library.control.send(json.dumps(answer).encode())
 
 
-def _reap(library: _Library, pids: Sequence[int], seconds: float) -> tuple[dict[int, tuple[int, Any]], bool]:
-    """Wait until the first process has ended, at most so long; the others are killed then, and all when the library is
-    gone. How each ended, and whether the time was over."""
-    due = time.monotonic() + seconds
+def _reap(library: _Library, pids: Sequence[int], clock: Clock) -> tuple[dict[int, tuple[int, Any]], bool]:
+    """Wait until the first process has ended, or the clock is over; the others are killed then, and all when the
+    library is gone. How each ended, and whether the time was over."""
     ended: dict[int, tuple[int, Any]] = {}
-    while pids[0] not in ended and (left := due - time.monotonic()) > 0:
-        if signal.sigtimedwait([signal.SIGCHLD], min(left, LOOK_SECONDS)) is None and library.gone:
+    over = False
+    while pids[0] not in ended and not over:
+        if signal.sigtimedwait([signal.SIGCHLD], TICK_SECONDS) is None and library.gone:
             break
         while len(ended) < len(pids):
             pid, status, usage = os.wait4(-1, os.WNOHANG)
             if pid == 0:
                 break
             ended[pid] = status, usage
+        over = clock.look()
     late = pids[0] not in ended
     for pid in pids:
         if pid not in ended:

@@ -1,0 +1,62 @@
+"""A clock that counts the time in which processes could run, so that no verdict depends on the machine's load."""
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+
+# How often a clock is looked at. If more passes between two looks, the process that looks stood still for the rest.
+TICK_SECONDS = 0.1
+# A clock is over after so many times its seconds, even if the machine left the processes fewer.
+PATIENCE = 20
+# The folder of all processes. An open one can be read under another root and from another namespace as well.
+_PROCESSES = os.open("/proc", os.O_RDONLY) if os.path.isdir("/proc") else -1
+
+
+def _read(path: str) -> str:
+    with open(path, opener=lambda name, flags: os.open(name, flags, dir_fd=_PROCESSES)) as file:
+        return file.read()
+
+
+def figures(pids: Sequence[int]) -> tuple[float, float, float, bool]:
+    """The time; the seconds for which all threads of the processes ran, and for which they waited for a processor (the
+    kernel's run delay); whether one would run now or waits for memory. Zeros where the kernel does not say."""
+    ran, waited, states = 0, 0, ""
+    with contextlib.suppress(OSError, ValueError, IndexError, AttributeError, StopIteration):
+        for pid in pids:
+            with open(os.pidfd_open(pid), "rb", 0) as handle:  # in the folder's namespace it may have another number
+                place = f"{_read(f'self/fdinfo/{handle.fileno()}').split('Pid:')[1].split()[0]}/task"
+            for name in next(os.fwalk(place, dir_fd=_PROCESSES))[1]:
+                states += _read(f"{place}/{name}/stat").rpartition(")")[2].split()[0]
+                spent = [int(figure) for figure in _read(f"{place}/{name}/schedstat").split()]
+                ran, waited = ran + spent[0], waited + spent[1]
+    return time.monotonic(), ran / 1e9, waited / 1e9, "R" in states or "D" in states
+
+
+class Clock:
+    """Counts the seconds that processes could have `used`, and those for which the caller of `look` was `alive`.
+
+    Time in which the processes waited for a processor or for memory is not theirs, nor is time in which the caller
+    stood still. A process that sleeps, or waits for anything else, uses its time. Without the kernel's figures (macOS,
+    some containers) all seconds count in which the caller was alive.
+    """
+
+    def __init__(self, pids: Sequence[int], seconds: float):
+        self.seconds, self.used, self.alive, self._floor = seconds, 0.0, 0.0, 0.0
+        self._pids, self._seen = pids, figures(pids)
+
+    def look(self) -> bool:
+        """Count the time since the last look. True once the processes have used their seconds, or the machine is too
+        busy to let them.
+
+        The kernel tells of a wait when that has ended, so that it may reach back to the last wait that it told of;
+        `willing`, without a moment on a processor, stands for one that has not ended.
+        """
+        (then, ran, waited, _), self._seen = self._seen, figures(self._pids)
+        now, ran_now, waited_now, willing = self._seen
+        alive, run_for = min(now - then, TICK_SECONDS), max(0.0, min(now - then, ran_now - ran))
+        waited_for = max(0.0, waited_now - waited, 0.0 if run_for or not willing else alive)
+        self.alive, self._floor = self.alive + alive, self._floor + run_for
+        self.used = max(self._floor, self.used + alive - waited_for)
+        self._floor = self.used if waited_for else self._floor
+        return self.used >= self.seconds or self.alive >= PATIENCE * self.seconds
