@@ -57,8 +57,9 @@ class Pupils:
         return cold_start(trainer, self.chat, played, pool, section, seed=0, steps_that_fit=fits)
 
     def moved(self) -> set[str]:
-        """The parameters that are not what they were."""
-        return {name for name, p in self.weights().items() if not torch.equal(self.before[name], p)}
+        """The parameters that are not what they were, under the seats' own names."""
+        changed = {name for name, p in self.weights().items() if not torch.equal(self.before[name], p)}
+        return {name.replace(".seat-0.", ".A.").replace(".seat-1.", ".B.") for name in changed}
 
     def at_rest(self) -> bool:
         """Whether no update is counted, no gradient is left, and the model is as it was found."""

@@ -103,7 +103,7 @@ def test_asking_to_stop_stops_between_tokens(make_backend, loop):
     with pytest.raises(KeyboardInterrupt):
         loop(backend, asked(max_tokens=50), poll=poll)
     assert poll.call_count == 3
-    assert trainable(backend.adapters) == {"A"}
+    assert trainable(backend.adapters) == {"seat-0"}
 
 
 # The loop of a card
