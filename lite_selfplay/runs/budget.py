@@ -3,8 +3,9 @@
 At most a third of the minutes goes to what comes before the first step, unless a cold start, which is never cut short,
 takes more. How many problems are evaluated is chosen by how long the first of them take, and how many a step has, where
 `run.least_steps` are to fit, by that and by how long the examples of the cold start took. The number of steps is
-chosen once, when the first ones have shown what a step takes; schedules and evaluations go by it from then on. A run
-that falls behind all the same ends early. `budget.json` holds what was chosen, and a resume keeps it.
+chosen when the first ones have shown what a step takes, and raised at half time where more fit; schedules and
+evaluations go by it from then on. A run that falls behind ends early. `budget.json` holds what was chosen, and a resume
+keeps it.
 """
 
 import json
@@ -141,25 +142,28 @@ class Budget:
     def steps(self, done: int, asked: int, every: int | None) -> int | None:
         """How many steps to play, where that is to be changed after `done` of `asked`; else None.
 
-        It is chosen once after the first steps, or as soon as another one might not end in time; and again where time
-        is nearly over all the same. A resume goes by what was chosen, however long it takes.
+        It is chosen after the first steps, or as soon as another one might not end in time; again when half of them are
+        over, if more fit by then; and where time is nearly over all the same. A resume goes by what was chosen, however
+        long it takes.
         """
         if not self.minutes or done >= asked or self._resumed:
             return None
         left, closing, step_s = self._left_s(), self._closing_s(), max(self._took["step"][-FIRST_STEPS:])
-        if "steps" in self.chosen:
-            return done if left < step_s + closing else None
-        if done < FIRST_STEPS and left > 2 * step_s + closing:
+        before, most = self.chosen.get("steps"), self.chosen.get("asked_steps", asked)
+        if before is not None and left < step_s + closing:
+            return done
+        if done != asked // 2 if before is not None else done < FIRST_STEPS and left > 2 * step_s + closing:
             return None
-        evaluation_s, step_s = max(self._took["evaluation"], default=0.0), self._took["step"][-1]  # the first is slower
-        return steps_that_fit(left, step_s, evaluation_s, closing, done=done, asked=asked, every=every)
+        evaluation_s = max(self._took["evaluation"], default=0.0)
+        fits = steps_that_fit(left, self._step_s(), evaluation_s, closing, done=done, asked=most, every=every)
+        return fits if before is None or fits > before else None
 
     def choose_steps(self, steps: int, asked: int) -> str:
         """Write down how many steps are played. Returns that as a sentence."""
-        before, step_s, closing = self.chosen.get("steps"), self._took["step"][-1], self._closing_s()
+        before, step_s, closing = self.chosen.get("steps"), self._step_s(), self._closing_s()
         asked = self.chosen.get("asked_steps", asked)
         self._write(steps=steps, asked_steps=asked, step_s=round(step_s, 2), closing_s=round(closing, 2))
-        if before is not None:
+        if before is not None and steps < before:
             return f"the {self.minutes:g} min are nearly over: training ends after {steps} of {before} steps"
         end = f" and the closing evaluation {closing:.0f} s" if closing >= 1 else ""
         return f"a step takes {step_s:.1f} s{end}: {steps} of {asked} steps fit into {self.minutes:g} min"
@@ -216,6 +220,10 @@ class Budget:
 
     def _left_s(self) -> float:
         return 60 * self.minutes - (self._clock() - self._began)
+
+    def _step_s(self) -> float:
+        """The mean of the steps so far but for the first, which is slower."""
+        return fmean(self._took["step"][1:] or self._took["step"])
 
     def _closing_s(self) -> float:
         """Seconds kept for the last evaluation and the last save: those of the longest ones so far."""

@@ -275,6 +275,20 @@ def test_a_resume_keeps_the_number_of_steps_and_ends_alike(fitted: tuple[Run, Ea
     assert all(same_weights(seat_weights(again.path, seat), seat_weights(whole.path, seat)) for seat in "AB")
 
 
+def test_more_steps_are_played_where_later_ones_are_shorter(budget, clock):
+    chosen = budget(minutes=2.0)
+    clock.spend(chosen, ("step", 10.0), ("step", 10.0))
+    assert chosen.steps(2, 40, None) == 11  # of 100 s left 95 are planned for
+    assert chosen.choose_steps(11, 40) == "a step takes 10.0 s: 11 of 40 steps fit into 2 min"
+    found = []
+    for done in range(3, 7):
+        clock.spend(chosen, ("step", 4.0))
+        found.append(chosen.steps(done, 11, None))
+    # After the fifth 88 s are left, of which 83.6 are planned for; steps but for the first took 22 / 4 = 5.5 s: 15 more.
+    assert found == [None, None, 20, 15]
+    assert chosen.choose_steps(20, 11) == "a step takes 5.2 s: 20 of 40 steps fit into 2 min"
+
+
 def test_a_run_that_falls_behind_ends_early(tmp_path: Path):
     ear = Ear()
     with by_clock(lambda step: 10.0 if step < 2 else 15.0):
