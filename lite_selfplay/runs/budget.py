@@ -3,9 +3,9 @@
 At most a third of the minutes goes to what comes before the first step, unless a cold start, which is never cut short,
 takes more. How many problems are evaluated is chosen by how long the first of them take, and how many a step has, where
 `run.least_steps` are to fit, by that and by how long the examples of the cold start took. The number of steps is
-chosen when the first ones have shown what a step takes, and raised at half time where more fit; schedules and
-evaluations go by it from then on. A run that falls behind ends early. `budget.json` holds what was chosen, and a resume
-keeps it.
+chosen when the first ones have shown what a step takes, and raised at half time and at the end where more fit;
+schedules and evaluations go by it from then on. A run that falls behind ends early. `budget.json` holds what was
+chosen, and a resume keeps it.
 """
 
 import json
@@ -142,9 +142,9 @@ class Budget:
     def steps(self, done: int, asked: int, every: int | None) -> int | None:
         """How many steps to play, where that is to be changed after `done` of `asked`; else None.
 
-        It is chosen after the first steps, or as soon as another one might not end in time; again when half of them are
-        over, if more fit by then; and where time is nearly over all the same. A resume goes by what was chosen, however
-        long it takes.
+        It is chosen after the first steps, or as soon as another one might not end in time; again when half of them, or
+        all but one, are over, if more fit by then; and where time is nearly over all the same. A resume goes by what
+        was chosen, however long it takes.
         """
         if not self.minutes or done >= asked or self._resumed:
             return None
@@ -152,7 +152,8 @@ class Budget:
         before, most = self.chosen.get("steps"), self.chosen.get("asked_steps", asked)
         if before is not None and left < step_s + closing:
             return done
-        if done != asked // 2 if before is not None else done < FIRST_STEPS and left > 2 * step_s + closing:
+        again = done in (asked // 2, asked - 1)
+        if not again if before is not None else done < FIRST_STEPS and left > 2 * step_s + closing:
             return None
         evaluation_s = max(self._took["evaluation"], default=0.0)
         fits = steps_that_fit(left, self._step_s(), evaluation_s, closing, done=done, asked=most, every=every)

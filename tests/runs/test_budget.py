@@ -287,6 +287,11 @@ def test_more_steps_are_played_where_later_ones_are_shorter(budget, clock):
     # After the fifth 88 s are left, of which 83.6 are planned for; a step took 22 / 4 = 5.5 s: 15 more.
     assert found == [None, None, 20, None]
     assert chosen.choose_steps(20, 11) == "a step takes 5.2 s: 20 of 40 steps fit into 2 min"
+    clock.spend(chosen, *[("step", 4.0)] * 12)
+    assert chosen.steps(18, 20, None) is None
+    clock.spend(chosen, ("step", 4.0))
+    # 88 s are over, and 30.4 planned for; a step took 78 / 18 s: seven more than the nineteen.
+    assert chosen.steps(19, 20, None) == 26
 
 
 def test_a_run_that_falls_behind_ends_early(tmp_path: Path):
