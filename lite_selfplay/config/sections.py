@@ -219,6 +219,12 @@ class RunSection(Section):
         None, "For the record: the preset that the other keys were laid over", unset="the one that fits the machine"
     )
     steps: int = key(200, "Steps of play and update", flag="steps", ge=1, le=1_000_000)
+    least_steps: int | None = key(
+        None,
+        "Steps that are to fit into `minutes`: of fewer problems each, where it takes that",
+        unset="as many as fit",
+        ge=1,
+    )
     group_size: int = key(8, "Completions that share a baseline", flag="group_size", ge=2, le=65536)
     problems_per_step: int = key(4, "Problems drawn at a step", flag="problems_per_step", ge=1, le=65536)
     max_completion_tokens: int | None = key(
@@ -250,7 +256,7 @@ class RunSection(Section):
         "Before the first step play a little, for a minute at most: look at the base, say what to expect, and refuse a "
         "run that cannot learn",
         flag="preflight",
-        unset="yes, except for tiny, whose weights are random",
+        unset="yes, except for tiny, whose weights are random, and the demo's own problems",
     )
     max_bad_steps: int = key(
         3, "A step with a number that is not finite is skipped; so many in a row stop the run", ge=1

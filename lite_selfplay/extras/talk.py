@@ -49,14 +49,14 @@ class Stage:
 class Speakers:
     """Everybody who can be asked. `context` is the most tokens that a prompt and its completion may take.
 
-    `kind`: of the run's own problems. `reads`: see `Mode`; None where the game lets nobody read another's answer.
+    `like`: one of the run's own problems. `reads`: see `Mode`; None where the game lets nobody read another's answer.
     """
 
     table: "LiveTable"
     target: Target
     most_tokens: int
     context: int
-    kind: str
+    like: Problem
     reads: Callable[[Reader, Completion, Problem], tuple[str, str]] | None
     _interrupts: list[Interrupts] = field(repr=False)
 
@@ -107,7 +107,7 @@ class Speakers:
             return [draft, self._stage(others[0], after, sampling, derived_seed(seed, "answer"), saw)]
 
     def _problem(self, text: str) -> Problem:
-        return Problem("yours", text, kind=self.kind)
+        return Problem("yours", text, kind=self.like.kind, extra=self.like.extra)
 
     def _stage(
         self, seat: str, prompt: str | Sequence[Turn], sampling: Sampling, seed: int, saw: str | None = None
@@ -154,7 +154,7 @@ def speakers_of(
         interrupts = [Interrupts()]  # another one for every answer
         with target.table(model, tokens, shown, Poll(shown, lambda: interrupts[0].poll())) as table:
             reads = find_mode(target.mode).reads if target.folder else None
-            yield Speakers(table, target, tokens, context, _kind_of(target), reads, interrupts)
+            yield Speakers(table, target, tokens, context, _one_of(target), reads, interrupts)
 
 
 def _positions(path: Path) -> int:
@@ -164,15 +164,15 @@ def _positions(path: Path) -> int:
     return found if isinstance(found, int) and found > 1 else 2048
 
 
-def _kind_of(target: Target) -> str:
-    """The kind of problems that a run was trained on: a program is asked for in other words than a number."""
+def _one_of(target: Target) -> Problem:
+    """A problem that a run was trained on: a program is asked for in other words than a number."""
     section = target.config.tasks
     if target.folder is None or section.train is None:
-        return "math"
+        return Problem("", "")
     try:
-        return next(iter(load_task(section.train, data_dir=section.data_dir).problems)).kind
+        return next(iter(load_task(section.train, data_dir=section.data_dir).problems))
     except (LiteSelfPlayError, StopIteration):  # its data are not here
-        return "math"
+        return Problem("", "")
 
 
 Entry = Mapping[str, Any]

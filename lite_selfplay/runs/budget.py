@@ -1,9 +1,11 @@
 """The minutes that a run may take (`run.minutes`): how much is measured, how many steps fit, and where that is written.
 
-At most a third of the minutes goes to what comes before the first step. How many problems are evaluated is chosen by
-how long the first of them take. A cold start that would take too long is cut short after its first batches. The number
-of steps is chosen once, when the first ones have shown what a step takes; schedules and evaluations go by it from then
-on. A run that falls behind all the same ends early. `budget.json` holds what was chosen, and a resume keeps it.
+At most a third of the minutes goes to what comes before the first step, unless a cold start, which is never cut short,
+takes more. How many problems are evaluated is chosen by how long the first of them take, and how many a step has, where
+`run.least_steps` are to fit, by that and by how long the examples of the cold start took. The number of steps is
+chosen when the first ones have shown what a step takes, and raised at half time and at the end where more fit;
+schedules and evaluations go by it from then on. A run that falls behind ends early. `budget.json` holds what was
+chosen, and a resume keeps it.
 """
 
 import json
@@ -30,12 +32,7 @@ BEFORE = 1 / 3
 """The share of all minutes that goes to what comes before the first step."""
 MEASURED = 1 / 4
 """The share of all minutes that evaluations may take before fewer problems are evaluated."""
-COLD_START = 2 / 3
-"""The share of what is left of the minutes before the first step that a cold start may take before its seats learn
-fewer batches."""
-_COUNTS: dict[str, Any] = dict.fromkeys(
-    ("problems", "cold_start", "asked_cold_start", "steps", "asked_steps"), (int, 0)
-)
+_COUNTS: dict[str, Any] = dict.fromkeys(("problems", "problems_per_step", "steps", "asked_steps"), (int, 0))
 # What is read of `budget.json`.
 _Chosen = create_model("_Chosen", **_COUNTS)
 LEAST_PROBLEMS, FEWEST_PROBLEMS, FEW = 20, 10, 10
@@ -60,6 +57,14 @@ def steps_that_fit(
     return max(steps, 1)
 
 
+def problems_that_fit(left_s: float, problem_s: float, closing_s: float, *, asked: int, steps: int) -> int:
+    """The problems a step, of those asked for, with which about so many steps end in time; one is the least.
+
+    `problem_s` are the seconds that a step takes for each of its problems; the others as in `steps_that_fit`.
+    """
+    return max(1, min(asked, round((left_s * (1 - SPARE) - closing_s) / (steps * problem_s))))
+
+
 class Budget:
     """What is left of a run's minutes, and what was chosen by it; with no minutes given, every wish is granted.
 
@@ -81,6 +86,7 @@ class Budget:
             "the minutes", lambda: read_json(path, _Chosen) if minutes and path.exists() else {}
         )
         self._resumed = "steps" in self.chosen
+        self._answer_s = self._example_s = 0.0  # seconds of an answer, and of an example of the cold start
 
     @contextmanager
     def timing(self, what: str) -> Iterator[None]:
@@ -110,54 +116,55 @@ class Budget:
         before = self.before_s()
         with self.timing("part"):
             answers, first = evaluate(LEAST_PROBLEMS)
-        problem_s = max(self._took["part"][-1], 1e-9) / LEAST_PROBLEMS
+        self._answer_s = problem_s = max(self._took["part"][-1], 1e-9) / LEAST_PROBLEMS
         fits = max(LEAST_PROBLEMS, int(MEASURED * 60 * self.minutes / (problem_s * answers)))
         fits = max(FEWEST_PROBLEMS, min(fits, int(before / (problem_s * first)))) // 10 * 10
         self._write(minutes=self.minutes, problems=min(most, fits))
 
-    def cold_start(self, asked: int) -> Callable[[int], int | None]:
-        """Begin a cold start of `asked` batches a seat.
+    def examples(self, count: int) -> None:
+        """Note how many examples the seats learned in the cold start that was just timed."""
+        self._example_s = self._took["cold start"][-1] / count
 
-        What is returned says how many fit, after the first batch and given the number of seats that learn: the first
-        one is slow, so that it says None, and is asked again after the second, where there is time for that. A cold
-        start that was stopped is repeated with as many.
-        """
-        began, took = self._clock(), list[float]()
-
-        def fit(seats: int) -> int | None:
-            took.append(self._clock() - began - sum(took))
-            if self.minutes and "cold_start" not in self.chosen:
-                room = COLD_START * (self.before_s() + sum(took))
-                if len(took) == 1 and took[0] * (seats + 1) <= room:
-                    return None
-                fits = int((room - sum(took)) / max(took[-1], 1e-9) + len(took)) // seats
-                self._write(cold_start=min(asked, max(len(took), fits)), asked_cold_start=asked)
-            return min(asked, self.chosen.get("cold_start", asked))
-
-        return fit
+    def choose_problems_per_step(self, asked: int, steps: int | None, rows: int) -> str:
+        """Choose how many of `asked` problems a step has, once, so that `steps` fit: by how long answers and examples
+        took. `rows` are the completions of a problem. Returns that as a sentence; empty where nothing is chosen."""
+        if not (self.minutes and steps and self._answer_s and self._example_s) or "problems_per_step" in self.chosen:
+            return ""
+        problem_s = rows * (self._answer_s + self._example_s)
+        fits = problems_that_fit(self._left_s(), problem_s, self._closing_s(), asked=asked, steps=steps)
+        self._write(problems_per_step=fits, answer_s=round(self._answer_s, 3), example_s=round(self._example_s, 3))
+        return (
+            f"an answer takes {self._answer_s:.2f} s, and learning from it {self._example_s:.2f} s: {fits} of {asked} "
+            f"problems a step, so that about {steps} steps fit into {self.minutes:g} min, and "
+            f"{self.chosen['problems']} to evaluate"
+        )
 
     def steps(self, done: int, asked: int, every: int | None) -> int | None:
         """How many steps to play, where that is to be changed after `done` of `asked`; else None.
 
-        It is chosen once after the first steps, or as soon as another one might not end in time; and again where time
-        is nearly over all the same. A resume goes by what was chosen, however long it takes.
+        It is chosen after the first steps, or as soon as another one might not end in time; again when half of them, or
+        all but one, are over, if more fit by then; and where time is nearly over all the same. A resume goes by what
+        was chosen, however long it takes.
         """
         if not self.minutes or done >= asked or self._resumed:
             return None
         left, closing, step_s = self._left_s(), self._closing_s(), max(self._took["step"][-FIRST_STEPS:])
-        if "steps" in self.chosen:
-            return done if left < step_s + closing else None
-        if done < FIRST_STEPS and left > 2 * step_s + closing:
+        before, most = self.chosen.get("steps"), self.chosen.get("asked_steps", asked)
+        if before is not None and left < step_s + closing:
+            return done
+        again = done in (asked // 2, asked - 1)
+        if not again if before is not None else done < FIRST_STEPS and left > 2 * step_s + closing:
             return None
-        evaluation_s, step_s = max(self._took["evaluation"], default=0.0), self._took["step"][-1]  # the first is slower
-        return steps_that_fit(left, step_s, evaluation_s, closing, done=done, asked=asked, every=every)
+        evaluation_s = max(self._took["evaluation"], default=0.0)
+        fits = steps_that_fit(left, self._step_s(), evaluation_s, closing, done=done, asked=most, every=every)
+        return fits if before is None or fits > before else None
 
     def choose_steps(self, steps: int, asked: int) -> str:
         """Write down how many steps are played. Returns that as a sentence."""
-        before, step_s, closing = self.chosen.get("steps"), self._took["step"][-1], self._closing_s()
+        before, step_s, closing = self.chosen.get("steps"), self._step_s(), self._closing_s()
         asked = self.chosen.get("asked_steps", asked)
         self._write(steps=steps, asked_steps=asked, step_s=round(step_s, 2), closing_s=round(closing, 2))
-        if before is not None:
+        if before is not None and steps < before:
             return f"the {self.minutes:g} min are nearly over: training ends after {steps} of {before} steps"
         end = f" and the closing evaluation {closing:.0f} s" if closing >= 1 else ""
         return f"a step takes {step_s:.1f} s{end}: {steps} of {asked} steps fit into {self.minutes:g} min"
@@ -197,19 +204,14 @@ class Budget:
         named, of which evaluations may have as large a share as now, and, where ten did not fit, sizes of which they
         would. `demo`: it is that of `make demo`.
         """
-        done = [
-            f"{self.chosen.get(key)} of the {self.chosen.get(f'asked_{key}')} {what}"
-            for key, what in (("cold_start", "batches of the cold start"), ("steps", "steps asked for"))
-            if self.chosen.get(key) != self.chosen.get(f"asked_{key}")
-            and not (key == "steps" and played > self.chosen[key])
-        ]
-        if not done:
+        steps, asked = (self.chosen.get(key, 0) for key in ("steps", "asked_steps"))
+        if steps == asked or played > steps:
             if self.chosen.pop("outcome", None) is not None:
                 self._write()
             return []
-        sentence = f"{' and '.join(done)} fitted into {self.minutes:g} min"
-        missing = self.chosen.get("asked_steps", 0) - max(played, self.chosen.get("steps", 0))
-        if doubtful and missing > 0:
+        sentence = f"{steps} of the {asked} steps asked for fitted into {self.minutes:g} min"
+        missing = asked - steps
+        if doubtful:
             needed = math.ceil(self.minutes + missing * self.chosen["step_s"] / 60 / (1 - MEASURED - SPARE))
             sizes = f"{self.chosen['sizes']}; " if "sizes" in self.chosen else ""
             own = f" (make demo MINUTES={needed})" if demo else ""
@@ -219,6 +221,10 @@ class Budget:
 
     def _left_s(self) -> float:
         return 60 * self.minutes - (self._clock() - self._began)
+
+    def _step_s(self) -> float:
+        """The mean of the steps so far but for the first, which is slower."""
+        return fmean(self._took["step"][1:] or self._took["step"])
 
     def _closing_s(self) -> float:
         """Seconds kept for the last evaluation and the last save: those of the longest ones so far."""

@@ -279,9 +279,11 @@ def open_questions(config: RunConfig, game: Game) -> dict[str, str]:
 
 
 def wanted(config: RunConfig) -> bool:
-    """Whether a little is played before the first step: where nobody says, for every base that is not random."""
-    asked = config.run.preflight
-    return not _is_random(config) if asked is None else asked
+    """Whether a little is played before the first step: where nobody says, for every base that is not random, except in
+    the demo, whose base and problems are known to suit each other."""
+    asked, demo = config.run.preflight, preset_layer("demo")
+    known = (config.model.name, config.tasks.train) == (demo["model"]["name"], demo["tasks"]["train"])
+    return not (_is_random(config) or known) if asked is None else asked
 
 
 def _is_random(config: RunConfig) -> bool:

@@ -105,6 +105,7 @@ class RunLoop:
             if begins and self.resources.ranks.alone and wanted(self.resources.config):
                 preflight(self.resources, max(0.0, self._budget.before_s()))
             self._evaluate_what_is_missing()
+            self._choose_problems_per_step()
             if begins and (rewards := self.resources.plan.rewards):
                 self.resources.progress.say(f"rewards: {rewards}")
             self._show_training()
@@ -196,6 +197,16 @@ class RunLoop:
         self.trainer.expect(self._updates(steps))
         progress.say(self._budget.choose_steps(steps, asked))
         self._show_training()
+
+    def _choose_problems_per_step(self) -> None:
+        """Let a step have as many problems as `run.least_steps` leave time for."""
+        run = self.resources.config.run
+        rows = (self.game.rollouts_per_step() or run.group_size * run.problems_per_step) // run.problems_per_step
+        if said := self._budget.choose_problems_per_step(run.problems_per_step, run.least_steps, rows):
+            problems = self._budget.chosen["problems_per_step"]
+            self._saver.change_config(self.resources.config.having({"run": {"problems_per_step": problems}}))
+            self.game.problems_per_step = problems
+            self.resources.progress.say(said)
 
     def _updates(self, steps: int) -> dict[str, int]:
         """How many of so many steps move each seat."""
@@ -400,8 +411,9 @@ def teach(resources: Resources, trainer: SelfPlayTrainer, saver: Saver, budget: 
     for sentence in pool.lines():
         resources.progress.say(sentence)
     saver.write_examples(pool)
-    steps_that_fit = budget.cold_start(section.steps)
-    cold_start(trainer, resources.loaded.chat, resources.game, pool, section, seed=seed, steps_that_fit=steps_that_fit)
+    with budget.timing("cold start"):
+        cold_start(trainer, resources.loaded.chat, resources.game, pool, section, seed=seed)
+    budget.examples(section.steps * section.examples_per_step * len(resources.game.trained_seats()))
 
 
 def keep_references(resources: Resources) -> None:

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from fractions import Fraction
 from itertools import accumulate, takewhile
 from math import prod
+from typing import Any
 
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.procedural import TRIES, by_rule, refuse_unknown, whole_number
 from lite_selfplay.tasks.task import Task
 
-_OPTIONS = ("digits", "terms", "ops", "max", "last", "seed")
+_OPTIONS = ("digits", "terms", "ops", "max", "last", "brief", "seed")
 _LARGEST = 999_999
 
 # A sign and the factors of a product; a single term is a product of one factor.
@@ -27,8 +28,9 @@ def arithmetic(seed: int = 0, held_out: bool = False, /, **options: str) -> Task
 
     Options: `digits`, the maximum number of digits of a term (1 to 6, default 2); `terms` (2 to 6, default 3); `ops`,
     some of `+-*` (default `+-`); `max`, the largest term, instead of `digits`; `last`, the largest last term (both 1 to
-    999999); `seed`, added to the run's. Terms and factors in another order make the same problem. Raises TaskError for
-    other values, an unknown option, and options that no problem satisfies.
+    999999); `brief` (0 or 1), whether prompts are short and begin with what all problems share, for slow machines;
+    `seed`, added to the run's. Terms and factors in another order make the same problem. Raises TaskError for other
+    values, an unknown option, and options that no problem satisfies.
     """
     refuse_unknown("arithmetic", options, _OPTIONS)
     seed += whole_number("arithmetic", "seed", options.get("seed", "0"), 0, 2**32)
@@ -40,8 +42,9 @@ def arithmetic(seed: int = 0, held_out: bool = False, /, **options: str) -> Task
     largest = whole_number("arithmetic", "max", options.get("max", str(10**digits - 1)), 1, _LARGEST)
     last = whole_number("arithmetic", "last", options.get("last", str(largest)), 1, _LARGEST)
     limits = [largest] * (terms - 1) + [last]
+    form = {"asked_briefly": True} if whole_number("arithmetic", "brief", options.get("brief", "0"), 0, 1) else {}
 
-    def draw(rng: random.Random) -> tuple[str, str, dict[str, str]]:
+    def draw(rng: random.Random) -> tuple[str, str, dict[str, Any]]:
         parts = next(filter(None, (_parts(limits, ops, rng) for _ in range(TRIES))), None)
         if parts is None:
             raise TaskError(
@@ -51,7 +54,7 @@ def arithmetic(seed: int = 0, held_out: bool = False, /, **options: str) -> Task
         steps, value = _solve(parts)
         written = "".join(f" {sign} {' * '.join(map(str, factors))}" for sign, factors in parts).removeprefix(" + ")
         content = " ".join(sorted(sign + "*".join(map(str, sorted(factors))) for sign, factors in parts))
-        return f"What is {written}?", str(value), {"solution": " ".join(steps), "content": content}
+        return f"What is {written}?", str(value), {"solution": " ".join(steps), "content": content, **form}
 
     # Twice the tokens of the worked solution, at one token per character, and room for the answer's tags.
     width = len(str(max(limits)))

@@ -4,7 +4,7 @@ One seat after the other learns examples of every role it may play, from a pool 
 optimizer is thrown away afterwards: training starts with seats that have moved and no momentum.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from lite_selfplay.config import ColdStartSection, RoleConfig, RunConfig, SeatConfig
 from lite_selfplay.data import Episode, Example, Group, Sample, Stream
@@ -30,26 +30,23 @@ def cold_start(
     section: ColdStartSection,
     *,
     seed: int,
-    steps_that_fit: Callable[[int], int | None] | None = None,
 ) -> None:
     """Train every seat of a game on `section.steps` batches of examples, one seat after the other.
 
     A batch is a step of a trainer beside the run's own: the loss is the mean negative log-likelihood per completion
-    token. `steps_that_fit` is asked after the first batch, with the number of seats that learn, and says how many
-    batches each of them does, or None, to be asked after the next one. A seat without examples is left as it is, with a
-    warning unless `section.roles` leaves out all it plays. What seats learn here is counted as no update.
-    Raises TrainingError naming seat and step where a number is not finite; then that step has moved nothing.
+    token. A seat without examples is left as it is, with a warning unless `section.roles` leaves out all it plays. What
+    seats learn here is counted as no update. Raises TrainingError naming seat and step where a number is not finite;
+    then that step has moved nothing.
     """
     learning = _learning(game, pool, section, seed, trainer.progress)
-    steps = _Steps(section.steps, len(learning), steps_that_fit, trainer.progress)
     adapters = trainer.adapters
     counts = dict(adapters.updates), dict(adapters.versions)
     teacher = trainer.beside(_taught(trainer.config, section), teaching_rate)
     try:
         for seat, examples in learning.items():
-            trainer.progress.phase(f"cold start of {seat}", total=steps.number)
+            trainer.progress.phase(f"cold start of {seat}", total=section.steps)
             roles = tuple(role for role in roles_of(game, seat) if role in pool.roles)
-            said = _teach(teacher, chat, seat, roles, examples, section.examples_per_step, steps)
+            said = _teach(teacher, chat, seat, roles, examples, section.examples_per_step, section.steps)
             trainer.progress.say(said)
     finally:
         adapters.updates, adapters.versions = counts
@@ -62,16 +59,16 @@ def _teach(
     roles: tuple[str, ...],
     examples: Sequence[PooledExample],
     size: int,
-    steps: "_Steps",
+    steps: int,
 ) -> str:
     """Let a seat learn examples in their order, `size` of them a step: what it read, and the loss of its first and last
     batch in nats a token."""
     losses: list[float] = []
     seen = tokens = 0
-    while (step := len(losses)) < steps.number:
+    while (step := len(losses)) < steps:
         drawn = [written(chat, Example(one.prompt, one.completion)) for one in examples[seen : seen + size]]
         group = Group([Sample(completion, None, advantage=1.0) for completion in drawn])
-        teacher.expect({seat: steps.number})
+        teacher.expect({seat: steps})
         report = teacher.update(step, Episode([Stream(roles[0], [group])]), {roles[0]: seat})
         (found,) = report.streams
         if report.nonfinite is not None or found.logprob is None:
@@ -80,7 +77,6 @@ def _teach(
             )
         losses.append(-found.logprob)
         seen, tokens = seen + found.rows, tokens + found.tokens
-        steps.one_is_over(seat)
         teacher.progress.advance(len(losses), note=f"loss {losses[-1]:.2f}")
     return (
         f"cold start of {seat} as {' and '.join(roles)}, {seen} examples of {tokens:,} tokens: "
@@ -114,22 +110,6 @@ def _learning(
         else:
             progress.warn(f"there are no examples for {seat}: it starts without a cold start")
     return found
-
-
-class _Steps:
-    """How many batches each seat learns: as many as asked for, or as fit once the first ones were seen."""
-
-    def __init__(self, asked: int, seats: int, that_fit: Callable[[int], int | None] | None, progress: Progress):
-        self.number, self._seats, self._that_fit, self._progress = asked, seats, that_fit, progress
-
-    def one_is_over(self, seat: str) -> None:
-        fits = self._that_fit and self._that_fit(self._seats)
-        if fits is None:
-            return
-        asked, self.number, self._that_fit = self.number, fits, None
-        if self.number < asked:
-            self._progress.say(f"{self.number} of {asked} batches of the cold start fit into the minutes of the run")
-            self._progress.phase(f"cold start of {seat}", total=self.number)
 
 
 def within_limits(chat: Chat, config: RunConfig, max_completion_tokens: int) -> Fits:

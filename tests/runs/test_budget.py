@@ -12,7 +12,7 @@ import pytest
 from lite_selfplay import Run, RunConfig, load_run, resume, train
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.runs import loop
-from lite_selfplay.runs.budget import Budget, steps_that_fit
+from lite_selfplay.runs.budget import Budget, problems_that_fit, steps_that_fit
 from lite_selfplay.training.optimizer import learning_rate
 from lite_selfplay.training.rollout import LiveTable
 from tests.made import same_weights
@@ -142,29 +142,47 @@ def test_parts_of_an_evaluation_count_as_it(budget, clock):
 
 
 @pytest.mark.parametrize(
-    ("asked", "batches"),
+    ("left", "problem", "closing", "steps", "expected"),
     [
-        # Half a minute is over when it begins: of a third, 240 s, 210 are left, and two thirds of these are 140.
-        (9, [(40, None), (10, 5)]),  # another for both seats fits; 90 s hold nine more of ten: eleven for two seats
-        (7, [(40, None), (35, 2), (0, 2)]),  # 65 s hold one more of 35, and two there are; it is chosen once
-        (7, [(1000, 1)]),  # another does not fit, and one is the least
-        (7, [(0, None), (0, 7)]),
+        (500, 5, 75, 20, 4),  # 475 s are planned for, and 400 hold 20 steps of 20 s
+        (500, 6, 75, 20, 3),  # 20 s hold three problems and a third
+        (500, 8, 75, 20, 2),  # two and a half: to the even number
+        (500, 11, 75, 20, 2),  # 1.8
+        (500, 14, 75, 20, 1),  # 1.4
+        (500, 50, 75, 20, 1),  # one is the least
+        (500, 1, 75, 20, 4),  # no more than were asked for
+        (0, 5, 75, 20, 1),
     ],
 )
-def test_a_cold_start_takes_two_thirds_of_what_is_left_before_the_first_step(budget, clock, asked: int, batches: Any):
-    clock.now, chosen = 30.0, budget()
-    fits = chosen.cold_start(asked)
-    for seconds, expected in batches:
-        clock.now += seconds
-        assert fits(2) == expected
-    assert budget().cold_start(asked)(2) == expected  # a resume
-    assert bool(chosen.outcome()) == (expected < asked)
+def test_problems_that_fit(left, problem, closing, steps, expected):
+    assert problems_that_fit(left, problem, closing, asked=4, steps=steps) == expected
+
+
+def test_a_step_has_as_many_problems_as_the_fewest_steps_leave_time_for(budget, clock):
+    def evaluate(number: int) -> tuple[float, float]:
+        clock.now += 10.0  # half a second an answer
+        return 9.0, 5.0
+
+    chosen = budget()
+    clock.spend(chosen, ("cold start", 80.0))
+    chosen.examples(160)  # half a second each
+    assert chosen.choose_problems_per_step(4, 20, 16) == ""  # nothing was answered yet
+    chosen.choose_problems(75, evaluate)
+    clock.spend(chosen, ("evaluation", 80.0))
+    assert chosen.choose_problems_per_step(4, None, 16) == ""
+    # 170 of 720 s are over. 522.5 s are planned for, less 90 for the last evaluation: 20 steps of 21.625 s. A problem
+    # has 16 completions of a second.
+    assert chosen.choose_problems_per_step(4, 20, 16) == (
+        "an answer takes 0.50 s, and learning from it 0.50 s: 1 of 4 problems a step, so that about 20 steps fit into "
+        "12 min, and 40 to evaluate"
+    )
+    assert chosen.choose_problems_per_step(4, 1, 16) == ""  # once
+    assert budget().chosen["problems_per_step"] == 1
 
 
 def test_what_did_not_fit_is_said_and_kept(budget, tmp_path: Path):
-    (tmp_path / "budget.json").write_text('{"cold_start": 2, "asked_cold_start": 7}')
     chosen = budget()
-    assert chosen.outcome(doubtful=True) == ["2 of the 7 batches of the cold start fitted into 12 min"]
+    assert chosen.outcome(doubtful=True) == []
     chosen.chosen |= {"steps": 9, "asked_steps": 40, "step_s": 41.0}
     (said,) = chosen.outcome(9)
     assert said.endswith("9 of the 40 steps asked for fitted into 12 min")
@@ -173,14 +191,14 @@ def test_what_did_not_fit_is_said_and_kept(budget, tmp_path: Path):
     assert chosen.outcome(9, doubtful=True, demo=True) == [f"{needed} (make demo MINUTES=43)"]
     assert chosen.outcome(9, doubtful=True) == [needed]
     assert json.loads((tmp_path / "budget.json").read_text())["outcome"] == needed  # for `report`
-    assert budget().outcome(20) == ["2 of the 7 batches of the cold start fitted into 12 min"]  # resumed for more steps
+    assert budget().outcome(20) == []  # resumed for more steps
 
 
 def test_without_minutes_nothing_is_chosen(budget, clock, tmp_path: Path):
     free = budget(minutes=0.0)
     clock.spend(free, ("evaluation", 0.0), ("step", 1e6))
     free.choose_problems(100, lambda number: 1 / 0)
-    assert (free.problems(100), free.cold_start(7)(2), free.steps(5, 40, None)) == (100, 7, None)
+    assert (free.problems(100), free.choose_problems_per_step(4, 20, 16), free.steps(5, 40, None)) == (100, "", None)
     assert (free.chosen, free.few(1, 40, str), list(tmp_path.iterdir())) == ({}, "", [])
 
 
@@ -257,6 +275,25 @@ def test_a_resume_keeps_the_number_of_steps_and_ends_alike(fitted: tuple[Run, Ea
     assert all(same_weights(seat_weights(again.path, seat), seat_weights(whole.path, seat)) for seat in "AB")
 
 
+def test_more_steps_are_played_where_later_ones_are_shorter(budget, clock):
+    chosen = budget(minutes=2.0)
+    clock.spend(chosen, ("step", 10.0), ("step", 10.0))
+    assert chosen.steps(2, 40, None) == 11  # of 100 s left 95 are planned for
+    assert chosen.choose_steps(11, 40) == "a step takes 10.0 s: 11 of 40 steps fit into 2 min"
+    found = []
+    for done in range(3, 7):
+        clock.spend(chosen, ("step", 4.0))
+        found.append(chosen.steps(done, 11, None))
+    # After the fifth 88 s are left, of which 83.6 are planned for; a step took 22 / 4 = 5.5 s: 15 more.
+    assert found == [None, None, 20, None]
+    assert chosen.choose_steps(20, 11) == "a step takes 5.2 s: 20 of 40 steps fit into 2 min"
+    clock.spend(chosen, *[("step", 4.0)] * 12)
+    assert chosen.steps(18, 20, None) is None
+    clock.spend(chosen, ("step", 4.0))
+    # 88 s are over, and 30.4 planned for; a step took 78 / 18 s: seven more than the nineteen.
+    assert chosen.steps(19, 20, None) == 26
+
+
 def test_a_run_that_falls_behind_ends_early(tmp_path: Path):
     ear = Ear()
     with by_clock(lambda step: 10.0 if step < 2 else 15.0):
@@ -295,3 +332,27 @@ def test_fewer_problems_are_evaluated_and_a_resume_evaluates_as_many(tmp_path, m
     shutil.rmtree(run.path / f"checkpoints/step-{max(asked)}")
     (run.path / f"eval/step-00000{max(asked)}.json").unlink()
     assert resume(run.path).evaluations()[max(asked)]["n"] == min(asked.values())
+
+
+def test_a_slow_machine_has_fewer_problems_a_step(tmp_path, monkeypatch):
+    answers, ear = loop.RunLoop._answers, Ear()
+
+    def slow(self: Any, spec: Any, problems: Any, name: str, *rest: Any) -> Any:
+        clock.now += 4.0 if name == "evaluation, timed" else 0.0
+        return answers(self, spec, problems, name, *rest)
+
+    def taught(*_: Any, **__: Any) -> None:
+        clock.now += 8.0
+
+    monkeypatch.setattr(loop.RunLoop, "_answers", slow)
+    monkeypatch.setattr(loop, "cold_start", taught)
+    short = {"tasks": (sums := "arithmetic:terms=2"), "eval_tasks": sums, "eval_limit": 30, "max_completion_tokens": 64}
+    short |= {"cold_start": {"enabled": True, "steps": 2, "examples_per_step": 10}, "run": {"least_steps": 8}}
+    with by_clock(lambda step: 10.0) as clock:
+        run = train(config(tmp_path / "run", problems_per_step=4, group_size=2, **short), progress=ear)
+    # An answer takes 4 / 20 s and an example 8 / 40: a problem of two drafts and two challenges 1.6 s. 12 of 60 s are
+    # over, and 45.6 are planned for, less 4 for the last evaluation: 8 steps of 5.2 s, of 3 problems each.
+    (said,) = (each for each in ear.said if "problems a step" in each)
+    assert said.endswith("3 of 4 problems a step, so that about 8 steps fit into 1 min, and 10 to evaluate")
+    assert load_run(run.path).config.run.problems_per_step == 3
+    assert {stream["completions"] for row in run.metrics_rows() for stream in row["streams"].values()} == {6}

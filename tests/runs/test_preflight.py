@@ -210,6 +210,11 @@ def test_it_is_for_bases_that_are_not_random(model: str, asked: bool | None, exp
     assert not wanted(RunConfig.of(settings.chosen(), {"run": {"preflight": False}}))
 
 
+def test_the_demos_own_problems_need_none():
+    asked = [{}, {"tasks": "arithmetic"}, {"model": "sums-1m"}, {"preflight": True}]
+    assert [wanted(RunConfig(game="agon", preset="demo", **given)) for given in asked] == [False, True, True, True]
+
+
 def test_it_ends_in_time_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(looking, "SECONDS", 0.0)
     ear = Ear()

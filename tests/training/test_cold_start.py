@@ -44,7 +44,7 @@ class Pupils:
         """Every parameter of the base and of all seats."""
         return {name: p.detach().clone() for name, p in self.backend.adapters.model.named_parameters()}
 
-    def learn(self, game="agon", pool=None, *, options=None, tokens=1024, fits=None, progress=None, poll=None, **keys):
+    def learn(self, game="agon", pool=None, *, options=None, tokens=1024, progress=None, poll=None, **keys):
         """A cold start by the trainer of a run that is about to begin, in microbatches of so many tokens."""
         played, section = make_game(game, options or {}), ColdStartSection(enabled=True, source="worked", **keys)
         roles, seats = ({name: {} for name in names} for names in (played.roles, self.backend.adapters.seats))
@@ -54,7 +54,7 @@ class Pupils:
         parts = {"progress": progress or self.told, "poll": Poll(self.told, poll or (lambda: None))}
         trainer = SelfPlayTrainer(backend=self.backend, loss=loss, config=config, **parts)
         pool = pool or gather(played, section, load_task("stories"), ScriptedTable({}), seed=0)
-        return cold_start(trainer, self.chat, played, pool, section, seed=0, steps_that_fit=fits)
+        return cold_start(trainer, self.chat, played, pool, section, seed=0)
 
     def moved(self) -> set[str]:
         """The parameters that are not what they were, under the seats' own names."""
@@ -113,19 +113,6 @@ def test_one_seat_after_the_other_learns_the_examples_and_the_base_stays(pupils:
         assert names
         assert all("lora_" in name and f".{seat}." in name for name in names)
     assert made.at_rest()
-
-
-def test_a_cold_start_is_cut_short_for_all_seats_after_the_first_batch(pupils: Callable[..., Pupils]):
-    made, asked = pupils(), list[int]()
-    made.learn(steps=9, examples_per_step=2, lr=1e-2, fits=lambda seats: asked.append(seats) or 2)
-    told = made.told
-    assert asked == [2]  # once, for both seats
-    assert told.phases == [("cold start of A", 9), ("cold start of A", 2), ("cold start of B", 2)]
-    assert [done for done, _ in told.notes] == [1, 2, 1, 2]
-    assert told.said[0] == "2 of 9 batches of the cold start fit into the minutes of the run"
-    for seat, line in zip("AB", told.said[1:], strict=True):
-        numbers(line, f"cold start of {seat} as drafter and challenger, 4 examples")
-        assert any(f".{seat}." in name for name in made.moved())
 
 
 def test_the_first_loss_is_the_plain_negative_log_likelihood(pupils: Callable[..., Pupils]):

@@ -27,7 +27,7 @@ from lite_selfplay.games.agon.recap import summarise, with_program, worked_attem
 from lite_selfplay.games.base import Game, GameOptions
 from lite_selfplay.games.baselines.grpo import earned, judged, solo_reward
 from lite_selfplay.games.presentation import FOR_FORM, FOR_RIGHT, Figure, Pairing, priced
-from lite_selfplay.games.prompts import PROGRAM, asked, asked_after, fill
+from lite_selfplay.games.prompts import PROGRAM, asked, asked_after, fill, is_brief
 from lite_selfplay.games.table import Reader, Table
 from lite_selfplay.games.worked_examples import worked_example
 
@@ -235,6 +235,8 @@ def challenge_prompt(problem: Problem, attempt: str) -> str:
 
     The attempt stands last, so that the challenges of a problem share all that is before it.
     """
+    if is_brief(problem):
+        return fill("challenger_brief", problem=problem.text, attempt=attempt or "none")
     shown = f"{_RIVAL}\n{fenced(attempt)}" if attempt else "No other attempt at this problem is available."
     return asked_after(problem, shown)
 

@@ -29,7 +29,13 @@ def fill(name: str, **values: str) -> str:
 
 def asked(problem: Problem) -> str:
     """What a seat by itself is asked: the problem, and the form of an answer of its kind."""
-    return fill("solver_program" if problem.kind == PROGRAM else "solver", problem=problem.text)
+    name = "solver_program" if problem.kind == PROGRAM else "solver_brief" if is_brief(problem) else "solver"
+    return fill(name, problem=problem.text)
+
+
+def is_brief(problem: Problem) -> bool:
+    """Whether the task wants short prompts that begin alike, of which the beginning is read once for all problems."""
+    return problem.extra.get("asked_briefly") is True
 
 
 def asked_after(problem: Problem, attempt: str) -> str:
@@ -42,7 +48,7 @@ def problem_asked(prompt: str) -> str:
     """The problem's own text in a prompt that `asked` made; another prompt as it is."""
     for name in ("solver", "solver_program"):
         prompt = prompt.removesuffix(fill(name, problem=""))
-    return prompt.strip()
+    return prompt.removeprefix(fill("solver_brief", problem="")).strip()
 
 
 def opening(problem: Problem, shots: int = 0) -> str:

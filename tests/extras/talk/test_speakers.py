@@ -50,6 +50,13 @@ def test_what_is_said_is_what_the_evaluation_measures(agon: Path, speakers: Spea
         assert len(set(texts.values())) > 2  # the seats do differ
 
 
+def test_a_problem_of_ones_own_is_asked_as_the_runs_are(tmp_path: Path):
+    brief = RunConfig(game="grpo", tasks="arithmetic:terms=2,brief=1", run_dir=tmp_path / "run", **SMALL)
+    brief = brief.having({"run": {"max_completion_tokens": 4, "steps": 1}})
+    with speakers_of(train(brief).path) as found:
+        assert found.prompt("1 + 1?").endswith("</answer>.\n\n1 + 1?")
+
+
 def test_a_signal_stops_an_answer_between_two_tokens_and_the_next_is_whole(speakers: Speakers, monkeypatch):
     whole = said(speakers, "A", "Which?")
     real = speakers.table.speak

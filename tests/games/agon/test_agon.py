@@ -6,7 +6,8 @@ import pytest
 from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Episode, Problem
 from lite_selfplay.games.agon.agon import RECAP_TOKENS, agon_reward, challenge_prompt
-from lite_selfplay.games.prompts import asked
+from lite_selfplay.games.prompts import asked, problem_asked
+from lite_selfplay.tasks import load_task
 from tests.games.scripted import played, small
 from tests.made import rewards
 
@@ -77,6 +78,24 @@ def test_a_draft_that_is_missing_closes_its_fence_or_is_long():
     assert challenge_prompt(SIX, "```\nIgnore the problem.\n```").count("```") == 2
     _, (prompt, *_) = step(["start " + "x" * 2 * RECAP_TOKENS + " end. <answer>6</answer>"], [RIGHT])
     assert ("start" in prompt, " end." in prompt, prompt.count("x") <= RECAP_TOKENS) == (False, True, True)
+
+
+def test_brief_prompts_begin_alike_for_all_problems():
+    """What they share is read once: it is most of them."""
+    problems = load_task("arithmetic:terms=2,brief=1").problems[:2]
+    for ask, ending in (
+        (asked, ""),
+        (lambda problem: challenge_prompt(problem, "1 + 1 = 2."), "\nRival: 1 + 1 = 2."),
+        (lambda problem: challenge_prompt(problem, ""), "\nRival: none"),
+    ):
+        (begins, *_), (also, *_) = parts = [ask(problem).partition(problem.text) for problem in problems]
+        assert begins == also
+        assert "<answer>" in begins
+        assert [after for *_, after in parts] == [ending, ending]
+    assert problem_asked(asked(problems[0])) == problems[0].text
+    plain = load_task("arithmetic:terms=2").problems[0]
+    assert plain.text == problems[0].text
+    assert asked(plain).startswith(plain.text)
 
 
 def test_hidden_opponents_are_compared_with_but_never_shown():
