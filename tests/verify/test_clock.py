@@ -34,6 +34,11 @@ RIGHT = "n = int(input())\nprint(sum(i * i for i in range(n)))"
         ([(0.1, 0.0, 0.0, True)] * 5, 0.0),  # it waits for a processor, and the kernel has not told of it yet
         ([(0.1, 0.0, 0.0, True)] * 3 + [(0.1, 0.05, 0.35, True)], 0.05),  # nor is a wait counted that is over
         ([(0.1, 0.01, 0.0, True), (0.1, 0.01, 0.18, True)] * 3, 0.06),  # a wait that began before a look
+        (
+            [(0.1, 0.03, 0.01, True)] + [(0.1, 0.03, 0.07, True)] * 4 + [(0.1, 0.03, 0.13, False)],
+            0.18,
+        ),  # each look is in a wait
+        ([(0.1, 0.0, 0.0, True)] * 3 + [(0.1, 0.0, 0.0, False)], 0.1),  # it waited for memory, which is not told
         ([(0.1, 0.0, 0.0, False)] * 5 + [(0.1, 0.0, 0.0, True)] * 3 + [(0.1, 0.05, 0.35, True)], 0.55),  # after a sleep
         ([(1.5, 0.0, 0.0, False)] * 2, 0.2),  # who looks stood still for 1.4 s each time
         ([(1.5, 0.3, 1.2, True)] * 2, 0.6),  # and it waited and ran meanwhile

@@ -42,21 +42,25 @@ class Clock:
     """
 
     def __init__(self, pids: Sequence[int], seconds: float):
-        self.seconds, self.used, self.alive, self._floor = seconds, 0.0, 0.0, 0.0
+        self.seconds, self.used, self.alive = seconds, 0.0, 0.0
+        self._waited, self._untold = 0.0, 0.0
         self._pids, self._seen = pids, figures(pids)
 
     def look(self) -> bool:
         """Count the time since the last look. True once the processes have used their seconds, or the machine is too
         busy to let them.
 
-        The kernel tells of a wait when that has ended, so that it may reach back to the last wait that it told of;
-        `willing`, without a moment on a processor, stands for one that has not ended.
+        The kernel tells of a wait when it has ended. So while a process would run, only the seconds for which it did
+        count; the others are settled at the next look that finds it asleep.
         """
         (then, ran, waited, _), self._seen = self._seen, figures(self._pids)
         now, ran_now, waited_now, willing = self._seen
-        alive, run_for = min(now - then, TICK_SECONDS), max(0.0, min(now - then, ran_now - ran))
-        waited_for = max(0.0, waited_now - waited, 0.0 if run_for or not willing else alive)
-        self.alive, self._floor = self.alive + alive, self._floor + run_for
-        self.used = max(self._floor, self.used + alive - waited_for)
-        self._floor = self.used if waited_for else self._floor
+        passed = max(now - then, 1e-9)
+        alive, run_for = min(passed, TICK_SECONDS), max(0.0, min(passed, ran_now - ran))
+        told = max(0.0, waited_now - waited) * alive / passed
+        self._untold = 0.0 if told else self._untold + alive * (willing and not run_for)
+        self.alive, self.used, self._waited = self.alive + alive, self.used + run_for, self._waited + told
+        if not willing:
+            self._waited, self._untold = self._waited + self._untold, 0.0
+            self.used = max(self.used, self.alive - self._waited)
         return self.used >= self.seconds or self.alive >= PATIENCE * self.seconds
