@@ -50,7 +50,7 @@ def test_the_base_is_held_in_four_bits_and_the_adapters_in_float32(
 ):
     backend = load(model_name)
     assert backend.device.type == device.type
-    linear = backend.adapters._layers()
+    linear = list(backend.adapters._layers.values())
     assert linear
     for layer in linear:
         base = layer.get_base_layer()
