@@ -114,8 +114,8 @@ class Adapters:
         """A seat, a snapshot or `base` speaks, frozen; afterwards the seat that was active is active again."""
         before = self._active
         if self._together:  # PEFT goes through every module of the model several times
-            adapter = None if name == BASE else self._speaker(name)
-            with _computing_with({layer: adapter and _low_rank(layer, adapter).frozen for layer in self._together}):
+            own = None if name == BASE else self._speaker(name)
+            with _computing_with({x: None if own is None else _low_rank(x, own).frozen for x in self._together}):
                 yield
             return
         try:

@@ -33,7 +33,7 @@ from lite_selfplay.training.on_policy import Advantages, NotFinite
 from lite_selfplay.training.optimizer import Rate, SeatSchedule, make_optimizer, reset_optimizer
 from lite_selfplay.training.progress import Poll, Progress
 from lite_selfplay.training.ranks import ALONE, Ranks
-from lite_selfplay.training.sampler_check import Read, SamplerCheck
+from lite_selfplay.training.sampler_check import Read, SamplerCheck, gap_turn, measures_gaps
 from lite_selfplay.training.updates import Done, Learning, StepReport, StreamUpdate, admit, microbatches
 
 
@@ -150,12 +150,12 @@ class SelfPlayTrainer:
         for part in parts:
             norms, sizes, done = self._gradients(report, learning, part)
             if part == parts[0] and self._compares:
-                self._compare(learning, [[row for one in stream for row in one.rows] for stream in done])
+                read = [[row for one in stream for row in one.rows] for stream in done]
+                self._compare(learning, read, gaps=measures_gaps(report.step))
             self._move(report, norms, sizes)
         self.check.before |= before
         if moved := [x for x in learning if x.update.seat in seats and x.agreement.few]:
-            # In turn, for each reading goes through all layers; two steps each, for seats may swap roles at every step.
-            one = moved[report.step // 2 % len(moved)]
+            one = moved[gap_turn(report.step) % len(moved)]
             with self._poll.unstopped():  # the seats have moved: a stop now would repeat the step from there
                 one.update.step_gap = self.check.step_gap(one.agreement)
 
@@ -256,15 +256,16 @@ class SelfPlayTrainer:
                 self.guard.read(done)
                 x.remember(k, [row for one in done for row in one.rows])
 
-    def _compare(self, learning: Sequence[Learning], read: Sequence[list[Read]]) -> None:
-        """Hold what was computed before anything moved to what the sampler noted, and to the base.
+    def _compare(self, learning: Sequence[Learning], read: Sequence[list[Read]], *, gaps: bool) -> None:
+        """Hold what was computed before anything moved to what the sampler noted, and with `gaps` to the base.
 
         Raises OffPolicyError.
         """
         for x, rows in zip(learning, read, strict=True):
             x.agreement.rows = [*rows, *chain.from_iterable(x.before.values())]
         seen = [x for x in learning if x.agreement.rows]
-        self.check.measure_base([x.agreement for x in seen])
+        if gaps:
+            self.check.measure_base([x.agreement for x in seen])
         with foreign_in_any(self._ranks, learning):
             self.check.judge([x.agreement for x in seen])
 

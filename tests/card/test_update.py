@@ -15,6 +15,7 @@ from lite_selfplay.models import attention, packed_on_card
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.logprobs.batch import Way
+from lite_selfplay.models.logprobs.token_logprobs import FrozenHead
 from lite_selfplay.training.atomic_update import BACK, LARGEST
 from tests.card import counts, pretend
 from tests.gpu import evidence
@@ -32,11 +33,15 @@ def gradients(folder: Path, precision: str = "fp32", **options: Any) -> Gradient
     return evidence.one_update(backend, Chat.load(folder), evidence.episode(259), section)
 
 
+def difference_of(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one.double() - other.double()).norm() / other.double().norm())
+
+
 def difference(one: Gradients, other: Gradients) -> float:
     """Of all gradients together, as a share of their size."""
     assert {seat: found.keys() for seat, found in one.items()} == {seat: found.keys() for seat, found in other.items()}
     flat = [torch.cat([g[seat][name].flatten() for seat in g for name in g[seat]]).double() for g in (one, other)]
-    return float((flat[0] - flat[1]).norm() / flat[1].norm())
+    return difference_of(*flat)
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +160,27 @@ def test_an_update_takes_few_kernels_and_waits(tmp_path: Path, rtx_4090: pretend
         assert seen[layers].syncs <= 6, seen[layers].table()
     a_layer = seen[2].launches - seen[1].launches
     assert seen[1].launches + (counts.LAYERS - 1) * a_layer < 35_000 / 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_head_makes_one_softmax_and_no_entropies_that_nobody_uses(rtx_4090: pretend.Card, dtype: torch.dtype):
+    """Of a token that can hardly be said as well, whose probability is 0 in float32."""
+    drawn = torch.randn(60, 16, generator=torch.Generator().manual_seed(0)).to(dtype)
+    targets = torch.tensor([3, 5, 49, 0])
+    found = {}
+    for device in ("cpu", "cuda"):
+        hidden = (20 * drawn[:4].to(device)).requires_grad_()
+        head = FrozenHead(drawn[10:].to(device), None, size=3, temperature=0.7)
+        with rtx_4090.watch() as seen:
+            logprobs, entropies = head.scores(hidden, targets.to(device), entropy_gradient=False)
+        (gradient,) = torch.autograd.grad(logprobs.sum(), hidden)
+        found[device] = logprobs.detach().cpu(), gradient.cpu()
+        assert not entropies.any()
+    assert found["cpu"][0].min() < -104
+    assert torch.allclose(*(logprobs for logprobs, _ in found.values()), atol=0.1 if dtype == torch.bfloat16 else 1e-3)
+    assert difference_of(*(gradient for _, gradient in found.values())) < (0.02 if dtype == torch.bfloat16 else 1e-5)
+    assert seen.kernels["_softmax"] == 2  # pieces
+    assert not {"_log_softmax", "exp", "sum", "copy_"} & seen.kernels.keys()
 
 
 # Float16

@@ -276,7 +276,8 @@ class TransformersBackend:
     def _at_rest(self) -> Iterator[None]:
         """Evaluation mode (no dropout, no checkpointing, caches allowed) for the length of a call."""
         was_training = self.adapters.model.training
-        self._set_training(False)
+        if was_training:
+            self._set_training(False)
         try:
             with self.autocast():
                 yield

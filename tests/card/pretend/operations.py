@@ -150,6 +150,8 @@ class Operations(TorchDispatchMode):
         inner_kwargs = {name: _inner(x) for name, x in kwargs.items()}
         if makes:
             inner_kwargs["device"] = CPU
+        if func in (aten.mm.dtype, aten.mm.dtype_out):  # which a CPU has not
+            return aten.mm.out(*(x.to(inner_args[2]) for x in inner_args[:2]), **inner_kwargs)
         with self.card.randomness() if kind.random else contextlib.nullcontext():
             try:
                 return func(*inner_args, **inner_kwargs)
