@@ -1,4 +1,5 @@
-"""Attention over packed rows on a card: all of a microbatch's rows in one rectangle, for torch's fused kernels.
+"""Attention over packed rows on a card: by flash kernels where these run, elsewhere all of a microbatch's rows in one
+rectangle, for torch's other fused kernels.
 
 What `attention.attend` does block by block, in many small products, would be bound on a card by their number. Here
 queries, keys and values are gathered into rectangles with one index each, a mask says what each query sees, and the
@@ -10,6 +11,7 @@ tokens that see `S` keys, those of a shared beginning first. The G heads of a ke
 keys and values are not repeated.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -19,6 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 
+from lite_selfplay.models import packed_flash
 from lite_selfplay.models.transfers import placed
 
 FEW_SCORES = 2**22
@@ -27,6 +30,8 @@ takes to launch."""
 LARGE = 2**24
 """Numbers of a mask, 32 MiB in a half precision, above which heads are taken one by one: it is smaller by G then, and
 where no row comes after a shared beginning there is none. Keys and values are repeated for it."""
+_TOLERANCE = 2.0**-5
+"""How far the results of two kernels, which round them to a half precision, may be from each other for their size."""
 ALIGNED = 16
 """Keys are filled up to a multiple of this, which fused kernels ask of a mask."""
 
@@ -62,16 +67,23 @@ class Indices:
 
 @dataclass(eq=False)
 class PackedLayout:
-    """The rows of a packed batch, and their indices, which are made once for all layers."""
+    """The rows of a packed batch in their order, and their indices, which are made once for all layers."""
 
     spans: Sequence[TokenSpan]
-    _made: dict[Any, Indices] = field(default_factory=dict)
+    _made: dict[Any, Any] = field(default_factory=dict)
 
     def indices(self, heads: int, groups: int, like: Tensor) -> Indices:
         key = (heads, groups, like.dtype, like.device)
         if key not in self._made:
             self._made[key] = _indices(rectangles(self.spans), heads, groups, like)
-        return self._made[key]
+        found: Indices = self._made[key]
+        return found
+
+    def passes(self, device: torch.device) -> list[packed_flash.Pass]:
+        if device not in self._made:
+            self._made[device] = packed_flash.passes(self.spans, device)
+        found: list[packed_flash.Pass] = self._made[device]
+        return found
 
 
 def rectangles(spans: Sequence[TokenSpan]) -> list[list[TokenSpan]]:
@@ -102,6 +114,8 @@ def _indices(found: Sequence[Sequence[TokenSpan]], heads: int, groups: int, like
     query_places = torch.zeros(tokens, heads, dtype=torch.long)
     result_places = torch.zeros(tokens, heads, groups, dtype=torch.long)
     before_places, before_results = 0, 0
+    # Backwards, the memory-efficient kernel gives a row and head to one of them, as long as it is to add up in order.
+    processors = torch.cuda.get_device_properties(like.device).multi_processor_count if like.is_cuda else 0
     for spans in found:
         rows, width = len(spans), max(span.length for span in spans)
         columns = -(-max(span.keys for span in spans) // ALIGNED) * ALIGNED
@@ -120,7 +134,7 @@ def _indices(found: Sequence[Sequence[TokenSpan]], heads: int, groups: int, like
         keys.append(key.flatten())
         shapes.append((rows, width, columns))
         before = [len(span.before) for span in spans]
-        if rows * width * groups * columns <= LARGE:
+        if rows * width * groups * columns <= LARGE and rows * heads >= processors:
             masks.append(_mask(before, width, columns, groups, like))
         else:
             masks.append(_mask(before, width, columns, 1, like) if any(before) else None)
@@ -149,6 +163,50 @@ def _mask(before: Sequence[int], width: int, columns: int, groups: int, like: Te
 
 def attend(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) -> Tensor:
     """Causal attention (N, H, D) of q (N, H, D) over k and v (N, K, D), by the rows that a layout names."""
+    if why_no_flash(q.shape[1], k.shape[1], (q.shape[2], v.shape[2]), v.dtype, v.device) is None:
+        return packed_flash.attend(q, k, v, layout.passes(v.device), scale)
+    return attend_rectangles(q, k, v, layout, scale)
+
+
+def why_no_flash(heads: int, keys: int, sizes: tuple[int, int], dtype: torch.dtype, device: torch.device) -> str | None:
+    """Why an update's attention is not torch's flash attention for such heads, whose queries and values have `sizes`
+    numbers; None where it is: it was tried on a few rows, forwards and backwards."""
+    if device.type != "cuda":
+        return "there is no GPU"
+    capability = torch.cuda.get_device_capability(device)
+    if capability < (8, 0):
+        return f"it needs compute capability 8.0, and this GPU has {capability[0]}.{capability[1]}"
+    if dtype not in (torch.float16, torch.bfloat16):
+        return f"it needs a half precision, and weights are multiplied in {str(dtype).removeprefix('torch.')}"
+    if sizes[0] != sizes[1] or sizes[0] % 8 or sizes[0] > 256:
+        return f"it needs heads of up to 256 numbers, in eights, and the model's have {sizes[0]}"
+    return _tried(heads, keys, sizes[0], dtype, device, torch.cuda.get_device_name(device))
+
+
+@functools.cache
+def _tried(heads: int, keys: int, size: int, dtype: torch.dtype, device: torch.device, name: str) -> str | None:
+    spans = [TokenSpan(0, 9, range(0)), TokenSpan(9, 150, range(0)), TokenSpan(159, 5, range(9))]
+    layout = PackedLayout([*spans, TokenSpan(164, 36, range(9))])
+    drawn = torch.randn(200, 2 * (heads + keys), size, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+    found: list[list[Tensor]] = []
+    ways: list[Any] = [
+        functools.partial(attend_rectangles, layout=layout),
+        functools.partial(packed_flash.attend, over=layout.passes(device)),
+    ]
+    try:
+        for way in ways:
+            with torch.enable_grad():
+                *inputs, grad = (x.detach().requires_grad_() for x in drawn.split([heads, keys, keys, heads], 1))
+                out = way(*inputs, scale=size**-0.5)
+                found.append([out.detach(), *torch.autograd.grad(out, inputs, grad.detach())])
+    except (AttributeError, RuntimeError, TypeError) as error:  # whatever another torch or GPU makes of it
+        return f"torch {torch.__version__} refused it: {' '.join(str(error).split())[:200]}"
+    far = max(float((x.float() - y.float()).norm() / x.float().norm()) for x, y in zip(*found, strict=True))
+    return None if far < _TOLERANCE else f"its results differ by {far:.2g} of their size from those of other kernels"
+
+
+def attend_rectangles(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) -> Tensor:
+    """As `attend`, by torch's other fused kernels."""
     heads, groups, size = k.shape[1], q.shape[1] // k.shape[1], v.shape[2]
     found = layout.indices(heads, groups, q)
     queries = _Permuted.apply(q.reshape(-1, groups * q.shape[2]), found.queries, found.query_places)
