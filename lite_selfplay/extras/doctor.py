@@ -6,6 +6,7 @@ import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 from lite_selfplay.errors import RequestError
 from lite_selfplay.models.backends import availability, why_auto
@@ -38,6 +39,7 @@ def machine() -> list[Check]:
         "device": _device,
         "backend": lambda: f"transformers; {why_auto() or availability.package_problem()}",
         "precision": _precision,
+        "attention": _attention,
         "models": _models,
         "sandbox": _sandbox,
     }
@@ -86,6 +88,27 @@ def _precision() -> str:
         return "over 4-bit weights bf16; adapters are float32"
     kind, which = ("fp32", "torch finds none on this CPU") if card is None else ("fp16", f"{card.name} has none")
     return f"over 4-bit weights {kind}, since of bf16 {which}; adapters are float32"
+
+
+def _attention() -> str:
+    """Which kernels a run of a half precision would have, tried with heads like Qwen2.5-0.5B's."""
+    import torch
+
+    from lite_selfplay.models import attention, packed_on_card
+
+    card = next(iter(availability.cards()), None)
+    if card is None:
+        return "this library's own, on a CPU"
+    dtype, device = torch.bfloat16 if card.bf16 else torch.float16, torch.device("cuda", 0)
+    heads = SimpleNamespace(num_attention_heads=14, num_key_value_heads=2, head_dim=64)
+    sampling = attention.why_no_flash(heads, device, dtype)
+    update = packed_on_card.why_no_flash(14, 2, (64, 64), dtype, device)
+    if sampling == update:
+        return f"torch's kernels without flash attention: {update}" if update else "torch's flash attention"
+    return "; ".join(
+        f"{what}: {'flash attention' if why is None else f'without flash attention, since {why}'}"
+        for what, why in (("sampling", sampling), ("update", update))
+    )
 
 
 def _models() -> str:

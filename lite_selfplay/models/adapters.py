@@ -36,7 +36,7 @@ from lite_selfplay.models.transfers import on_host
 from lite_selfplay.tasks.files import first_link, read_tensors
 
 _TWIN = "-frozen"
-_INSTEAD = "_computed_with"
+_INSTEAD, _ACTIVE = "_computed_with", object()
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 State = dict[str, Tensor]
@@ -101,12 +101,9 @@ class Adapters:
     def activate(self, seat: str) -> None:
         """Put a seat into the forward pass and make it, alone, trainable."""
         self._check(seat)
-        own = [self._peft_name(seat)]
-        if not all(
-            layer.active_adapters == own and layer.lora_A[own[0]].weight.requires_grad and not layer.disable_adapters
-            for layer in self._layers.values()
-        ):
-            self.model.set_adapter(own[0])  # goes through every module of the model
+        own = self._peft_name(seat)
+        if not all(x.active_adapters == [own] and x.lora_A[own].weight.requires_grad for x in self._layers.values()):
+            self.model.set_adapter(own)  # goes through every module of the model
         self._active = seat
 
     @contextlib.contextmanager
@@ -434,8 +431,9 @@ def _lora(config: SeatConfig, targets: Any = "all-linear") -> LoraConfig:
 
 
 def _active_adapter(layer: Any) -> LowRank | None:
-    if _INSTEAD in layer.__dict__:
-        return layer.__dict__[_INSTEAD]
+    found: Any = vars(layer).get(_INSTEAD, _ACTIVE)
+    if found is not _ACTIVE:
+        return found
     for adapter in () if layer.disable_adapters else layer.active_adapters:
         if adapter in layer.lora_A:
             return _low_rank(layer, adapter)
@@ -449,16 +447,14 @@ def _low_rank(layer: Any, adapter: str) -> LowRank:
 @contextlib.contextmanager
 def _computing_with(adapters: Mapping[Any, LowRank | None]) -> Iterator[None]:
     """Layers that compute with these in place of their active adapters, or with none."""
-    before = {layer: layer.__dict__[_INSTEAD] for layer in adapters if _INSTEAD in layer.__dict__}
+    before = {layer: vars(layer).get(_INSTEAD, _ACTIVE) for layer in adapters}
     try:
         for layer, adapter in adapters.items():
-            layer.__dict__[_INSTEAD] = adapter
+            vars(layer)[_INSTEAD] = adapter
         yield
     finally:
-        for layer in adapters:
-            del layer.__dict__[_INSTEAD]
-        for layer, adapter in before.items():
-            layer.__dict__[_INSTEAD] = adapter
+        for layer, active in before.items():
+            vars(layer)[_INSTEAD] = active
 
 
 @contextlib.contextmanager

@@ -171,6 +171,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) 
 def why_no_flash(heads: int, keys: int, sizes: tuple[int, int], dtype: torch.dtype, device: torch.device) -> str | None:
     """Why an update's attention is not torch's flash attention for such heads, whose queries and values have `sizes`
     numbers; None where it is: it was tried on a few rows, forwards and backwards."""
+    return beyond_flash(sizes, dtype, device) or _tried(
+        heads, keys, sizes[0], dtype, device, torch.cuda.get_device_name(device)
+    )
+
+
+def beyond_flash(sizes: tuple[int, int], dtype: torch.dtype, device: torch.device) -> str | None:
+    """Why torch's flash attention is not for such heads on a device, before it is tried; None where it may be."""
     if device.type != "cuda":
         return "there is no GPU"
     capability = torch.cuda.get_device_capability(device)
@@ -180,7 +187,7 @@ def why_no_flash(heads: int, keys: int, sizes: tuple[int, int], dtype: torch.dty
         return f"it needs a half precision, and weights are multiplied in {str(dtype).removeprefix('torch.')}"
     if sizes[0] != sizes[1] or sizes[0] % 8 or sizes[0] > 256:
         return f"it needs heads of up to 256 numbers, in eights, and the model's have {sizes[0]}"
-    return _tried(heads, keys, sizes[0], dtype, device, torch.cuda.get_device_name(device))
+    return None
 
 
 @functools.cache
@@ -200,9 +207,14 @@ def _tried(heads: int, keys: int, size: int, dtype: torch.dtype, device: torch.d
                 out = way(*inputs, scale=size**-0.5)
                 found.append([out.detach(), *torch.autograd.grad(out, inputs, grad.detach())])
     except (AttributeError, RuntimeError, TypeError) as error:  # whatever another torch or GPU makes of it
-        return f"torch {torch.__version__} refused it: {' '.join(str(error).split())[:200]}"
+        return refused(error)
     far = max(float((x.float() - y.float()).norm() / x.float().norm()) for x, y in zip(*found, strict=True))
     return None if far < _TOLERANCE else f"its results differ by {far:.2g} of their size from those of other kernels"
+
+
+def refused(error: Exception) -> str:
+    """What a kernel that was tried raised, as a clause."""
+    return f"torch {torch.__version__} refused it: {' '.join(str(error).split())[:200]}"
 
 
 def attend_rectangles(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) -> Tensor:

@@ -18,7 +18,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lite_selfplay.config import ModelSection, RunSection, SeatConfig
 from lite_selfplay.data import TokenScores
 from lite_selfplay.errors import ModelNotFoundError, RequestError, TrainingError
-from lite_selfplay.models import attention, fused, threads
+from lite_selfplay.models import attention, fused, packed_on_card, threads
 from lite_selfplay.models.adapters import BASE, Adapters, Stacks
 from lite_selfplay.models.backends import tuning
 from lite_selfplay.models.backends.availability import cpu_has_bf16, device_of, quantised_problem
@@ -31,6 +31,8 @@ from lite_selfplay.models.logprobs.batch import Batch, Row, Way
 from lite_selfplay.models.logprobs.reading import packs
 from lite_selfplay.models.logprobs.token_logprobs import goes_by_hidden_states, token_logprobs
 from lite_selfplay.models.memory import (
+    CONTEXT_BYTES,
+    GIB,
     MANY_ROWS,
     ROOMY,
     expands,
@@ -85,7 +87,7 @@ class TransformersBackend:
         on_cpu = self.device.type == "cpu"
         loop: Loop = "graphs" if section.decoding == "auto" and not on_cpu else "plain"
         shape, itemsize = _shape(path), self.compute_dtype.itemsize
-        memory = None if on_cpu else torch.cuda.get_device_properties(self.device).total_memory
+        memory = None if on_cpu else usable_memory(self.device)
         self._memory, self._expandable = memory, expands(section, shape, itemsize, memory)
         self._lean = is_lean(section, shape, itemsize, on_cpu=on_cpu)
         self._checkpointing = recomputes(
@@ -112,8 +114,16 @@ class TransformersBackend:
         self._load(path, section, seats, seed=seed)
         if self._packs and not on_cpu and self.compute_dtype != torch.float32:
             base: Any = self.adapters.model.get_base_model()
-            flash = attention.has_flash(base.config.get_text_config(), self.device, self.compute_dtype)
-            self._decoding = dataclasses.replace(self._decoding, flash=flash)
+            text, place = base.config.get_text_config(), (self.compute_dtype, self.device)
+            why = attention.why_no_flash(text, self.device, self.compute_dtype)
+            self._decoding = dataclasses.replace(self._decoding, flash=why is None)
+            heads, keys, size = attention.heads_of(text)
+            for what, reason in (
+                ("sampling", why),
+                ("the update", packed_on_card.why_no_flash(heads, keys, (size, size), *place)),
+            ):
+                if reason is not None and torch.cuda.get_device_capability(self.device) >= (8, 0):
+                    self._warn(f"{what} is without flash attention, and slower: {reason}")
         if self.device.type == "cpu":
             between_layers(self.adapters.model.get_base_model(), poll)
         if gives_back:
@@ -333,6 +343,14 @@ class TransformersBackend:
 
     def close(self) -> None:
         self._undoing.close()
+
+
+def usable_memory(device: torch.device) -> int:
+    """The bytes of a card without what others hold, such as a display, in whole GiB: so that a run's budgets do not
+    follow from every window that is open."""
+    free, total = torch.cuda.mem_get_info(device)
+    others = total - free - torch.cuda.memory_reserved(device) - CONTEXT_BYTES
+    return total - GIB * max(0, math.ceil(others / GIB))
 
 
 def roomy(device: torch.device) -> bool:
