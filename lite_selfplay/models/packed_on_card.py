@@ -3,12 +3,12 @@ rectangle, for torch's other fused kernels.
 
 What `attention.attend` does block by block, in many small products, would be bound on a card by their number. Here
 queries, keys and values are gathered into rectangles with one index each, a mask says what each query sees, and the
-result is gathered back: five kernels a layer. Rows of very different lengths make several rectangles where that saves
-more than it launches. Everything is added up in one order, so that a resumed run is the same to the bit.
+result is gathered back. Rows of very different lengths make several rectangles where that saves more than it launches.
+Everything is added up in one order, so that a resumed run is the same to the bit.
 
-Shapes: `N` tokens, `H` query heads over `K` key heads, `G` = H / K, head size `D`; in a rectangle `R` rows of `T` own
-tokens that see `S` keys, those of a shared beginning first. The G heads of a key head are queries of that head, so that
-keys and values are not repeated.
+Shapes: `N` tokens, `H` query heads over `K` key heads, head size `D`; in a rectangle `R` rows of `T` own tokens that
+see `S` keys, those of a shared beginning first. Keys and values are repeated for each of their query heads: backwards,
+the memory-efficient kernel gives a row and head to one processor, as long as it is to add up in order.
 """
 
 import functools
@@ -27,9 +27,6 @@ from lite_selfplay.models.transfers import placed
 FEW_SCORES = 2**22
 """Scores of one head up to which rows share a rectangle whatever their lengths: a kernel has work for less time than it
 takes to launch."""
-LARGE = 2**24
-"""Numbers of a mask, 32 MiB in a half precision, above which heads are taken one by one: it is smaller by G then, and
-where no row comes after a shared beginning there is none. Keys and values are repeated for it."""
 _TOLERANCE = 2.0**-5
 """How far the results of two kernels, which round them to a half precision, may be from each other for their size."""
 ALIGNED = 16
@@ -52,15 +49,13 @@ class TokenSpan(NamedTuple):
 class Indices:
     """Where everything goes. A place is a position in the rectangles, one after another.
 
-    `queries` (R * K * T) are rows of q as (N * K, G * D), `query_places` (N * K) the way back; `keys` (R * S) are
-    tokens; `result_places` (N * H) are rows of the result as (R * T * G * K, D). `shapes` are R, T, S of each rectangle
-    and `masks` (R, 1, T * G, S) are added to its scores; those of a large one are (R, 1, T, S) or None.
+    `queries` (R * T) and `keys` (R * S) are tokens, `places` (N) the way back. `shapes` are R, T, S of each rectangle
+    and `masks` (R, 1, T, S) are added to its scores; None where no row comes after a beginning.
     """
 
     queries: Tensor
-    query_places: Tensor
     keys: Tensor
-    result_places: Tensor
+    places: Tensor
     shapes: Sequence[tuple[int, int, int]]
     masks: Sequence[Tensor | None]
 
@@ -72,10 +67,10 @@ class PackedLayout:
     spans: Sequence[TokenSpan]
     _made: dict[Any, Any] = field(default_factory=dict)
 
-    def indices(self, heads: int, groups: int, like: Tensor) -> Indices:
-        key = (heads, groups, like.dtype, like.device)
+    def indices(self, like: Tensor) -> Indices:
+        key = (like.dtype, like.device)
         if key not in self._made:
-            self._made[key] = _indices(rectangles(self.spans), heads, groups, like)
+            self._made[key] = _indices(rectangles(self.spans), like)
         found: Indices = self._made[key]
         return found
 
@@ -106,16 +101,11 @@ def _scores(spans: Sequence[TokenSpan]) -> int:
     return len(spans) * max(span.length for span in spans) * max(span.keys for span in spans)
 
 
-def _indices(found: Sequence[Sequence[TokenSpan]], heads: int, groups: int, like: Tensor) -> Indices:
-    tokens = sum(span.length for spans in found for span in spans)
+def _indices(found: Sequence[Sequence[TokenSpan]], like: Tensor) -> Indices:
+    tokens, before_places = sum(span.length for spans in found for span in spans), 0
     shapes: list[tuple[int, int, int]] = []
     masks: list[Tensor | None] = []
-    queries, keys = [], []
-    query_places = torch.zeros(tokens, heads, dtype=torch.long)
-    result_places = torch.zeros(tokens, heads, groups, dtype=torch.long)
-    before_places, before_results = 0, 0
-    # Backwards, the memory-efficient kernel gives a row and head to one of them, as long as it is to add up in order.
-    processors = torch.cuda.get_device_properties(like.device).multi_processor_count if like.is_cuda else 0
+    queries, keys, places = [], [], torch.zeros(tokens, dtype=torch.long)
     for spans in found:
         rows, width = len(spans), max(span.length for span in spans)
         columns = -(-max(span.keys for span in spans) // ALIGNED) * ALIGNED
@@ -126,38 +116,20 @@ def _indices(found: Sequence[Sequence[TokenSpan]], heads: int, groups: int, like
             own = torch.arange(span.start, span.start + span.length)
             token[row, : span.length] = own
             key[row, : span.keys] = torch.cat([torch.arange(span.before.start, span.before.stop), own])
-            at, head, group = torch.arange(span.length)[:, None], torch.arange(heads)[None], torch.arange(groups)
-            query_places[own] = before_places + (row * heads + head) * width + at
-            result = ((row * width + at)[..., None] * groups + group) * heads + head[..., None]
-            result_places[own] = before_results + result
-        queries.append((token[:, None] * heads + torch.arange(heads)[None, :, None]).flatten())
+            places[own] = before_places + row * width + torch.arange(span.length)
+        queries.append(token.flatten())
         keys.append(key.flatten())
         shapes.append((rows, width, columns))
         before = [len(span.before) for span in spans]
-        if rows * width * groups * columns <= LARGE and rows * heads >= processors:
-            masks.append(_mask(before, width, columns, groups, like))
-        else:
-            masks.append(_mask(before, width, columns, 1, like) if any(before) else None)
-        before_places += rows * heads * width
-        before_results += rows * width * groups * heads
-    device = like.device
-    return Indices(
-        placed(torch.cat(queries), device),
-        placed(query_places.flatten(), device),
-        placed(torch.cat(keys), device),
-        placed(result_places.flatten(), device),
-        shapes,
-        masks,
-    )
+        masks.append(_mask(before, width, columns, like) if any(before) else None)
+        before_places += rows * width
+    return Indices(*(placed(x, like.device) for x in (torch.cat(queries), torch.cat(keys), places)), shapes, masks)
 
 
-def _mask(before: Sequence[int], width: int, columns: int, groups: int, like: Tensor) -> Tensor:
-    """What is added to scores (R, 1, T * G, S): a query sees what is before its row, and the row up to itself."""
+def _mask(before: Sequence[int], width: int, columns: int, like: Tensor) -> Tensor:
+    """What is added to scores (R, 1, T, S): a query sees what is before its row, and the row up to itself."""
     last = placed(list(before), like.device)[:, None] + torch.arange(width, device=like.device)
-    hidden = (
-        torch.arange(columns, device=like.device)
-        > last.repeat_interleave(groups, 1, output_size=width * groups)[..., None]
-    )
+    hidden = torch.arange(columns, device=like.device) > last[..., None]
     return like.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf"))[:, None]
 
 
@@ -219,12 +191,11 @@ def refused(error: Exception) -> str:
 
 def attend_rectangles(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) -> Tensor:
     """As `attend`, by torch's other fused kernels."""
-    heads, groups, size = k.shape[1], q.shape[1] // k.shape[1], v.shape[2]
-    found = layout.indices(heads, groups, q)
-    queries = _Permuted.apply(q.reshape(-1, groups * q.shape[2]), found.queries, found.query_places)
+    groups, found = q.shape[1] // k.shape[1], layout.indices(q)
+    queries = _Permuted.apply(q, found.queries, found.places)
     keys, values = (_Repeated.apply(x, found.keys) for x in (k, v))
     parts = zip(
-        queries.split([rows * heads * width for rows, width, _ in found.shapes]),
+        queries.split([rows * width for rows, width, _ in found.shapes]),
         keys.split([rows * columns for rows, _, columns in found.shapes]),
         values.split([rows * columns for rows, _, columns in found.shapes]),
         found.shapes,
@@ -233,24 +204,19 @@ def attend_rectangles(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, sca
     )
     results = []
     for part, key, value, (rows, width, columns), mask in parts:
-        query = part.view(rows, heads, width * groups, -1)
+        query = part.unflatten(0, (rows, width)).transpose(1, 2)
         seen = width if mask is None else columns  # gaps at the end are hidden by a mask alone
-        key, value = (x.view(rows, columns, heads, -1)[:, :seen].transpose(1, 2) for x in (key, value))
-        large = mask is None or mask.shape[2] < width * groups
-        if large:
-            query = query.unflatten(2, (width, groups)).transpose(2, 3).flatten(1, 2)
-            key, value = (x[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for x in (key, value))
+        key, value = (x.unflatten(0, (rows, columns))[:, :seen].transpose(1, 2) for x in (key, value))
+        key, value = (x[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for x in (key, value))
         out = scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale)
         if out.grad_fn is not None and "ScaledDotProduct" in out.grad_fn.name():
             # Fused kernels add up in any order unless asked; what is around them would refuse to be asked.
             before = torch.are_deterministic_algorithms_enabled()
             out.grad_fn.register_prehook(lambda grads: torch.use_deterministic_algorithms(True))
             out.grad_fn.register_hook(lambda *_, before=before: torch.use_deterministic_algorithms(before))
-        if large:
-            out = out.unflatten(1, (heads, groups)).transpose(2, 3).flatten(2, 3)
-        results.append(out.transpose(1, 2).reshape(-1, size))
+        results.append(out.transpose(1, 2).flatten(0, 1))
     whole = results[0] if len(results) == 1 else torch.cat(results)
-    return _Taken.apply(whole, found.result_places).view(q.shape[0], q.shape[1], size)
+    return _Taken.apply(whole, found.places)
 
 
 class _Permuted(torch.autograd.Function):

@@ -86,8 +86,8 @@ def test_rows_share_a_rectangle_until_it_wastes_more_than_it_saves():
 
 
 @pytest.mark.parametrize("shared", [range(5), range(0)], ids=["after a beginning", "nothing shared"])
-def test_large_rectangles_have_smaller_masks_or_none(monkeypatch: pytest.MonkeyPatch, shared: range):
-    """What the blocks of a CPU give, and their gradients; a row of 15,000 tokens had a mask of 0.9 GB."""
+def test_rectangles_have_small_masks_or_none(shared: range):
+    """What the blocks of a CPU give, and their gradients; a mask is of no head, and every head has its processor."""
     blocks = (attention.Block(0, (5, 4)), attention.Block(9, (3, 6, 5), shared), attention.Block(23, (7,)))
     layout = packed_on_card.PackedLayout([span for block in blocks for span in block.spans])
     torch.manual_seed(0)
@@ -99,23 +99,12 @@ def test_large_rectangles_have_smaller_masks_or_none(monkeypatch: pytest.MonkeyP
         out.backward(grad)
         return [out.detach(), *(x.grad for x in inputs)]
 
-    monkeypatch.setattr(packed_on_card, "LARGE", 0)
-    for mine, theirs in zip(both(packed_on_card.attend, layout), both(attention.attend, blocks), strict=True):
+    for mine, theirs in zip(
+        both(packed_on_card.attend_rectangles, layout), both(attention.attend, blocks), strict=True
+    ):
         assert near(mine, theirs, 2e-6)
-    (mask,) = layout.indices(2, 3, drawn[0]).masks
+    (mask,) = layout.indices(drawn[0]).masks
     assert (mask is None) if not shared else (mask is not None and mask.shape == (6, 1, 7, 16))
-    monkeypatch.undo()
-    long = packed_on_card.PackedLayout([packed_on_card.TokenSpan(0, 4096, range(0))])
-    assert long.indices(2, 3, drawn[0]).masks == [None]
-
-
-def test_a_rectangle_of_few_rows_keeps_more_processors_busy_with_heads_one_by_one(rtx_4090: pretend.Card):
-    """Backwards, the memory-efficient kernel gives a row and a key head to one of them."""
-    q = torch.zeros(1, 6, 8, dtype=torch.bfloat16, device="cuda")
-    for rows, apart in ((63, True), (64, False)):
-        layout = packed_on_card.PackedLayout([packed_on_card.TokenSpan(4 * i, 4, range(0)) for i in range(rows)])
-        (mask,) = layout.indices(2, 3, q).masks
-        assert (mask is None) == apart
 
 
 @pytest.mark.parametrize(
