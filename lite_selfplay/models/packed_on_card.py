@@ -123,7 +123,8 @@ def _indices(found: Sequence[Sequence[TokenSpan]], like: Tensor) -> Indices:
         before = [len(span.before) for span in spans]
         masks.append(_mask(before, width, columns, like) if any(before) else None)
         before_places += rows * width
-    return Indices(*(placed(x, like.device) for x in (torch.cat(queries), torch.cat(keys), places)), shapes, masks)
+    where = [placed(x, like.device) for x in (torch.cat(queries), torch.cat(keys), places)]
+    return Indices(where[0], where[1], where[2], shapes, masks)
 
 
 def _mask(before: Sequence[int], width: int, columns: int, like: Tensor) -> Tensor:

@@ -85,7 +85,7 @@ class TransformersBackend:
         self.device = device_of(section)
         self._precision, self.compute_dtype = section.precision, compute_dtype(section, self.device)
         on_cpu = self.device.type == "cpu"
-        loop: Loop = "graphs" if section.decoding == "auto" and not on_cpu else "plain"
+        loop: Loop = "graphs" if section.decoding != "plain" and not on_cpu else "plain"
         shape, itemsize = _shape(path), self.compute_dtype.itemsize
         memory = None if on_cpu else usable_memory(self.device)
         self._memory, self._expandable = memory, expands(section, shape, itemsize, memory)
@@ -116,7 +116,8 @@ class TransformersBackend:
             base: Any = self.adapters.model.get_base_model()
             text, place = base.config.get_text_config(), (self.compute_dtype, self.device)
             why = attention.why_no_flash(text, self.device, self.compute_dtype)
-            self._decoding = dataclasses.replace(self._decoding, flash=why is None)
+            ahead = section.decoding == "lookup"
+            self._decoding = dataclasses.replace(self._decoding, flash=why is None, lookup=ahead)
             heads, keys, size = attention.heads_of(text)
             for what, reason in (
                 ("sampling", why),

@@ -15,12 +15,15 @@ import torch
 from torch import Tensor
 
 from lite_selfplay.models.generation.layout import FINEST, LOOK_EVERY, Layout, rounded_up, row_size
+from lite_selfplay.models.generation.lookup import Text
 from lite_selfplay.models.generation.places import Arena
 from lite_selfplay.models.generation.replay import records
 from lite_selfplay.models.generation.rows import RowBatch, Speaker, pieces
 from lite_selfplay.models.generation.sampling import SampledRow, choose, uniforms
 from lite_selfplay.models.transfers import placed
 
+PASS = 16
+"""Rows that are read at once when few are left, those that are proposed included: no more take hardly longer."""
 JOIN_AT = 1 / 4
 """Waiting rows take the places that are free once these are such a share of all."""
 
@@ -46,6 +49,9 @@ def sample_fixed(speaker: Speaker, waiting: list[SampledRow]) -> None:
                 batch.seat(taken(waiting, len(free)), free)
             elif not waiting:
                 batch.shrink()
+            if not waiting and batch.can_look_ahead:
+                batch.look_ahead()
+                continue
             batch.run()
             batch.look()
         batch.hand_over()
@@ -76,6 +82,7 @@ class _Batch:
         self._running: list[tuple[int, SampledRow]] = []
         self._drawn: tuple[Sequence[Tensor], Sequence[Tensor]] = (), ()
         self._due: tuple[list[tuple[int, SampledRow]], Any, Any] | None = None
+        self._texts: dict[int, Text] = {}
 
     @property
     def arena(self) -> Arena:
@@ -143,22 +150,23 @@ class _Batch:
             width = min(rounded_up(int(position[occupied].max()) + count, FINEST), self.layout.longest)
         seeds = [0 if row is None else row.seed for row in self.rows]
         uniform = placed(torch.from_numpy(uniforms(seeds, count, self.said)), self.decoding.device)
-        longest = self.layout.longest
-        if width is None:  # what attention is told is a bound: the same one for calls of other lengths
-            longest = 1 << (longest - 1).bit_length()
-        key = (self.decoding.weights, rows, longest, width)
         self._drawn = [], []
         for i in range(count):
             self.decoding.poll()
-            self.arena.graphs.run(self.decoding, key, lambda: self._step(longest, width))
+            self._read_tokens(rows, width)
             token, logprob = choose(self.arena.logits[:rows], uniform[:, i], self.speaker.sampling, self.seen)
             self.arena.token[:rows].copy_(token)
             for drawn, new in zip(self._drawn, (token, logprob), strict=True):
                 drawn.append(new)
         self.hand_over()
 
-    def _step(self, longest: int, width: int | None) -> None:
-        self.arena.step(self.speaker.model, len(self.rows), longest, width)
+    def _read_tokens(self, rows: int, width: int | None) -> None:
+        """The model's part of a token of so many rows."""
+        longest = self.layout.longest
+        if width is None:  # what attention is told is a bound: the same one for calls of other lengths
+            longest = 1 << (longest - 1).bit_length()
+        key = (self.decoding.weights, rows, longest, width)
+        self.arena.graphs.run(self.decoding, key, lambda: self.arena.step(self.speaker.model, rows, longest, width))
 
     def _has_room(self, i: int) -> bool:
         """Whether a row may go on until the next look: one that outgrows its place takes a longer one, or waits for it,
@@ -174,6 +182,50 @@ class _Batch:
             self.hand_over()
             self._see([i], [row])
         return True
+
+    # Several tokens of each of the last rows
+
+    @property
+    def can_look_ahead(self) -> bool:
+        """Whether there are so few rows that a pass has room for tokens which may follow theirs."""
+        decoding, few = self.decoding, 2 * len(self.rows) <= PASS <= self.arena.rows
+        return decoding.lookup and decoding.flash and few and self.seen is None
+
+    def look_ahead(self) -> None:
+        """Read the last token of each row and those that may follow (see `lookup`), as rows that share a slot, and draw
+        after each with the number that its place has: what is drawn is kept as long as it is what was read next."""
+        self.hand_over()
+        for i, row in enumerate(self.rows):
+            if row is not None and row.over:
+                self._leave(i)
+        running = [(i, row) for i, row in enumerate(self.rows) if row is not None and self._has_room(i)]
+        owners = [k * len(running) // PASS for k in range(PASS)]
+        read: list[int] = []
+        for k, (i, row) in enumerate(running):
+            text = self._texts.setdefault(id(row), Text([*row.prompt, *row.out.token_ids]))
+            read += [self.token[i], *text.following(owners.count(k) - 1)]
+        if not running:
+            return
+        ahead = np.array([k - owners.index(owner) for k, owner in enumerate(owners)])
+        chosen = np.array([running[owner][0] for owner in owners])
+        said = self.said[chosen] + ahead
+        self.arena.stage([self.places[i] for i in chosen], np.array(read), self.prompt[chosen] + said - 1)
+        numbers = uniforms([running[owner][1].seed for owner in owners], 1, said)[:, 0]
+        self.decoding.poll()
+        self._read_tokens(PASS, None)
+        uniform = placed(torch.from_numpy(numbers), self.decoding.device)
+        drawn = choose(self.arena.logits[:PASS], uniform, self.speaker.sampling)
+        ids, logprobs = torch.stack([each.double() for each in drawn]).tolist()
+        for k, (i, row) in enumerate(running):
+            first = owners.index(k)
+            end = next(p for p in range(first + 1, PASS + 1) if p == PASS or owners[p] > k or read[p] != ids[p - 1])
+            taken = [int(token) for token in ids[first:end]]
+            self._texts[id(row)].ids += taken
+            self.said[i] += len(taken)
+            self.token[i] = taken[-1]
+            self.sampler.take(row, taken, logprobs[first:end])
+            if row.over:
+                self._leave(i)
 
     # Rows that go
 

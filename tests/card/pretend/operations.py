@@ -20,6 +20,7 @@ _FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided
 _WAITS_FOR_SHAPE = {"nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount", "_unique"}
 _TAKES_ZERO_DIM = {"masked_fill", "masked_fill_", "fill", "fill_", "index_put", "index_put_", "where", "lerp", "lerp_"}
 _INDEXING = {"index", "index_put", "index_put_", "_unsafe_index", "_index_put_impl_", "_unsafe_index_put"}
+HALVES = (torch.float16, torch.bfloat16)
 _READS = (aten._local_scalar_dense.default, aten.equal.default)
 
 _IN_ONE_KERNEL = (110, 64, 48, 36, 30)
@@ -322,7 +323,7 @@ def flash(
     `mha_varlen_fwd` of torch's flash_api.cpp does, by pointers and strides, and refuses what that refuses."""
     if card.model.capability < (8, 0):
         raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
-    if query.dtype not in (torch.float16, torch.bfloat16) or not query.dtype == key.dtype == value.dtype:
+    if query.dtype not in HALVES or not query.dtype == key.dtype == value.dtype:
         raise RuntimeError("FlashAttention only support fp16 and bf16 data type")
     if query.shape[2] % 8 or query.shape[2] > 256 or any(x.stride(-1) != 1 for x in (query, key, value)):
         raise RuntimeError("this flash attention only supports heads of up to 256 numbers, in eights, without gaps")
@@ -378,7 +379,7 @@ def _checked(card: Any, given: tuple[Tensor, ...], ends: list[Tensor], longest: 
     q, k, v = given
     if card.model.capability < (8, 0):
         raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
-    if q.dtype not in (torch.float16, torch.bfloat16) or not q.dtype == k.dtype == v.dtype:
+    if q.dtype not in HALVES or not q.dtype == k.dtype == v.dtype:
         raise RuntimeError("FlashAttention only support fp16 and bf16 data type")
     if q.shape[2] % 8 or q.shape[2] > 256 or any(x.stride(-1) != 1 for x in given) or q.shape[1] % k.shape[1]:
         raise RuntimeError("this flash attention only supports heads of up to 256 numbers, in eights, without gaps")
