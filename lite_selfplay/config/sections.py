@@ -112,7 +112,7 @@ class ModelSection(Section):
     decoding: Literal["auto", "plain", "lookup"] = key(
         "auto",
         "How tokens follow each other: auto replays CUDA graphs on a card, and looks at every 16th token which "
-        "completions have ended; lookup also reads several tokens of the last eight at once, which their texts propose, "
+        "completions have ended; lookup, not measured on a card, also reads several tokens of the last eight at once "
         "where there is flash attention; plain looks at each, as on a CPU",
     )
     threads: int | None = key(

@@ -101,14 +101,12 @@ def _attention() -> str:
         return "this library's own, on a CPU"
     dtype, device = torch.bfloat16 if card.bf16 else torch.float16, torch.device("cuda", 0)
     heads = SimpleNamespace(num_attention_heads=14, num_key_value_heads=2, head_dim=64)
-    sampling = attention.why_no_flash(heads, device, dtype)
-    update = packed_on_card.why_no_flash(14, 2, (64, 64), dtype, device)
-    if sampling == update:
-        return f"torch's kernels without flash attention: {update}" if update else "torch's flash attention"
-    return "; ".join(
-        f"{what}: {'flash attention' if why is None else f'without flash attention, since {why}'}"
-        for what, why in (("sampling", sampling), ("update", update))
+    sampling, update = (
+        attention.why_no_flash(heads, device, dtype),
+        packed_on_card.why_no_flash(14, 2, (64, 64), dtype, device),
     )
+    said = ["flash attention" if why is None else f"no flash attention, since {why}" for why in (sampling, update)]
+    return f"sampling: {said[0]}; update: {said[1]}" if said[0] != said[1] else said[0]
 
 
 def _models() -> str:

@@ -30,11 +30,10 @@ class Pass(NamedTuple):
         cls, first: int, queries: Sequence[int], keys: Sequence[int], device: torch.device, *, causal: bool
     ) -> "Pass":
         """Sequences of such lengths, whose queries begin at a token, and whose keys at the first of all."""
-        ends = [list(accumulate(lengths, initial=0)) for lengths in (queries, keys)]
-        number, counts = (placed(each, device, torch.int32) for each in ends), (ends[0][-1], ends[1][-1])
+        ends = (placed([*accumulate(lengths, initial=0)], device, torch.int32) for lengths in (queries, keys))
         # A single query would be computed in another way, whose log-sum-exp has another shape.
         longest = max(2, *queries), max(keys)
-        return cls(slice(first, first + counts[0]), slice(0, counts[1]), tuple(number), longest, causal)
+        return cls(slice(first, first + sum(queries)), slice(0, sum(keys)), tuple(ends), longest, causal)
 
 
 def passes(spans: Sequence[Any], device: torch.device) -> list[Pass]:
@@ -87,13 +86,13 @@ class _Flash(torch.autograd.Function):
         torch.use_deterministic_algorithms(True)  # else the kernel adds up in any order
         try:
             for one, state in zip(ctx.over, ctx.states, strict=True):
-                at, keys = one.queries, one.keys
+                at = one.queries
                 found = torch.ops.aten._flash_attention_backward(
-                    *(grad[at], q[at], k[keys], v[keys], out[at], log_sums[:, at].contiguous()),
+                    *(grad[at], q[at], k[one.keys], v[one.keys], out[at], log_sums[:, at].contiguous()),
                     *(*one.ends, *one.longest, 0.0, one.causal, *state),
                     scale=ctx.scale,
                 )
-                for whole, part, place in zip(total, found, (at, keys, keys), strict=False):
+                for whole, part, place in zip(total, found, (at, one.keys, one.keys), strict=False):
                     whole[place] += part
                 total = total or found
         finally:

@@ -27,8 +27,8 @@ from lite_selfplay.models.transfers import placed
 FEW_SCORES = 2**22
 """Scores of one head up to which rows share a rectangle whatever their lengths: a kernel has work for less time than it
 takes to launch."""
+# How far the results of two kernels, which round them to a half precision, may be from each other for their size.
 _TOLERANCE = 2.0**-5
-"""How far the results of two kernels, which round them to a half precision, may be from each other for their size."""
 ALIGNED = 16
 """Keys are filled up to a multiple of this, which fused kernels ask of a mask."""
 
@@ -65,20 +65,17 @@ class PackedLayout:
     """The rows of a packed batch in their order, and their indices, which are made once for all layers."""
 
     spans: Sequence[TokenSpan]
-    _made: dict[Any, Any] = field(default_factory=dict)
+    device: torch.device | None = None
+    _made: dict[Any, Indices] = field(default_factory=dict)
 
     def indices(self, like: Tensor) -> Indices:
-        key = (like.dtype, like.device)
-        if key not in self._made:
-            self._made[key] = _indices(rectangles(self.spans), like)
-        found: Indices = self._made[key]
-        return found
+        if like.dtype not in self._made:
+            self._made[like.dtype] = _indices(rectangles(self.spans), like)
+        return self._made[like.dtype]
 
-    def passes(self, device: torch.device) -> list[packed_flash.Pass]:
-        if device not in self._made:
-            self._made[device] = packed_flash.passes(self.spans, device)
-        found: list[packed_flash.Pass] = self._made[device]
-        return found
+    @functools.cached_property
+    def passes(self) -> list[packed_flash.Pass]:
+        return packed_flash.passes(self.spans, self.device or torch.device("cpu"))
 
 
 def rectangles(spans: Sequence[TokenSpan]) -> list[list[TokenSpan]]:
@@ -137,7 +134,7 @@ def _mask(before: Sequence[int], width: int, columns: int, like: Tensor) -> Tens
 def attend(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) -> Tensor:
     """Causal attention (N, H, D) of q (N, H, D) over k and v (N, K, D), by the rows that a layout names."""
     if why_no_flash(q.shape[1], k.shape[1], (q.shape[2], v.shape[2]), v.dtype, v.device) is None:
-        return packed_flash.attend(q, k, v, layout.passes(v.device), scale)
+        return packed_flash.attend(q, k, v, layout.passes, scale)
     return attend_rectangles(q, k, v, layout, scale)
 
 
@@ -166,12 +163,12 @@ def beyond_flash(sizes: tuple[int, int], dtype: torch.dtype, device: torch.devic
 @functools.cache
 def _tried(heads: int, keys: int, size: int, dtype: torch.dtype, device: torch.device, name: str) -> str | None:
     spans = [TokenSpan(0, 9, range(0)), TokenSpan(9, 150, range(0)), TokenSpan(159, 5, range(9))]
-    layout = PackedLayout([*spans, TokenSpan(164, 36, range(9))])
+    layout = PackedLayout([*spans, TokenSpan(164, 36, range(9))], device)
     drawn = torch.randn(200, 2 * (heads + keys), size, generator=torch.Generator().manual_seed(0)).to(device, dtype)
     found: list[list[Tensor]] = []
     ways: list[Any] = [
         functools.partial(attend_rectangles, layout=layout),
-        functools.partial(packed_flash.attend, over=layout.passes(device)),
+        functools.partial(packed_flash.attend, over=layout.passes),
     ]
     try:
         for way in ways:
@@ -180,14 +177,9 @@ def _tried(heads: int, keys: int, size: int, dtype: torch.dtype, device: torch.d
                 out = way(*inputs, scale=size**-0.5)
                 found.append([out.detach(), *torch.autograd.grad(out, inputs, grad.detach())])
     except (AttributeError, RuntimeError, TypeError) as error:  # whatever another torch or GPU makes of it
-        return refused(error)
+        return f"torch {torch.__version__} refused it: {error}"
     far = max(float((x.float() - y.float()).norm() / x.float().norm()) for x, y in zip(*found, strict=True))
     return None if far < _TOLERANCE else f"its results differ by {far:.2g} of their size from those of other kernels"
-
-
-def refused(error: Exception) -> str:
-    """What a kernel that was tried raised, as a clause."""
-    return f"torch {torch.__version__} refused it: {' '.join(str(error).split())[:200]}"
 
 
 def attend_rectangles(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) -> Tensor:

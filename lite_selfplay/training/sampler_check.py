@@ -35,9 +35,9 @@ SURE = 1e-6
 
 ONE_IN = 32
 """Of so many rows of a stream one is read under the base, and one at the least."""
+# Distances from the base and by the step are measured in so many steps at first, then in the first two of so many: to
+# read a few rows goes through all layers, in which a card hardly works.
 FIRST_GAPS, GAPS_EVERY = 8, 8
-"""Steps from the first on at which distances from the base and by the step are measured, and of how many later steps
-the first two are such: a reading of few rows goes through all layers, in which a card hardly works."""
 LOOKED_INTO = 16
 """Rows of a stream that are read under all other weights, where its completions look foreign."""
 LONGEST = 128
@@ -49,15 +49,12 @@ PROBES, PROBE_TOKENS = 8, 32
 """Completions, and tokens of each, by which rounding is measured before the first step."""
 
 
-def measures_gaps(step: int) -> bool:
-    """Whether a step (from 0) reads rows again to see how far its seats are from the base, and were moved by it."""
-    return step < FIRST_GAPS or step % GAPS_EVERY < 2
-
-
-def gap_turn(step: int) -> int:
-    """Which stream, modulo their number, is read again after the update of such a step. All roles and seats have their
-    turn, whether seats swap roles at every step or never."""
-    return step // 2 if step < FIRST_GAPS else step + step // GAPS_EVERY
+def gap_turn(step: int) -> int | None:
+    """Which stream, modulo their number, is read again after the update of a step (from 0); None where no gaps are
+    measured. All roles and seats have their turn, whether seats swap roles at every step or never."""
+    if step < FIRST_GAPS:
+        return step // 2
+    return step + step // GAPS_EVERY if step % GAPS_EVERY < 2 else None
 
 
 class OffPolicyError(Exception):

@@ -66,10 +66,10 @@ def test_a_v100_wants_the_one_build_that_has_code_for_it(put: Callable[..., None
 def test_which_attention_runs_and_why(put: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert told()["attention"] == "this library's own, on a CPU"
     with pretend.card(pretend.T4):
-        old = "torch's kernels without flash attention: it needs compute capability 8.0, and this GPU has 7.5"
+        old = "no flash attention, since it needs compute capability 8.0, and this GPU has 7.5"
         assert told()["attention"] == old
     put(pretend.RTX_4090)
-    assert told()["attention"] == "torch's flash attention"
+    assert told()["attention"] == "flash attention"
     warned: list[str] = []
     counts.deep_model(tmp_path, 1)
     counts.load(tmp_path, warn=warned.append)
@@ -80,9 +80,9 @@ def test_which_attention_runs_and_why(put: Callable[..., None], monkeypatch: pyt
 
     monkeypatch.setattr(operations, "flash", changed)
     refused = f"torch {torch.__version__} refused it: unexpected keyword argument 'seqused_k'"
-    assert told()["attention"] == f"sampling: without flash attention, since {refused}; update: flash attention"
+    assert told()["attention"] == f"sampling: no flash attention, since {refused}; update: flash attention"
     counts.load(tmp_path, warn=warned.append)
-    assert warned == [f"sampling is without flash attention, and slower: {refused}"]
+    assert warned == [f"without flash attention, which this GPU should have, all is slower: {refused}"]
 
 
 def test_a_driver_is_found_where_windows_puts_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -26,7 +26,6 @@ from lite_selfplay.training.sampler_check import (
     explained_better,
     gap_turn,
     mean_gap,
-    measures_gaps,
     spread,
     usual_gap,
 )
@@ -130,14 +129,15 @@ def test_the_base_is_asked_about_a_few_rows_and_their_first_tokens(make_backend:
 
 @pytest.mark.parametrize("swaps", [False, True])
 def test_gaps_are_measured_at_first_and_then_in_one_step_of_four_of_every_role_and_seat(swaps: bool):
-    steps = [step for step in range(40) if measures_gaps(step)]
+    turns = {step: turn for step in range(40) if (turn := gap_turn(step)) is not None}
+    steps = list(turns)
     assert steps == [*range(8), 8, 9, 16, 17, 24, 25, 32, 33]
     for first in (0, 8, 16):
         some = [step for step in steps if first <= step < first + 16]
-        roles = [gap_turn(step) % 2 for step in some]
+        roles = [turns[step] % 2 for step in some]
         seats = {(role, (role + step * swaps) % 2) for role, step in zip(roles, some, strict=True)}
         assert seats == {(role, seat) for role in (0, 1) for seat in ((0, 1) if swaps else (role,))}
-        assert first == 0 or {gap_turn(first) % 2, gap_turn(first + 1) % 2} == {0, 1}  # each role in each eight
+        assert first == 0 or {turns[first] % 2, turns[first + 1] % 2} == {0, 1}  # each role in each eight
 
 
 @pytest.mark.parametrize(("precision", "temperature"), [("fp32", 1.0), ("bf16", 0.6), ("4bit", 1.0)])

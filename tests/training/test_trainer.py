@@ -374,7 +374,7 @@ def test_a_stop_finds_a_step_that_is_whole_or_has_moved_nothing(harness: Any, ma
 def test_a_step_between_those_that_measure_gaps_reads_no_row_again(
     harness: Any, monkeypatch: pytest.MonkeyPatch, measured: bool
 ):
-    monkeypatch.setattr("lite_selfplay.training.trainer.measures_gaps", lambda step: measured)
+    monkeypatch.setattr("lite_selfplay.training.trainer.gap_turn", lambda step: 0 if measured else None)
     run, asked = harness(), []
     score = run.backend.score
     run.backend.score = lambda name, *given: asked.append(name) or score(name, *given)

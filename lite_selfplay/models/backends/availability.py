@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 OLDEST_CAPABILITY = (7, 0)
 """Compute capability of the oldest cards that Unsloth and Triton compile for: Volta; a T4 is 7.5."""
+# Where Windows puts the program for Linux, which has no file of the driver there and may not have this on its path.
 WSL_SMI = "/usr/lib/wsl/lib/nvidia-smi"
-"""Where Windows puts the program for Linux, which has no file of the driver there and may not have this on its path."""
 ON_PURPOSE = "to compute on the CPU on purpose: --device cpu, or CUDA_VISIBLE_DEVICES= before any command"
 
 

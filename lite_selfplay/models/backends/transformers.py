@@ -116,15 +116,11 @@ class TransformersBackend:
             base: Any = self.adapters.model.get_base_model()
             text, place = base.config.get_text_config(), (self.compute_dtype, self.device)
             why = attention.why_no_flash(text, self.device, self.compute_dtype)
-            ahead = section.decoding == "lookup"
-            self._decoding = dataclasses.replace(self._decoding, flash=why is None, lookup=ahead)
+            self._decoding = dataclasses.replace(self._decoding, flash=why is None, lookup=section.decoding == "lookup")
             heads, keys, size = attention.heads_of(text)
-            for what, reason in (
-                ("sampling", why),
-                ("the update", packed_on_card.why_no_flash(heads, keys, (size, size), *place)),
-            ):
-                if reason is not None and torch.cuda.get_device_capability(self.device) >= (8, 0):
-                    self._warn(f"{what} is without flash attention, and slower: {reason}")
+            why = why or packed_on_card.why_no_flash(heads, keys, (size, size), *place)
+            if why is not None and torch.cuda.get_device_capability(self.device) >= (8, 0):
+                self._warn(f"without flash attention, which this GPU should have, all is slower: {why}")
         if self.device.type == "cpu":
             between_layers(self.adapters.model.get_base_model(), poll)
         if gives_back:

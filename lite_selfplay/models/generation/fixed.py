@@ -22,8 +22,8 @@ from lite_selfplay.models.generation.rows import RowBatch, Speaker, pieces
 from lite_selfplay.models.generation.sampling import SampledRow, choose, uniforms
 from lite_selfplay.models.transfers import placed
 
+# Rows that are read at once when few are left, with the tokens that are proposed: one takes hardly less time.
 PASS = 16
-"""Rows that are read at once when few are left, those that are proposed included: no more take hardly longer."""
 JOIN_AT = 1 / 4
 """Waiting rows take the places that are free once these are such a share of all."""
 
@@ -199,33 +199,29 @@ class _Batch:
             if row is not None and row.over:
                 self._leave(i)
         running = [(i, row) for i, row in enumerate(self.rows) if row is not None and self._has_room(i)]
-        owners = [k * len(running) // PASS for k in range(PASS)]
-        read: list[int] = []
-        for k, (i, row) in enumerate(running):
-            text = self._texts.setdefault(id(row), Text([*row.prompt, *row.out.token_ids]))
-            read += [self.token[i], *text.following(owners.count(k) - 1)]
         if not running:
             return
-        ahead = np.array([k - owners.index(owner) for k, owner in enumerate(owners)])
-        chosen = np.array([running[owner][0] for owner in owners])
-        said = self.said[chosen] + ahead
-        self.arena.stage([self.places[i] for i in chosen], np.array(read), self.prompt[chosen] + said - 1)
-        numbers = uniforms([running[owner][1].seed for owner in owners], 1, said)[:, 0]
         self.decoding.poll()
+        ends = [(k + 1) * PASS // len(running) for k in range(len(running))]
+        owners, read = list[int](), list[int]()
+        for (i, row), end in zip(running, ends, strict=True):
+            text = self._texts.setdefault(id(row), Text([*row.prompt, *row.out.token_ids]))
+            read += [int(self.token[i]), *text.following(end - len(read) - 1)]
+            owners += [i] * (end - len(owners))
+        said = self.said[owners] + [k - owners.index(i) for k, i in enumerate(owners)]
+        self.arena.stage([self.places[i] for i in owners], np.array(read), self.prompt[owners] + said - 1)
         self._read_tokens(PASS, None)
-        uniform = placed(torch.from_numpy(numbers), self.decoding.device)
-        drawn = choose(self.arena.logits[:PASS], uniform, self.speaker.sampling)
+        seeds = {i: row.seed for i, row in running}
+        uniform = placed(torch.from_numpy(uniforms([seeds[i] for i in owners], 1, said)), self.decoding.device)
+        drawn = choose(self.arena.logits[:PASS], uniform[:, 0], self.speaker.sampling)
         ids, logprobs = torch.stack([each.double() for each in drawn]).tolist()
-        for k, (i, row) in enumerate(running):
-            first = owners.index(k)
-            end = next(p for p in range(first + 1, PASS + 1) if p == PASS or owners[p] > k or read[p] != ids[p - 1])
+        for (i, row), last in zip(running, ends, strict=True):
+            first = owners.index(i)
+            end = next((k for k in range(first + 1, last) if read[k] != ids[k - 1]), last)
             taken = [int(token) for token in ids[first:end]]
             self._texts[id(row)].ids += taken
-            self.said[i] += len(taken)
-            self.token[i] = taken[-1]
+            self.said[i], self.token[i] = self.said[i] + len(taken), taken[-1]
             self.sampler.take(row, taken, logprobs[first:end])
-            if row.over:
-                self._leave(i)
 
     # Rows that go
 

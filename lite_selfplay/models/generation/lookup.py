@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+# Tokens at the end of a text that are looked for earlier in it.
 SHORTEST, LONGEST = 2, 6
-"""Tokens at the end of a text that are looked for earlier in it."""
 
 
 class Text:
@@ -15,11 +15,10 @@ class Text:
 
     def following(self, count: int) -> list[int]:
         """So many tokens that may come next: those after the latest earlier place of the longest ending, then zeros."""
-        ids = self.ids
-        for end in range(self._read + 1, len(ids)):
+        for end in range(self._read + 1, len(self.ids)):
             for length in range(SHORTEST, min(LONGEST, end) + 1):
-                self._ends[tuple(ids[end - length : end])] = end
-        self._read = len(ids) - 1
-        endings = (tuple(ids[-length:]) for length in range(LONGEST, SHORTEST - 1, -1))
-        begin = next((self._ends[ending] for ending in endings if ending in self._ends), len(ids))
-        return [*ids[begin : begin + count], *[0] * count][:count]
+                self._ends[tuple(self.ids[end - length : end])] = end
+        self._read = len(self.ids) - 1
+        endings = (tuple(self.ids[-length:]) for length in range(LONGEST, SHORTEST - 1, -1))
+        begin = next((self._ends[ending] for ending in endings if ending in self._ends), len(self.ids))
+        return [*self.ids[begin : begin + count], *[0] * count][:count]

@@ -126,7 +126,7 @@ def _packed(base: Any, batch: Batch) -> Tensor:
     packed = Packed.of(batch, by_group=device.type == "cuda")
     blocks: Any = packed.blocks
     if device.type == "cuda":
-        blocks = PackedLayout([span for block in packed.blocks for span in block.spans])
+        blocks = PackedLayout([span for block in packed.blocks for span in block.spans], device)
     out = base.base_model(
         input_ids=placed([packed.ids], device),
         position_ids=placed([packed.positions], device),
