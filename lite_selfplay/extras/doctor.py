@@ -6,7 +6,6 @@ import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 from lite_selfplay.errors import RequestError
 from lite_selfplay.models.backends import availability, why_auto
@@ -99,12 +98,8 @@ def _attention() -> str:
     card = next(iter(availability.cards()), None)
     if card is None:
         return "this library's own, on a CPU"
-    dtype, device = torch.bfloat16 if card.bf16 else torch.float16, torch.device("cuda", 0)
-    heads = SimpleNamespace(num_attention_heads=14, num_key_value_heads=2, head_dim=64)
-    sampling, update = (
-        attention.why_no_flash(heads, device, dtype),
-        packed_on_card.why_no_flash(14, 2, (64, 64), dtype, device),
-    )
+    with_14_heads = 14, 2, 64, torch.bfloat16 if card.bf16 else torch.float16, torch.device("cuda", 0)
+    sampling, update = attention.why_no_flash(*with_14_heads), packed_on_card.why_no_flash(*with_14_heads)
     said = ["flash attention" if why is None else f"no flash attention, since {why}" for why in (sampling, update)]
     return f"sampling: {said[0]}; update: {said[1]}" if said[0] != said[1] else said[0]
 

@@ -112,7 +112,8 @@ class Adapters:
         before = self._active
         if self._together:  # PEFT goes through every module of the model several times
             own = None if name == BASE else self._speaker(name)
-            with _computing_with({x: None if own is None else _low_rank(x, own).frozen for x in self._together}):
+            adapters = {layer: None if own is None else _low_rank(layer, own) for layer in self._together}
+            with torch.no_grad(), _computing_with(adapters):
                 yield
             return
         try:

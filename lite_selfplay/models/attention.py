@@ -76,7 +76,7 @@ def attention(
     plain = length == 1 and groups > 1 and dropout == 0.0 and options.get("position_bias") is None
     if not plain or (attention_mask is not None and attention_mask.shape[1] != 1):
         causal = getattr(module, "is_causal", True) and options.get("is_causal") is not False
-        beyond = packed_on_card.beyond_flash((size, value.shape[3]), query.dtype, query.device)
+        beyond = packed_on_card.beyond_flash(size, query.dtype, query.device)
         if attention_mask is None and groups > 1 and causal and query.is_cuda and beyond is not None:
             # Without a mask transformers has torch share key heads, for which flash alone has a fused kernel.
             attention_mask = query.new_ones(1, 1, length, key.shape[2], dtype=torch.bool).tril(key.shape[2] - length)
@@ -127,11 +127,10 @@ def attend_places(query: Tensor, keys: Tensor, values: Tensor, places: Places, s
 
 
 @torch.no_grad()
-def why_no_flash(config: Any, device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why `attend_places` does not run here for heads as a model's configuration has them; None where it does: it was
-    tried on rows of 1 to 300 keys."""
-    heads, keys, size = heads_of(config)
-    if (beyond := packed_on_card.beyond_flash((size, size), dtype, device)) is not None:
+def why_no_flash(heads: int, keys: int, size: int, dtype: torch.dtype, device: torch.device) -> str | None:
+    """Why `attend_places` does not run here for so many query and key heads of a size; None where it does: it was tried
+    on rows of 1 to 300 keys."""
+    if (beyond := packed_on_card.beyond_flash(size, dtype, device)) is not None:
         return beyond
     lengths = [1, 300, 17, 128]
     drawn = torch.randn(heads + 2 * keys, len(lengths), 384, size, generator=torch.Generator().manual_seed(0))

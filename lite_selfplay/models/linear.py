@@ -26,11 +26,6 @@ class LowRank(NamedTuple):
     up: Tensor
     scale: float
 
-    @property
-    def frozen(self) -> "LowRank":
-        """The same weights, which receive no gradient."""
-        return LowRank(self.down.detach(), self.up.detach(), self.scale)
-
 
 def linear(x: Tensor, weight: Callable[[], Tensor], bias: Tensor | None, adapter: LowRank | None) -> Tensor:
     """`x W^T + bias + scale (x down^T) up^T` for x (..., in), in the type of W.

@@ -52,12 +52,9 @@ def passes(spans: Sequence[Any], device: torch.device) -> list[Pass]:
     return found
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, over: Sequence[Pass], scale: float) -> Tensor:
+class Flash(torch.autograd.Function):
     """Attention (N, H, D) of q (N, H, D) over k and v (N, K, D) in half precision."""
-    return _Flash.apply(q, k, v, over, scale)
 
-
-class _Flash(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, over: Sequence[Pass], scale: float) -> Tensor:
         found = [

@@ -133,30 +133,29 @@ def _mask(before: Sequence[int], width: int, columns: int, like: Tensor) -> Tens
 
 def attend(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) -> Tensor:
     """Causal attention (N, H, D) of q (N, H, D) over k and v (N, K, D), by the rows that a layout names."""
-    if why_no_flash(q.shape[1], k.shape[1], (q.shape[2], v.shape[2]), v.dtype, v.device) is None:
-        return packed_flash.attend(q, k, v, layout.passes, scale)
+    size = q.shape[2]
+    if v.shape[2] == size and why_no_flash(q.shape[1], k.shape[1], size, v.dtype, v.device) is None:
+        return attend_flash(q, k, v, layout, scale)
     return attend_rectangles(q, k, v, layout, scale)
 
 
-def why_no_flash(heads: int, keys: int, sizes: tuple[int, int], dtype: torch.dtype, device: torch.device) -> str | None:
-    """Why an update's attention is not torch's flash attention for such heads, whose queries and values have `sizes`
-    numbers; None where it is: it was tried on a few rows, forwards and backwards."""
-    return beyond_flash(sizes, dtype, device) or _tried(
-        heads, keys, sizes[0], dtype, device, torch.cuda.get_device_name(device)
-    )
+def why_no_flash(heads: int, keys: int, size: int, dtype: torch.dtype, device: torch.device) -> str | None:
+    """Why an update's attention is not torch's flash attention for so many query and key heads of a size; None where it
+    is: it was tried on a few rows, forwards and backwards."""
+    beyond = beyond_flash(size, dtype, device)
+    return beyond or _tried(heads, keys, size, dtype, device, torch.cuda.get_device_name(device))
 
 
-def beyond_flash(sizes: tuple[int, int], dtype: torch.dtype, device: torch.device) -> str | None:
+def beyond_flash(size: int, dtype: torch.dtype, device: torch.device) -> str | None:
     """Why torch's flash attention is not for such heads on a device, before it is tried; None where it may be."""
     if device.type != "cuda":
         return "there is no GPU"
-    capability = torch.cuda.get_device_capability(device)
-    if capability < (8, 0):
-        return f"it needs compute capability 8.0, and this GPU has {capability[0]}.{capability[1]}"
+    if (has := torch.cuda.get_device_capability(device)) < (8, 0):
+        return f"it needs compute capability 8.0, and this GPU has {has[0]}.{has[1]}"
     if dtype not in (torch.float16, torch.bfloat16):
         return f"it needs a half precision, and weights are multiplied in {str(dtype).removeprefix('torch.')}"
-    if sizes[0] != sizes[1] or sizes[0] % 8 or sizes[0] > 256:
-        return f"it needs heads of up to 256 numbers, in eights, and the model's have {sizes[0]}"
+    if size % 8 or size > 256:
+        return f"it needs heads of up to 256 numbers, in eights, and the model's have {size}"
     return None
 
 
@@ -166,20 +165,21 @@ def _tried(heads: int, keys: int, size: int, dtype: torch.dtype, device: torch.d
     layout = PackedLayout([*spans, TokenSpan(164, 36, range(9))], device)
     drawn = torch.randn(200, 2 * (heads + keys), size, generator=torch.Generator().manual_seed(0)).to(device, dtype)
     found: list[list[Tensor]] = []
-    ways: list[Any] = [
-        functools.partial(attend_rectangles, layout=layout),
-        functools.partial(packed_flash.attend, over=layout.passes),
-    ]
     try:
-        for way in ways:
+        for way in (attend_rectangles, attend_flash):
             with torch.enable_grad():
                 *inputs, grad = (x.detach().requires_grad_() for x in drawn.split([heads, keys, keys, heads], 1))
-                out = way(*inputs, scale=size**-0.5)
+                out = way(inputs[0], inputs[1], inputs[2], layout, size**-0.5)
                 found.append([out.detach(), *torch.autograd.grad(out, inputs, grad.detach())])
     except (AttributeError, RuntimeError, TypeError) as error:  # whatever another torch or GPU makes of it
         return f"torch {torch.__version__} refused it: {error}"
     far = max(float((x.float() - y.float()).norm() / x.float().norm()) for x, y in zip(*found, strict=True))
     return None if far < _TOLERANCE else f"its results differ by {far:.2g} of their size from those of other kernels"
+
+
+def attend_flash(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) -> Tensor:
+    """As `attend`, by torch's flash kernels."""
+    return packed_flash.Flash.apply(q, k, v, layout.passes, scale)
 
 
 def attend_rectangles(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) -> Tensor:

@@ -52,9 +52,8 @@ PROBES, PROBE_TOKENS = 8, 32
 def gap_turn(step: int) -> int | None:
     """Which stream, modulo their number, is read again after the update of a step (from 0); None where no gaps are
     measured. All roles and seats have their turn, whether seats swap roles at every step or never."""
-    if step < FIRST_GAPS:
-        return step // 2
-    return step + step // GAPS_EVERY if step % GAPS_EVERY < 2 else None
+    later = step + step // GAPS_EVERY if step % GAPS_EVERY < 2 else None
+    return step // 2 if step < FIRST_GAPS else later
 
 
 class OffPolicyError(Exception):

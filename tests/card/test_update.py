@@ -119,7 +119,7 @@ def test_rectangles_have_small_masks_or_none(shared: range):
 def test_rectangles_stay_where_flash_attention_cannot_run(model: str, heads: Any, dtype: torch.dtype, why: Any):
     with pretend.card(pretend.PROFILES[model]):
         device = torch.device("cuda", 0)
-        assert packed_on_card.why_no_flash(*heads[:2], (heads[2],) * 2, dtype, device) == why
+        assert packed_on_card.why_no_flash(*heads, dtype, device) == why
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_wrong_backward_pass_of_flash_attention_is_found_before_it_trains(
     packed_on_card._tried.cache_clear()
     plain = operations.flash_backward
     monkeypatch.setattr(operations, "flash_backward", lambda *given, **more: spoil(*plain(*given, **more)))
-    heads = (6, 2, (16, 16), torch.bfloat16)
+    heads = (6, 2, 16, torch.bfloat16)
     assert re.match(why, packed_on_card.why_no_flash(*heads, torch.device("cuda", 0)) or "")
     packed_on_card._tried.cache_clear()
 
@@ -200,7 +200,7 @@ def test_flash_attention_of_packed_rows_has_the_gradients_of_the_plain_formula(
         out.backward(grad)
         return [out.detach(), *(x.grad for x in inputs)]
 
-    mine, theirs = both(lambda *given: packed_flash.attend(*given, over, 0.3)), both(plain)
+    mine, theirs = both(lambda *given: packed_flash.Flash.apply(*given, over, 0.3)), both(plain)
     assert all(torch.allclose(x, y, atol=1e-6, rtol=1e-6) for x, y in zip(mine, theirs, strict=True))
     assert not torch.are_deterministic_algorithms_enabled()
 

@@ -114,11 +114,10 @@ class TransformersBackend:
         self._load(path, section, seats, seed=seed)
         if self._packs and not on_cpu and self.compute_dtype != torch.float32:
             base: Any = self.adapters.model.get_base_model()
-            text, place = base.config.get_text_config(), (self.compute_dtype, self.device)
-            why = attention.why_no_flash(text, self.device, self.compute_dtype)
+            heads = attention.heads_of(base.config.get_text_config())
+            why = attention.why_no_flash(*heads, self.compute_dtype, self.device)
             self._decoding = dataclasses.replace(self._decoding, flash=why is None, lookup=section.decoding == "lookup")
-            heads, keys, size = attention.heads_of(text)
-            why = why or packed_on_card.why_no_flash(heads, keys, (size, size), *place)
+            why = why or packed_on_card.why_no_flash(*heads, self.compute_dtype, self.device)
             if why is not None and torch.cuda.get_device_capability(self.device) >= (8, 0):
                 self._warn(f"without flash attention, which this GPU should have, all is slower: {why}")
         if self.device.type == "cpu":
@@ -346,8 +345,8 @@ def usable_memory(device: torch.device) -> int:
     """The bytes of a card without what others hold, such as a display, in whole GiB: so that a run's budgets do not
     follow from every window that is open."""
     free, total = torch.cuda.mem_get_info(device)
-    others = total - free - torch.cuda.memory_reserved(device) - CONTEXT_BYTES
-    return total - GIB * max(0, math.ceil(others / GIB))
+    taken = total - free - torch.cuda.memory_reserved(device)
+    return total - GIB * max(0, math.ceil((taken - CONTEXT_BYTES) / GIB))
 
 
 def roomy(device: torch.device) -> bool:

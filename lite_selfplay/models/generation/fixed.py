@@ -213,8 +213,8 @@ class _Batch:
         self._read_tokens(PASS, None)
         seeds = {i: row.seed for i, row in running}
         uniform = placed(torch.from_numpy(uniforms([seeds[i] for i in owners], 1, said)), self.decoding.device)
-        drawn = choose(self.arena.logits[:PASS], uniform[:, 0], self.speaker.sampling)
-        ids, logprobs = torch.stack([each.double() for each in drawn]).tolist()
+        logits, sampling = self.arena.logits[:PASS], self.speaker.sampling
+        ids, logprobs = torch.stack([x.double() for x in choose(logits, uniform[:, 0], sampling)]).tolist()
         for (i, row), last in zip(running, ends, strict=True):
             first = owners.index(i)
             end = next((k for k in range(first + 1, last) if read[k] != ids[k - 1]), last)
