@@ -60,8 +60,8 @@ def attention(
     rows of one token each are: see `attend_places`. Raises ValueError where either meets an attention that is more than
     causal.
     """
+    causal = getattr(module, "is_causal", True) and options.get("is_causal") is not False
     if packed_blocks is not None or places is not None:
-        causal = getattr(module, "is_causal", True) and options.get("is_causal") is not False
         if dropout or not causal or any(options.get(name) is not None for name in _BEYOND):
             raise ValueError("this attention is more than causal")
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -75,7 +75,6 @@ def attention(
     groups = heads // key.shape[1]
     plain = length == 1 and groups > 1 and dropout == 0.0 and options.get("position_bias") is None
     if not plain or (attention_mask is not None and attention_mask.shape[1] != 1):
-        causal = getattr(module, "is_causal", True) and options.get("is_causal") is not False
         beyond = packed_on_card.beyond_flash(size, query.dtype, query.device)
         if attention_mask is None and groups > 1 and causal and query.is_cuda and beyond is not None:
             # Without a mask transformers has torch share key heads, for which flash alone has a fused kernel.

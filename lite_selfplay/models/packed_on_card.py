@@ -133,10 +133,9 @@ def _mask(before: Sequence[int], width: int, columns: int, like: Tensor) -> Tens
 
 def attend(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) -> Tensor:
     """Causal attention (N, H, D) of q (N, H, D) over k and v (N, K, D), by the rows that a layout names."""
-    size = q.shape[2]
-    if v.shape[2] == size and why_no_flash(q.shape[1], k.shape[1], size, v.dtype, v.device) is None:
-        return attend_flash(q, k, v, layout, scale)
-    return attend_rectangles(q, k, v, layout, scale)
+    one_size = q.shape[2] == v.shape[2]
+    flash = one_size and why_no_flash(q.shape[1], k.shape[1], q.shape[2], v.dtype, v.device) is None
+    return (attend_flash if flash else attend_rectangles)(q, k, v, layout, scale)
 
 
 def why_no_flash(heads: int, keys: int, size: int, dtype: torch.dtype, device: torch.device) -> str | None:
