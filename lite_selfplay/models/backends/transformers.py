@@ -282,8 +282,7 @@ class TransformersBackend:
     def _at_rest(self) -> Iterator[None]:
         """Evaluation mode (no dropout, no checkpointing, caches allowed) for the length of a call."""
         was_training = self.adapters.model.training
-        if was_training:
-            self._set_training(False)
+        self._set_training(False)
         try:
             with self.autocast():
                 yield
@@ -302,7 +301,8 @@ class TransformersBackend:
             self._make_room()
 
     def _set_training(self, training: bool) -> None:
-        self.adapters.model.train(training)
+        if self.adapters.model.training != training:  # it goes through every module
+            self.adapters.model.train(training)
 
     def _make_room(self) -> None:
         """Between sampling and update, which hold tensors of other sizes."""
