@@ -109,10 +109,11 @@ class ModelSection(Section):
         "microbatch would take half of the memory, and on CPUs where a token keeps more than 1 MB, but for the results "
         "of matrix products where these are less than that",
     )
-    decoding: Literal["auto", "plain"] = key(
+    decoding: Literal["auto", "plain", "lookup"] = key(
         "auto",
         "How tokens follow each other: auto replays CUDA graphs on a card, and looks at every 16th token which "
-        "completions have ended; plain looks at each, as on a CPU",
+        "completions have ended; lookup, not measured on a card, also reads several tokens of the last eight at once "
+        "where there is flash attention; plain looks at each, as on a CPU",
     )
     threads: int | None = key(
         None,

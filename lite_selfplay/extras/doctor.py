@@ -38,6 +38,7 @@ def machine() -> list[Check]:
         "device": _device,
         "backend": lambda: f"transformers; {why_auto() or availability.package_problem()}",
         "precision": _precision,
+        "attention": _attention,
         "models": _models,
         "sandbox": _sandbox,
     }
@@ -86,6 +87,21 @@ def _precision() -> str:
         return "over 4-bit weights bf16; adapters are float32"
     kind, which = ("fp32", "torch finds none on this CPU") if card is None else ("fp16", f"{card.name} has none")
     return f"over 4-bit weights {kind}, since of bf16 {which}; adapters are float32"
+
+
+def _attention() -> str:
+    """Which kernels a run of a half precision would have, tried with heads like Qwen2.5-0.5B's."""
+    import torch
+
+    from lite_selfplay.models import attention, packed_on_card
+
+    card = next(iter(availability.cards()), None)
+    if card is None:
+        return "this library's own, on a CPU"
+    with_14_heads = 14, 2, 64, torch.bfloat16 if card.bf16 else torch.float16, torch.device("cuda", 0)
+    sampling, update = attention.why_no_flash(*with_14_heads), packed_on_card.why_no_flash(*with_14_heads)
+    said = ["flash attention" if why is None else f"no flash attention, since {why}" for why in (sampling, update)]
+    return f"sampling: {said[0]}; update: {said[1]}" if said[0] != said[1] else said[0]
 
 
 def _models() -> str:

@@ -16,42 +16,31 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lite_selfplay.config import SeatConfig
 from lite_selfplay.data import BASE
-from lite_selfplay.errors import LiteSelfPlayError, RunFolderError, UnknownNameError
+from lite_selfplay.errors import LiteSelfPlayError, UnknownNameError
+from lite_selfplay.models.adapter_files import CONFIG, WEIGHTS, SnapshotWeights, State, check_folder, require_fit
 from lite_selfplay.models.linear import LowRank, cast, linear
 from lite_selfplay.models.stacked import Stack, UnstackedLayer, take, together
 from lite_selfplay.models.transfers import on_host
-from lite_selfplay.tasks.files import first_link, read_tensors
 
 _TWIN = "-frozen"
-_CAST = "_cast_together"
-WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+_INSTEAD, _ACTIVE = "_computed_with", object()
 
-State = dict[str, Tensor]
 Build = Callable[[nn.Module, LoraConfig], PeftModel]
 """Wraps a base for a first adapter, which it names `default`."""
 Stacks = Sequence[tuple[Stack | UnstackedLayer, Sequence[Any]]]
 """Stacks, and the layers with adapters that each computes."""
-
-
-@dataclass(frozen=True)
-class SnapshotWeights:
-    """A snapshot: the weights of a seat as they once were, on the CPU."""
-
-    seat: str
-    state: State
 
 
 class Adapters:
@@ -105,13 +94,21 @@ class Adapters:
     def activate(self, seat: str) -> None:
         """Put a seat into the forward pass and make it, alone, trainable."""
         self._check(seat)
-        self.model.set_adapter(self._peft_name(seat))
+        own = self._peft_name(seat)
+        if not all(x.active_adapters == [own] and x.lora_A[own].weight.requires_grad for x in self._layers.values()):
+            self.model.set_adapter(own)  # goes through every module of the model
         self._active = seat
 
     @contextlib.contextmanager
     def speaking(self, name: str) -> Iterator[None]:
         """A seat, a snapshot or `base` speaks, frozen; afterwards the seat that was active is active again."""
         before = self._active
+        if self._together:  # PEFT goes through every module of the model several times
+            own = None if name == BASE else self._speaker(name)
+            adapters = {layer: None if own is None else _low_rank(layer, own) for layer in self._together}
+            with torch.no_grad(), _computing_with(adapters):
+                yield
+            return
         try:
             if name == BASE:
                 with self.model.disable_adapter():
@@ -130,8 +127,9 @@ class Adapters:
         `dense(layer)` is a base layer's weight (out, in) in float32. The adapter is added to it, which changes no more
         than the last bits; a half precision would round it away, and takes stacks in the place of this.
         """
-        with self.speaking(name), torch.no_grad(), _other_forwards(self._layers()):
-            for layer in self._layers():
+        layers = self._layers.values()
+        with self.speaking(name), torch.no_grad(), _other_forwards(layers):
+            for layer in layers:
                 found = layer.get_base_layer()
                 layer.forward = _dense_forward(dense(found), getattr(found, "bias", None), _active_adapter(layer))
             yield
@@ -139,7 +137,7 @@ class Adapters:
     @contextlib.contextmanager
     def speaking_stacked(self, name: str, stacks: Stacks) -> Iterator[None]:
         """As `speaking`, through stacks of this base: a seat's weights are copied into them once, at the beginning."""
-        with self.speaking(name), torch.no_grad(), _other_forwards(self._layers()):
+        with self.speaking(name), torch.no_grad(), _other_forwards(self._layers.values()):
             take((stack, [_active_adapter(layer) for layer in layers]) for stack, layers in stacks)
             for stack, layers in stacks:
                 for i, layer in enumerate(layers):
@@ -152,9 +150,8 @@ class Adapters:
         `instead`: from now on the base's own weights lie in them, so that they take no memory but an adapter's.
         """
         stacks = []
-        named = {name: module for name, module in self.model.named_modules() if isinstance(module, LoraLayer)}
-        for names in together(named):
-            layers: list[Any] = [named[name] for name in names]
+        for names in together(self._layers):
+            layers: list[Any] = [self._layers[name] for name in names]
             bases: list[Any] = [layer.get_base_layer() for layer in layers]
             stack = Stack([dense(base) for base in bases], [base.bias for base in bases], max(self.ranks().values()))
             for i, base in enumerate(bases if instead else ()):
@@ -167,17 +164,17 @@ class Adapters:
         rank, first = max(self.ranks().values()), self._peft_name(self.seats[0])
         return [
             (UnstackedLayer(layer.get_base_layer(), _low_rank(layer, first), dtype, rank), [layer])
-            for layer in self._layers()
+            for layer in self._layers.values()
         ]
 
     @property
     def stackable(self) -> bool:
         """Whether all layers with adapters are plain linear ones, as `stacked` needs them."""
-        return all(isinstance(layer.get_base_layer(), nn.Linear) for layer in self._layers())
+        return all(isinstance(layer.get_base_layer(), nn.Linear) for layer in self._layers.values())
 
     def compute_together(self, dense: Callable[[nn.Module], Tensor]) -> None:
         """From now on a layer and its adapter are computed by `linear`, not by PEFT's own layers."""
-        self._together = self._layers()
+        self._together = list(self._layers.values())
         for layer in self._together:
             layer.forward = functools.partial(_forward, layer, dense)
 
@@ -188,26 +185,20 @@ class Adapters:
         For layers that compute together on a card, where many small kernels take their time; elsewhere nothing happens.
         A backward pass lies within, as its forward pass does.
         """
-        found = {id(layer): adapter for layer in self._together if (adapter := _active_adapter(layer)) is not None}
+        found = {layer: adapter for layer in self._together if (adapter := _active_adapter(layer)) is not None}
         if dtype == torch.float32 or not all(adapter.down.is_cuda for adapter in found.values()):
             found = {}
-        cast_to = dict(zip(found, cast(list(found.values()), dtype), strict=True)) if found else {}
-        layers = [layer for layer in self._together if id(layer) in cast_to]
-        for layer in layers:
-            layer.__dict__[_CAST] = cast_to[id(layer)]
-        try:
+        with _computing_with(dict(zip(found, cast(list(found.values()), dtype), strict=True)) if found else {}):
             yield
-        finally:
-            for layer in layers:
-                del layer.__dict__[_CAST]
 
     def dense_bytes(self, dtype: torch.dtype) -> list[int]:
         """What each weight that `speaking_dense` speaks through takes in this type."""
-        return [dtype.itemsize * layer.in_features * layer.out_features for layer in self._layers()]
+        return [dtype.itemsize * layer.in_features * layer.out_features for layer in self._layers.values()]
 
-    def _layers(self) -> list[Any]:
-        """The layers that carry adapters."""
-        return [module for module in self.model.modules() if isinstance(module, LoraLayer)]
+    @functools.cached_property
+    def _layers(self) -> dict[str, Any]:
+        """The layers that carry adapters, by name."""
+        return {name: module for name, module in self.model.named_modules() if isinstance(module, LoraLayer)}
 
     def _speaker(self, name: str) -> str:
         """The PEFT adapter that speaks as `name`; a snapshot is loaded into a frozen twin of its seat's adapter."""
@@ -218,6 +209,7 @@ class Adapters:
         if twin not in self.model.peft_config:
             self.model.add_adapter(twin, LoraConfig(**self._config(kept.seat).to_dict()))
             self.cast_to_float32()
+            self.activate(self._active)
         if self._in_twin.get(kept.seat) != name:
             set_peft_model_state_dict(self.model, kept.state, adapter_name=twin)
             self._in_twin[kept.seat] = name
@@ -227,10 +219,17 @@ class Adapters:
 
     def parameters(self, seat: str) -> dict[str, nn.Parameter]:
         """A seat's parameters by their name in a PEFT model with adapters called as the seats, in the model's order."""
+        return {f"{key.removesuffix('weight')}{seat}.weight": p for key, p in self._weights(seat).items()}
+
+    def _weights(self, seat: str) -> dict[str, nn.Parameter]:
+        """A seat's parameters, keyed as in a PEFT file."""
         self._check(seat)
-        mark, own = f".{self._peft_name(seat)}.", f".{seat}."
-        found = self.model.named_parameters()
-        return {name.replace(mark, own): p for name, p in found if mark in name and "lora_" in name}
+        own = self._peft_name(seat)
+        return {
+            f"{name}.{kind}.weight": getattr(layer, kind)[own].weight
+            for name, layer in self._layers.items()
+            for kind in ("lora_A", "lora_B")
+        }
 
     def cast_to_float32(self) -> None:
         """Hold every adapter in float32: a trainer's own set-up casts only those that require a gradient then."""
@@ -275,9 +274,7 @@ class Adapters:
 
     def tensors(self, seat: str) -> State:
         """A seat's weights themselves, keyed as in a PEFT file."""
-        self._check(seat)
-        peft_name = self._peft_name(seat)
-        return get_peft_model_state_dict(self.model, adapter_name=peft_name, save_embedding_layers=False)
+        return {key: parameter.detach() for key, parameter in self._weights(seat).items()}
 
     def load_state(self, seat: str, state: Mapping[str, Tensor]) -> None:
         """Overwrite a seat's weights. Raises what `require_fit` does, before anything is changed."""
@@ -336,7 +333,7 @@ class Adapters:
         kept = SnapshotWeights(name, self.state(name)) if name in self.seats else self._kept(name)
         folder.mkdir(parents=True, exist_ok=True)
         own, published = self._prefixes()
-        state = {f"{published}{key.removeprefix(own)}": tensor for key, tensor in kept.state.items()}
+        state = {re.sub(f"^{re.escape(own)}", published, key): tensor for key, tensor in kept.state.items()}
         save_file(state, folder / WEIGHTS, metadata={"format": "pt"})
         config: dict[str, Any] = self._config(kept.seat).to_dict()
         if self.text_part:
@@ -402,36 +399,6 @@ class Adapters:
         return self.snapshots[name]
 
 
-def check_folder(adapters: Adapters, seat: str, folder: Path) -> State:
-    """The weights in an adapter's folder, or in the file of a snapshot. Raises RunFolderError where they are damaged or
-    do not fit the seat."""
-    if (link := first_link(folder)) is not None:
-        raise RunFolderError(f"{link} is a symbolic link, which is not followed")
-    file = folder if folder.is_file() else folder / WEIGHTS
-    state = adapters.named_here(read_tensors(file))
-    require_fit(adapters, seat, state, file)
-    return state
-
-
-def require_fit(adapters: Adapters, seat: str, state: Mapping[str, Tensor], file: Path | None = None) -> None:
-    """Raises RunFolderError, naming the file they are from and what differs, where weights are not of such a seat."""
-    own = adapters.tensors(seat)
-    start = f"{f'{file}: ' if file else ''}these weights do not fit seat {seat!r}"
-    if odd := sorted(own.keys() ^ state.keys()):
-        which = "has no" if odd[0] in own else "has"
-        raise RunFolderError(f"{start}: the file {which} {odd[0]} ({len(odd)} differ), so it is of another base")
-    for key, tensor in state.items():
-        if tensor.dtype != own[key].dtype:
-            raise RunFolderError(f"{start}: {key} is {tensor.dtype}, not {own[key].dtype}")
-        if tensor.shape != own[key].shape:
-            outer = 1 if "lora_A" in key else 0  # the base's own dimension, beside the rank
-            same_base = tensor.ndim == 2 and tensor.shape[outer] == own[key].shape[outer]
-            what = "another rank" if same_base else "another base"
-            raise RunFolderError(
-                f"{start}: {key} is {list(tensor.shape)}, not {list(own[key].shape)}, so it is of {what}"
-            )
-
-
 def _lora(config: SeatConfig, targets: Any = "all-linear") -> LoraConfig:
     return LoraConfig(
         r=config.rank,
@@ -444,8 +411,9 @@ def _lora(config: SeatConfig, targets: Any = "all-linear") -> LoraConfig:
 
 
 def _active_adapter(layer: Any) -> LowRank | None:
-    if (cast_adapter := layer.__dict__.get(_CAST)) is not None:
-        return cast_adapter
+    found: Any = vars(layer).get(_INSTEAD, _ACTIVE)
+    if found is not _ACTIVE:
+        return found
     for adapter in () if layer.disable_adapters else layer.active_adapters:
         if adapter in layer.lora_A:
             return _low_rank(layer, adapter)
@@ -457,7 +425,20 @@ def _low_rank(layer: Any, adapter: str) -> LowRank:
 
 
 @contextlib.contextmanager
-def _other_forwards(layers: Sequence[Any]) -> Iterator[None]:
+def _computing_with(adapters: Mapping[Any, LowRank | None]) -> Iterator[None]:
+    """Layers that compute with these in place of their active adapters, or with none."""
+    before = {layer: vars(layer).get(_INSTEAD, _ACTIVE) for layer in adapters}
+    try:
+        for layer, adapter in adapters.items():
+            vars(layer)[_INSTEAD] = adapter
+        yield
+    finally:
+        for layer, active in before.items():
+            vars(layer)[_INSTEAD] = active
+
+
+@contextlib.contextmanager
+def _other_forwards(layers: Iterable[Any]) -> Iterator[None]:
     """Afterwards the layers are computed as they were before."""
     before = [layer.__dict__.get("forward") for layer in layers]
     try:

@@ -60,8 +60,8 @@ def attention(
     rows of one token each are: see `attend_places`. Raises ValueError where either meets an attention that is more than
     causal.
     """
+    causal = getattr(module, "is_causal", True) and options.get("is_causal") is not False
     if packed_blocks is not None or places is not None:
-        causal = getattr(module, "is_causal", True) and options.get("is_causal") is not False
         if dropout or not causal or any(options.get(name) is not None for name in _BEYOND):
             raise ValueError("this attention is more than causal")
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -75,6 +75,10 @@ def attention(
     groups = heads // key.shape[1]
     plain = length == 1 and groups > 1 and dropout == 0.0 and options.get("position_bias") is None
     if not plain or (attention_mask is not None and attention_mask.shape[1] != 1):
+        beyond = packed_on_card.beyond_flash(size, query.dtype, query.device)
+        if attention_mask is None and groups > 1 and causal and query.is_cuda and beyond is not None:
+            # Without a mask transformers has torch share key heads, for which flash alone has a fused kernel.
+            attention_mask = query.new_ones(1, 1, length, key.shape[2], dtype=torch.bool).tril(key.shape[2] - length)
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **options)
     # Heads that share a key head are its queries: transformers repeats keys and values for each of them instead.
     mask = None if attention_mask is None else attention_mask.expand(rows, 1, groups, key.shape[2])
@@ -122,11 +126,11 @@ def attend_places(query: Tensor, keys: Tensor, values: Tensor, places: Places, s
 
 
 @torch.no_grad()
-def has_flash(config: Any, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether `attend_places` gives here what it should, for heads as a model's configuration has them: tried on rows
-    of 1 to 300 keys. It needs a card of compute capability 8.0 and a half precision."""
-    heads, keys = config.num_attention_heads, getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+def why_no_flash(heads: int, keys: int, size: int, dtype: torch.dtype, device: torch.device) -> str | None:
+    """Why `attend_places` does not run here for so many query and key heads of a size; None where it does: it was tried
+    on rows of 1 to 300 keys."""
+    if (beyond := packed_on_card.beyond_flash(size, dtype, device)) is not None:
+        return beyond
     lengths = [1, 300, 17, 128]
     drawn = torch.randn(heads + 2 * keys, len(lengths), 384, size, generator=torch.Generator().manual_seed(0))
     query, stores = drawn[:heads, :, :1].transpose(0, 1), drawn[heads:].unflatten(0, (2, keys)).transpose(1, 2)
@@ -136,12 +140,20 @@ def has_flash(config: Any, device: torch.device, dtype: torch.dtype) -> bool:
         starts, counts, ends = (x.to(device, torch.int32) for x in (firsts, used, torch.arange(len(firsts))))
         k, v = (x.reshape(-1, 1, size) for x in (k, v))
         found = attend_places(q, k, v, Places(starts, counts, ends, 384), size**-0.5)
-    except (AttributeError, RuntimeError, TypeError):  # whatever another torch or card makes of it
-        return False
+    except (AttributeError, RuntimeError, TypeError) as error:  # whatever another torch or card makes of it
+        return f"torch {torch.__version__} refused it: {error}"
     hidden = torch.arange(384)[None, None, None] >= torch.tensor(lengths)[:, None, None, None]
     weights = (query @ stores[0].repeat_interleave(heads // keys, 1).mT * size**-0.5).masked_fill(hidden, -torch.inf)
     right = (weights.softmax(-1) @ stores[1].repeat_interleave(heads // keys, 1)).transpose(1, 2)
-    return bool((found.cpu().float() - right).norm() < 2.0**-6 * right.norm())
+    far = float((found.cpu().float() - right).norm() / right.norm())
+    return None if far < 2.0**-6 else f"its results differ by {far:.2g} of their size from the formula's"
+
+
+def heads_of(config: Any) -> tuple[int, int, int]:
+    """Query heads, key heads and the size of a head, by a model's configuration."""
+    heads = config.num_attention_heads
+    keys = getattr(config, "num_key_value_heads", None) or heads
+    return heads, keys, getattr(config, "head_dim", None) or config.hidden_size // heads
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,17 @@
-"""Attention over packed rows on a card: all of a microbatch's rows in one rectangle, for torch's fused kernels.
+"""Attention over packed rows on a card: by flash kernels where these run, elsewhere all of a microbatch's rows in one
+rectangle, for torch's other fused kernels.
 
 What `attention.attend` does block by block, in many small products, would be bound on a card by their number. Here
 queries, keys and values are gathered into rectangles with one index each, a mask says what each query sees, and the
-result is gathered back: five kernels a layer. Rows of very different lengths make several rectangles where that saves
-more than it launches. Everything is added up in one order, so that a resumed run is the same to the bit.
+result is gathered back. Rows of very different lengths make several rectangles where that saves more than it launches.
+Everything is added up in one order, so that a resumed run is the same to the bit.
 
-Shapes: `N` tokens, `H` query heads over `K` key heads, `G` = H / K, head size `D`; in a rectangle `R` rows of `T` own
-tokens that see `S` keys, those of a shared beginning first. The G heads of a key head are queries of that head, so that
-keys and values are not repeated.
+Shapes: `N` tokens, `H` query heads over `K` key heads, head size `D`; in a rectangle `R` rows of `T` own tokens that
+see `S` keys, those of a shared beginning first. Keys and values are repeated for each of their query heads: backwards,
+the memory-efficient kernel gives a row and head to one processor, as long as it is to add up in order.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -19,14 +21,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 
+from lite_selfplay.models import packed_flash
 from lite_selfplay.models.transfers import placed
 
 FEW_SCORES = 2**22
 """Scores of one head up to which rows share a rectangle whatever their lengths: a kernel has work for less time than it
 takes to launch."""
-LARGE = 2**24
-"""Numbers of a mask, 32 MiB in a half precision, above which heads are taken one by one: it is smaller by G then, and
-where no row comes after a shared beginning there is none. Keys and values are repeated for it."""
+# How far the results of two kernels, which round them to a half precision, may be from each other for their size.
+_TOLERANCE = 2.0**-5
 ALIGNED = 16
 """Keys are filled up to a multiple of this, which fused kernels ask of a mask."""
 
@@ -47,31 +49,33 @@ class TokenSpan(NamedTuple):
 class Indices:
     """Where everything goes. A place is a position in the rectangles, one after another.
 
-    `queries` (R * K * T) are rows of q as (N * K, G * D), `query_places` (N * K) the way back; `keys` (R * S) are
-    tokens; `result_places` (N * H) are rows of the result as (R * T * G * K, D). `shapes` are R, T, S of each rectangle
-    and `masks` (R, 1, T * G, S) are added to its scores; those of a large one are (R, 1, T, S) or None.
+    `queries` (R * T) and `keys` (R * S) are tokens, `places` (N) the way back. `shapes` are R, T, S of each rectangle
+    and `masks` (R, 1, T, S) are added to its scores; None where no row comes after a beginning.
     """
 
     queries: Tensor
-    query_places: Tensor
     keys: Tensor
-    result_places: Tensor
+    places: Tensor
     shapes: Sequence[tuple[int, int, int]]
     masks: Sequence[Tensor | None]
 
 
 @dataclass(eq=False)
 class PackedLayout:
-    """The rows of a packed batch, and their indices, which are made once for all layers."""
+    """The rows of a packed batch in their order, and their indices, which are made once for all layers."""
 
     spans: Sequence[TokenSpan]
+    device: torch.device | None = None
     _made: dict[Any, Indices] = field(default_factory=dict)
 
-    def indices(self, heads: int, groups: int, like: Tensor) -> Indices:
-        key = (heads, groups, like.dtype, like.device)
-        if key not in self._made:
-            self._made[key] = _indices(rectangles(self.spans), heads, groups, like)
-        return self._made[key]
+    def indices(self, like: Tensor) -> Indices:
+        if like.dtype not in self._made:
+            self._made[like.dtype] = _indices(rectangles(self.spans), like)
+        return self._made[like.dtype]
+
+    @functools.cached_property
+    def passes(self) -> list[packed_flash.Pass]:
+        return packed_flash.passes(self.spans, self.device or torch.device("cpu"))
 
 
 def rectangles(spans: Sequence[TokenSpan]) -> list[list[TokenSpan]]:
@@ -94,14 +98,11 @@ def _scores(spans: Sequence[TokenSpan]) -> int:
     return len(spans) * max(span.length for span in spans) * max(span.keys for span in spans)
 
 
-def _indices(found: Sequence[Sequence[TokenSpan]], heads: int, groups: int, like: Tensor) -> Indices:
-    tokens = sum(span.length for spans in found for span in spans)
+def _indices(found: Sequence[Sequence[TokenSpan]], like: Tensor) -> Indices:
+    tokens, before_places = sum(span.length for spans in found for span in spans), 0
     shapes: list[tuple[int, int, int]] = []
     masks: list[Tensor | None] = []
-    queries, keys = [], []
-    query_places = torch.zeros(tokens, heads, dtype=torch.long)
-    result_places = torch.zeros(tokens, heads, groups, dtype=torch.long)
-    before_places, before_results = 0, 0
+    queries, keys, places = [], [], torch.zeros(tokens, dtype=torch.long)
     for spans in found:
         rows, width = len(spans), max(span.length for span in spans)
         columns = -(-max(span.keys for span in spans) // ALIGNED) * ALIGNED
@@ -112,49 +113,81 @@ def _indices(found: Sequence[Sequence[TokenSpan]], heads: int, groups: int, like
             own = torch.arange(span.start, span.start + span.length)
             token[row, : span.length] = own
             key[row, : span.keys] = torch.cat([torch.arange(span.before.start, span.before.stop), own])
-            at, head, group = torch.arange(span.length)[:, None], torch.arange(heads)[None], torch.arange(groups)
-            query_places[own] = before_places + (row * heads + head) * width + at
-            result = ((row * width + at)[..., None] * groups + group) * heads + head[..., None]
-            result_places[own] = before_results + result
-        queries.append((token[:, None] * heads + torch.arange(heads)[None, :, None]).flatten())
+            places[own] = before_places + row * width + torch.arange(span.length)
+        queries.append(token.flatten())
         keys.append(key.flatten())
         shapes.append((rows, width, columns))
         before = [len(span.before) for span in spans]
-        if rows * width * groups * columns <= LARGE:
-            masks.append(_mask(before, width, columns, groups, like))
-        else:
-            masks.append(_mask(before, width, columns, 1, like) if any(before) else None)
-        before_places += rows * heads * width
-        before_results += rows * width * groups * heads
-    device = like.device
-    return Indices(
-        placed(torch.cat(queries), device),
-        placed(query_places.flatten(), device),
-        placed(torch.cat(keys), device),
-        placed(result_places.flatten(), device),
-        shapes,
-        masks,
-    )
+        masks.append(_mask(before, width, columns, like) if any(before) else None)
+        before_places += rows * width
+    where = [placed(x, like.device) for x in (torch.cat(queries), torch.cat(keys), places)]
+    return Indices(where[0], where[1], where[2], shapes, masks)
 
 
-def _mask(before: Sequence[int], width: int, columns: int, groups: int, like: Tensor) -> Tensor:
-    """What is added to scores (R, 1, T * G, S): a query sees what is before its row, and the row up to itself."""
+def _mask(before: Sequence[int], width: int, columns: int, like: Tensor) -> Tensor:
+    """What is added to scores (R, 1, T, S): a query sees what is before its row, and the row up to itself."""
     last = placed(list(before), like.device)[:, None] + torch.arange(width, device=like.device)
-    hidden = (
-        torch.arange(columns, device=like.device)
-        > last.repeat_interleave(groups, 1, output_size=width * groups)[..., None]
-    )
+    hidden = torch.arange(columns, device=like.device) > last[..., None]
     return like.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf"))[:, None]
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) -> Tensor:
     """Causal attention (N, H, D) of q (N, H, D) over k and v (N, K, D), by the rows that a layout names."""
-    heads, groups, size = k.shape[1], q.shape[1] // k.shape[1], v.shape[2]
-    found = layout.indices(heads, groups, q)
-    queries = _Permuted.apply(q.reshape(-1, groups * q.shape[2]), found.queries, found.query_places)
+    one_size = q.shape[2] == v.shape[2]
+    flash = one_size and why_no_flash(q.shape[1], k.shape[1], q.shape[2], v.dtype, v.device) is None
+    return (attend_flash if flash else attend_rectangles)(q, k, v, layout, scale)
+
+
+def why_no_flash(heads: int, keys: int, size: int, dtype: torch.dtype, device: torch.device) -> str | None:
+    """Why an update's attention is not torch's flash attention for so many query and key heads of a size; None where it
+    is: it was tried on a few rows, forwards and backwards."""
+    beyond = beyond_flash(size, dtype, device)
+    return beyond or _tried(heads, keys, size, dtype, device, torch.cuda.get_device_name(device))
+
+
+def beyond_flash(size: int, dtype: torch.dtype, device: torch.device) -> str | None:
+    """Why torch's flash attention is not for such heads on a device, before it is tried; None where it may be."""
+    if device.type != "cuda":
+        return "there is no GPU"
+    if (has := torch.cuda.get_device_capability(device)) < (8, 0):
+        return f"it needs compute capability 8.0, and this GPU has {has[0]}.{has[1]}"
+    if dtype not in (torch.float16, torch.bfloat16):
+        return f"it needs a half precision, and weights are multiplied in {str(dtype).removeprefix('torch.')}"
+    if size % 8 or size > 256:
+        return f"it needs heads of up to 256 numbers, in eights, and the model's have {size}"
+    return None
+
+
+@functools.cache
+def _tried(heads: int, keys: int, size: int, dtype: torch.dtype, device: torch.device, name: str) -> str | None:
+    spans = [TokenSpan(0, 9, range(0)), TokenSpan(9, 150, range(0)), TokenSpan(159, 5, range(9))]
+    layout = PackedLayout([*spans, TokenSpan(164, 36, range(9))], device)
+    drawn = torch.randn(200, 2 * (heads + keys), size, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+    found: list[list[Tensor]] = []
+    try:
+        for way in (attend_rectangles, attend_flash):
+            with torch.enable_grad():
+                *inputs, grad = (x.detach().requires_grad_() for x in drawn.split([heads, keys, keys, heads], 1))
+                out = way(inputs[0], inputs[1], inputs[2], layout, size**-0.5)
+                found.append([out.detach(), *torch.autograd.grad(out, inputs, grad.detach())])
+    except (AttributeError, RuntimeError, TypeError) as error:  # whatever another torch or GPU makes of it
+        return f"torch {torch.__version__} refused it: {error}"
+    far = max(float((x.float() - y.float()).norm() / x.float().norm()) for x, y in zip(*found, strict=True))
+    return None if far < _TOLERANCE else f"its results differ by {far:.2g} of their size from those of other kernels"
+
+
+def attend_flash(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) -> Tensor:
+    """As `attend`, by torch's flash kernels."""
+    return packed_flash.Flash.apply(q, k, v, layout.passes, scale)
+
+
+def attend_rectangles(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) -> Tensor:
+    """As `attend`, by torch's other fused kernels."""
+    groups, found = q.shape[1] // k.shape[1], layout.indices(q)
+    queries = _Permuted.apply(q, found.queries, found.places)
     keys, values = (_Repeated.apply(x, found.keys) for x in (k, v))
     parts = zip(
-        queries.split([rows * heads * width for rows, width, _ in found.shapes]),
+        queries.split([rows * width for rows, width, _ in found.shapes]),
         keys.split([rows * columns for rows, _, columns in found.shapes]),
         values.split([rows * columns for rows, _, columns in found.shapes]),
         found.shapes,
@@ -163,24 +196,19 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) 
     )
     results = []
     for part, key, value, (rows, width, columns), mask in parts:
-        query = part.view(rows, heads, width * groups, -1)
+        query = part.unflatten(0, (rows, width)).transpose(1, 2)
         seen = width if mask is None else columns  # gaps at the end are hidden by a mask alone
-        key, value = (x.view(rows, columns, heads, -1)[:, :seen].transpose(1, 2) for x in (key, value))
-        large = mask is None or mask.shape[2] < width * groups
-        if large:
-            query = query.unflatten(2, (width, groups)).transpose(2, 3).flatten(1, 2)
-            key, value = (x[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for x in (key, value))
+        key, value = (x.unflatten(0, (rows, columns))[:, :seen].transpose(1, 2) for x in (key, value))
+        key, value = (x[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for x in (key, value))
         out = scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale)
         if out.grad_fn is not None and "ScaledDotProduct" in out.grad_fn.name():
             # Fused kernels add up in any order unless asked; what is around them would refuse to be asked.
             before = torch.are_deterministic_algorithms_enabled()
             out.grad_fn.register_prehook(lambda grads: torch.use_deterministic_algorithms(True))
             out.grad_fn.register_hook(lambda *_, before=before: torch.use_deterministic_algorithms(before))
-        if large:
-            out = out.unflatten(1, (heads, groups)).transpose(2, 3).flatten(2, 3)
-        results.append(out.transpose(1, 2).reshape(-1, size))
+        results.append(out.transpose(1, 2).flatten(0, 1))
     whole = results[0] if len(results) == 1 else torch.cat(results)
-    return _Taken.apply(whole, found.result_places).view(q.shape[0], q.shape[1], size)
+    return _Taken.apply(whole, found.places)
 
 
 class _Permuted(torch.autograd.Function):

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError, SaveFailed
-from lite_selfplay.models.adapters import WEIGHTS, Adapters, State, check_folder
+from lite_selfplay.models.adapter_files import WEIGHTS, State, check_folder
+from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.packages import versions
 from lite_selfplay.tasks.files import first_link, read_json, read_tensors, sha256_of, write_whole, written_whole_folder
 

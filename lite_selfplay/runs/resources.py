@@ -15,7 +15,7 @@ from lite_selfplay.config.user_files import file_of, guarded, sources_of
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import GameError, RunFolderError, TaskError
 from lite_selfplay.games import Game
-from lite_selfplay.models.adapters import State, check_folder
+from lite_selfplay.models.adapter_files import State, check_folder
 from lite_selfplay.models.backends.backend import REMEDY, Rollouts
 from lite_selfplay.models.backends.vllm import require_temperature
 from lite_selfplay.models.chat_template import DATE

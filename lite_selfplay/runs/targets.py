@@ -147,7 +147,7 @@ class Target:
         ranks: Ranks = ALONE,
     ) -> "Iterator[LiveTable]":
         """The base in memory with the run's adapters, and a checker, for the length of a context."""
-        from lite_selfplay.models.adapters import check_folder
+        from lite_selfplay.models.adapter_files import check_folder
         from lite_selfplay.training.rollout import LiveTable, Loaded
 
         with contextlib.closing(Loaded.of(self.config, model, progress, poll, ranks=ranks)) as loaded:

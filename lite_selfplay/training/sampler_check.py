@@ -34,7 +34,10 @@ SURE = 1e-6
 """How likely it may be, at most, that weights which did not sample explain so many tokens better by chance."""
 
 ONE_IN = 32
-"""Of so many rows of a stream one is read under the base at every step, and one at the least."""
+"""Of so many rows of a stream one is read under the base, and one at the least."""
+# Distances from the base and by the step are measured in so many steps at first, then in the first two of so many: to
+# read a few rows goes through all layers, in which a card hardly works.
+FIRST_GAPS, GAPS_EVERY = 8, 8
 LOOKED_INTO = 16
 """Rows of a stream that are read under all other weights, where its completions look foreign."""
 LONGEST = 128
@@ -44,6 +47,13 @@ HOPELESS = 5
 """So many times the most that is let pass without measuring, the base's own difference is no rounding any more."""
 PROBES, PROBE_TOKENS = 8, 32
 """Completions, and tokens of each, by which rounding is measured before the first step."""
+
+
+def gap_turn(step: int) -> int | None:
+    """Which stream, modulo their number, is read again after the update of a step (from 0); None where no gaps are
+    measured. All roles and seats have their turn, whether seats swap roles at every step or never."""
+    later = step + step // GAPS_EVERY if step % GAPS_EVERY < 2 else None
+    return step // 2 if step < FIRST_GAPS else later
 
 
 class OffPolicyError(Exception):

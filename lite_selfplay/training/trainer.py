@@ -33,7 +33,7 @@ from lite_selfplay.training.on_policy import Advantages, NotFinite
 from lite_selfplay.training.optimizer import Rate, SeatSchedule, make_optimizer, reset_optimizer
 from lite_selfplay.training.progress import Poll, Progress
 from lite_selfplay.training.ranks import ALONE, Ranks
-from lite_selfplay.training.sampler_check import Read, SamplerCheck
+from lite_selfplay.training.sampler_check import Read, SamplerCheck, gap_turn
 from lite_selfplay.training.updates import Done, Learning, StepReport, StreamUpdate, admit, microbatches
 
 
@@ -147,15 +147,16 @@ class SelfPlayTrainer:
             smallest = min((m for x in learning for m in self._microbatches(x, parts[0])), key=lambda one: one.tokens)
             with self.check.where_memory_allows():
                 self.guard.prove(smallest, self._backward, self._reference_logprobs)
+        turn = gap_turn(report.step)
         for part in parts:
             norms, sizes, done = self._gradients(report, learning, part)
             if part == parts[0] and self._compares:
-                self._compare(learning, [[row for one in stream for row in one.rows] for stream in done])
+                self._compare(learning, [[row for one in stream for row in one.rows] for stream in done], turn)
             self._move(report, norms, sizes)
         self.check.before |= before
-        if moved := [x for x in learning if x.update.seat in seats and x.agreement.few]:
-            # In turn, for each reading goes through all layers; two steps each, for seats may swap roles at every step.
-            one = moved[report.step // 2 % len(moved)]
+        moved = [x for x in learning if x.update.seat in seats and x.agreement.few]
+        if moved and turn is not None:
+            one = moved[turn % len(moved)]
             with self._poll.unstopped():  # the seats have moved: a stop now would repeat the step from there
                 one.update.step_gap = self.check.step_gap(one.agreement)
 
@@ -256,15 +257,16 @@ class SelfPlayTrainer:
                 self.guard.read(done)
                 x.remember(k, [row for one in done for row in one.rows])
 
-    def _compare(self, learning: Sequence[Learning], read: Sequence[list[Read]]) -> None:
-        """Hold what was computed before anything moved to what the sampler noted, and to the base.
+    def _compare(self, learning: Sequence[Learning], read: Sequence[list[Read]], turn: int | None) -> None:
+        """Hold what was computed before anything moved to what the sampler noted, and with a `turn` to the base.
 
         Raises OffPolicyError.
         """
         for x, rows in zip(learning, read, strict=True):
             x.agreement.rows = [*rows, *chain.from_iterable(x.before.values())]
         seen = [x for x in learning if x.agreement.rows]
-        self.check.measure_base([x.agreement for x in seen])
+        if turn is not None:
+            self.check.measure_base([x.agreement for x in seen])
         with foreign_in_any(self._ranks, learning):
             self.check.judge([x.agreement for x in seen])
 

@@ -16,6 +16,7 @@ from lite_selfplay.extras.doctor import machine
 from lite_selfplay.models.backends import availability, chosen
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from tests.card import counts, pretend
+from tests.card.pretend import operations
 
 V100 = dataclasses.replace(pretend.T4, name="Tesla V100-SXM2-16GB", memory=int(15.8 * pretend.GIB), capability=(7, 0))
 CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
@@ -53,6 +54,45 @@ def test_a_t4(put: Callable[..., None]):
     assert said["precision"] == "over 4-bit weights fp16, since of bf16 Tesla T4 has none; adapters are float32"
     assert said["backend"].startswith("transformers; the package unsloth is not installed")
     assert not any(text.startswith("!") for text in said.values())
+
+
+def test_a_v100_wants_the_one_build_that_has_code_for_it(put: Callable[..., None]):
+    put(V100)
+    assert told()["device"].endswith(
+        "install the build of torch for CUDA 12.6 (pytorch.org); " + availability.ON_PURPOSE
+    )
+
+
+def test_which_attention_runs_and_why(put: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    assert told()["attention"] == "this library's own, on a CPU"
+    with pretend.card(pretend.T4):
+        old = "no flash attention, since it needs compute capability 8.0, and this GPU has 7.5"
+        assert told()["attention"] == old
+    put(pretend.RTX_4090)
+    assert told()["attention"] == "flash attention"
+    warned: list[str] = []
+    counts.deep_model(tmp_path, 1)
+    counts.load(tmp_path, warn=warned.append)
+    assert not warned
+
+    def changed(*given: Any, **more: Any) -> Any:
+        raise TypeError("unexpected keyword argument 'seqused_k'")
+
+    monkeypatch.setattr(operations, "flash", changed)
+    refused = f"torch {torch.__version__} refused it: unexpected keyword argument 'seqused_k'"
+    assert told()["attention"] == f"sampling: no flash attention, since {refused}; update: flash attention"
+    counts.load(tmp_path, warn=warned.append)
+    assert warned == [f"without flash attention, which this GPU should have, all is slower: {refused}"]
+
+
+def test_a_driver_is_found_where_windows_puts_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Under WSL there is no file of the driver, and its program may not be on the path."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 566.36\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(availability, "WSL_SMI", str(program))
+    assert availability.driver() == "566.36"
 
 
 def test_a_4090_with_unsloth(put: Callable[..., None], monkeypatch: pytest.MonkeyPatch):

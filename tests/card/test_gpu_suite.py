@@ -13,6 +13,7 @@ from tests.gpu.test_memory import test_a_second_seat_costs_its_weights_its_gradi
 from tests.gpu.test_seats import (  # noqa: F401
     test_both_seats_move_and_the_base_does_not,
     test_every_seat_speaks_for_itself_and_says_the_same_again,
+    test_flash_attention_runs_where_the_card_should_have_it,
     test_log_probabilities_of_samples_are_those_that_are_computed_again,
     test_the_base_is_held_in_four_bits_and_the_adapters_in_float32,
     test_what_is_said_follows_the_weights,

@@ -10,7 +10,7 @@ import torch
 
 from lite_selfplay.data import BASE
 from lite_selfplay.errors import TrainingError
-from lite_selfplay.models.backends.transformers import TransformersBackend
+from lite_selfplay.models.backends.transformers import TransformersBackend, usable_memory
 from tests.card import counts, pretend
 from tests.gpu.evidence import OUT_OF_MEMORY
 from tests.made import as_sampled
@@ -63,6 +63,19 @@ def test_weights_are_left_as_they_are_before_fewer_rows_are_held(tiny_path: Path
         backend.generate(REQUEST)
     assert said[0].startswith(OUT_OF_MEMORY[0])
     assert all(sentence.startswith(OUT_OF_MEMORY) for sentence in said)
+
+
+def test_what_a_display_holds_is_not_planned_with(
+    tiny_path: Path, rtx_4090: pretend.Card, monkeypatch: pytest.MonkeyPatch
+):
+    """In whole GiB, and not what CUDA itself holds: budgets are the same whether one more window is open."""
+    total, device = rtx_4090.model.memory, torch.device("cuda", 0)
+    for held, left_out in ((0, 0), (0.6, 0), (0.8, 0), (2.1, 2), (2.8, 2), (3.0, 3)):
+        free = int(total - held * pretend.GIB)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_, free=free: (free, total))
+        assert usable_memory(device) == total - left_out * pretend.GIB
+    backend = counts.load(tiny_path)
+    assert backend._memory == total - 3 * pretend.GIB
 
 
 def test_a_completion_that_does_not_fit_alone_is_an_error(tiny_path: Path, t4: pretend.Card):

@@ -13,7 +13,7 @@ import torch
 from lite_selfplay.models import attention
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.backends import transformers
-from lite_selfplay.models.generation import fixed, layout
+from lite_selfplay.models.generation import fixed, layout, replay
 from lite_selfplay.models.generation.places import Arena
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.models.stacked import Stack, UnstackedLayer
@@ -329,6 +329,16 @@ def test_a_step_that_cannot_be_recorded_is_run_as_it_is(rtx_4090: Card, folder: 
     (sentence,) = warned
     assert "without CUDA graphs" in sentence
     assert "not permitted when stream is capturing" in sentence
+
+
+def test_memory_that_runs_out_while_a_step_is_recorded_is_not_hidden_by_the_end_of_the_recording():
+    """It halves the tokens that are held; the other error would end graphs for the rest of the run."""
+    graph = mock.Mock(capture_end=mock.Mock(side_effect=RuntimeError("operation failed during capture")))
+    with pytest.raises(torch.OutOfMemoryError, match="no memory"):
+        replay._record(graph, None, mock.Mock(side_effect=torch.OutOfMemoryError("no memory")))
+    assert graph.capture_end.called
+    with pytest.raises(RuntimeError, match="during capture"):
+        replay._record(graph, None, lambda: None)
 
 
 @pytest.mark.usefixtures("crowded")

@@ -11,12 +11,15 @@ import pytest
 import torch
 
 from lite_selfplay.config import ModelSection
-from lite_selfplay.models import attention, packed_on_card
+from lite_selfplay.models import attention, packed_flash, packed_on_card
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.logprobs.batch import Way
+from lite_selfplay.models.logprobs.token_logprobs import FrozenHead
 from lite_selfplay.training.atomic_update import BACK, LARGEST
 from tests.card import counts, pretend
+from tests.card.pretend import flash as formula
+from tests.card.pretend import operations
 from tests.gpu import evidence
 from tests.made import as_sampled
 from tests.near import near
@@ -32,11 +35,15 @@ def gradients(folder: Path, precision: str = "fp32", **options: Any) -> Gradient
     return evidence.one_update(backend, Chat.load(folder), evidence.episode(259), section)
 
 
+def difference_of(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one.double() - other.double()).norm() / other.double().norm())
+
+
 def difference(one: Gradients, other: Gradients) -> float:
     """Of all gradients together, as a share of their size."""
     assert {seat: found.keys() for seat, found in one.items()} == {seat: found.keys() for seat, found in other.items()}
     flat = [torch.cat([g[seat][name].flatten() for seat in g for name in g[seat]]).double() for g in (one, other)]
-    return float((flat[0] - flat[1]).norm() / flat[1].norm())
+    return difference_of(*flat)
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +86,8 @@ def test_rows_share_a_rectangle_until_it_wastes_more_than_it_saves():
 
 
 @pytest.mark.parametrize("shared", [range(5), range(0)], ids=["after a beginning", "nothing shared"])
-def test_large_rectangles_have_smaller_masks_or_none(monkeypatch: pytest.MonkeyPatch, shared: range):
-    """What the blocks of a CPU give, and their gradients; a row of 15,000 tokens had a mask of 0.9 GB."""
+def test_rectangles_have_small_masks_or_none(shared: range):
+    """What the blocks of a CPU give, and their gradients; a mask is of no head, and every head has its processor."""
     blocks = (attention.Block(0, (5, 4)), attention.Block(9, (3, 6, 5), shared), attention.Block(23, (7,)))
     layout = packed_on_card.PackedLayout([span for block in blocks for span in block.spans])
     torch.manual_seed(0)
@@ -92,14 +99,110 @@ def test_large_rectangles_have_smaller_masks_or_none(monkeypatch: pytest.MonkeyP
         out.backward(grad)
         return [out.detach(), *(x.grad for x in inputs)]
 
-    monkeypatch.setattr(packed_on_card, "LARGE", 0)
-    for mine, theirs in zip(both(packed_on_card.attend, layout), both(attention.attend, blocks), strict=True):
+    for mine, theirs in zip(
+        both(packed_on_card.attend_rectangles, layout), both(attention.attend, blocks), strict=True
+    ):
         assert near(mine, theirs, 2e-6)
-    (mask,) = layout.indices(2, 3, drawn[0]).masks
+    (mask,) = layout.indices(drawn[0]).masks
     assert (mask is None) if not shared else (mask is not None and mask.shape == (6, 1, 7, 16))
-    monkeypatch.undo()
-    long = packed_on_card.PackedLayout([packed_on_card.TokenSpan(0, 4096, range(0))])
-    assert long.indices(2, 3, drawn[0]).masks == [None]
+
+
+@pytest.mark.parametrize(
+    ("model", "heads", "dtype", "why"),
+    [
+        ("t4", (6, 2, 8), torch.float16, "it needs compute capability 8.0, and this GPU has 7.5"),
+        ("4090", (6, 2, 8), torch.float32, "it needs a half precision, and weights are multiplied in float32"),
+        ("4090", (6, 2, 12), torch.bfloat16, "it needs heads of up to 256 numbers, in eights, and the model's have 12"),
+        ("4090", (6, 2, 8), torch.bfloat16, None),
+    ],
+)
+def test_rectangles_stay_where_flash_attention_cannot_run(model: str, heads: Any, dtype: torch.dtype, why: Any):
+    with pretend.card(pretend.PROFILES[model]):
+        device = torch.device("cuda", 0)
+        assert packed_on_card.why_no_flash(*heads, dtype, device) == why
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (
+            lambda *made: (pretend.inside(made[1]).zero_(), made)[1],
+            "its results differ by 1 of their size from those of other",
+        ),
+        (lambda *made: torch.zeros(2) @ torch.zeros(3), "torch .* refused it: "),
+    ],
+)
+def test_a_wrong_backward_pass_of_flash_attention_is_found_before_it_trains(
+    rtx_4090: pretend.Card, monkeypatch: pytest.MonkeyPatch, spoil: Any, why: str
+):
+    packed_on_card._tried.cache_clear()
+    plain = operations.flash_backward
+    monkeypatch.setattr(operations, "flash_backward", lambda *given, **more: spoil(*plain(*given, **more)))
+    heads = (6, 2, 16, torch.bfloat16)
+    assert re.match(why, packed_on_card.why_no_flash(*heads, torch.device("cuda", 0)) or "")
+    packed_on_card._tried.cache_clear()
+
+
+def test_flash_attention_takes_fewer_kernels_and_no_copies(
+    tmp_path: Path, rtx_4090: pretend.Card, monkeypatch: pytest.MonkeyPatch
+):
+    counts.deep_model(tmp_path, 1)
+    seen = [counts.update(rtx_4090, counts.load(tmp_path), tmp_path)]
+    monkeypatch.setattr(packed_on_card, "why_no_flash", lambda *_: "no")
+    seen.append(counts.update(rtx_4090, counts.load(tmp_path), tmp_path))
+    flash, rectangles = seen
+    assert flash.kernels["_flash_attention_forward"] >= flash.kernels["_flash_attention_backward"] > 0
+    assert not {"index_add_", "index_copy_"} & flash.kernels.keys()
+    assert flash.launches < rectangles.launches
+    assert flash.syncs == rectangles.syncs
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_flash_attention_of_packed_rows_has_the_gradients_of_the_plain_formula(
+    monkeypatch: pytest.MonkeyPatch, shares: bool
+):
+    """In float64, with the kernels' formula in their place: what is merged and added up is exact."""
+    flash: Any = packed_flash.torch.ops.aten
+
+    def forward(q: Any, k: Any, v: Any, *rest: Any, scale: float) -> Any:
+        return *formula.forward(q, k, v, *rest[:2], rest[5], scale), None, None, None
+
+    def backward(*given: Any, scale: float) -> Any:
+        assert torch.are_deterministic_algorithms_enabled()
+        return formula.backward(*given[:8], given[11], scale)
+
+    monkeypatch.setattr(flash, "_flash_attention_forward", forward)
+    monkeypatch.setattr(flash, "_flash_attention_backward", backward)
+    # Two beginnings, a row of its own, and what comes after the beginnings.
+    before = (range(5), range(5, 8)) if shares else (range(0), range(0))
+    blocks = (
+        *(attention.Block(0, (5,)), attention.Block(5, (3,)), attention.Block(8, (7,))),
+        *(attention.Block(15, (1, 2, 4), before[0]), attention.Block(22, (3, 5), before[1])),
+    )
+    over = packed_flash.passes([span for block in blocks for span in block.spans], torch.device("cpu"))
+    assert len(over) == 1 + shares
+    torch.manual_seed(0)
+    drawn, grad = [torch.randn(30, heads, 8).double() for heads in (6, 2, 2)], torch.randn(30, 6, 8).double()
+
+    def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        seen = torch.zeros(30, 30, dtype=torch.bool)
+        for span in (span for block in blocks for span in block.spans):
+            own = slice(span.start, span.start + span.length)
+            seen[own, own] = torch.ones(span.length, span.length).tril().bool()
+            seen[own, span.before.start : span.before.stop] = True
+        scores = torch.einsum("nhd,mhd->hnm", q, k.repeat_interleave(3, 1)) * 0.3
+        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+        return torch.einsum("hnm,mhd->nhd", weights, v.repeat_interleave(3, 1))
+
+    def both(attend: Any) -> list[torch.Tensor]:
+        inputs = [x.clone().requires_grad_() for x in drawn]
+        out = attend(*inputs)
+        out.backward(grad)
+        return [out.detach(), *(x.grad for x in inputs)]
+
+    mine, theirs = both(lambda *given: packed_flash.Flash.apply(*given, over, 0.3)), both(plain)
+    assert all(torch.allclose(x, y, atol=1e-6, rtol=1e-6) for x, y in zip(mine, theirs, strict=True))
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 ONE_PLACE_EACH = {
@@ -110,7 +213,10 @@ ONE_PLACE_EACH = {
 }
 
 
-def test_a_step_adds_up_in_one_order(tmp_path: Path, rtx_4090: pretend.Card, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("flash", [True, False])
+def test_a_step_adds_up_in_one_order(
+    tmp_path: Path, rtx_4090: pretend.Card, monkeypatch: pytest.MonkeyPatch, flash: bool
+):
     """No operation of a step is on torch's list of those that do not, but where their order does not matter, or where
     they were asked to."""
     about = torch.use_deterministic_algorithms.__doc__ or ""
@@ -125,12 +231,14 @@ def test_a_step_adds_up_in_one_order(tmp_path: Path, rtx_4090: pretend.Card, mon
         noted.setdefault(name.rstrip("_"), set()).add(torch.are_deterministic_algorithms_enabled())
         plain(self, name, *given, **more)
 
-    monkeypatch.setattr(pretend.Card, "count", count)
+    if not flash:
+        monkeypatch.setattr(packed_on_card, "why_no_flash", lambda *_: "no")
     counts.deep_model(tmp_path, 1)
     backend = counts.load(tmp_path)
+    monkeypatch.setattr(pretend.Card, "count", count)
     counts.update(rtx_4090, backend, tmp_path)
     counts.sampled(rtx_4090, backend, "A", 3, top_p=0.9, repetition_penalty=1.1)
-    assert noted["index_add"] == {True}
+    assert noted.get("index_add") == (None if flash else {True})
     backwards = {name: asked for name, asked in noted.items() if "attention" in name and "backward" in name}
     assert list(backwards.values()) == [{True}]
     assert {name for name in named & noted.keys() if noted[name] != {True}} <= ONE_PLACE_EACH.keys()
@@ -155,6 +263,27 @@ def test_an_update_takes_few_kernels_and_waits(tmp_path: Path, rtx_4090: pretend
         assert seen[layers].syncs <= 6, seen[layers].table()
     a_layer = seen[2].launches - seen[1].launches
     assert seen[1].launches + (counts.LAYERS - 1) * a_layer < 35_000 / 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_head_makes_one_softmax_and_no_entropies_that_nobody_uses(rtx_4090: pretend.Card, dtype: torch.dtype):
+    """Of a token that can hardly be said as well, whose probability is 0 in float32."""
+    drawn = torch.randn(60, 16, generator=torch.Generator().manual_seed(0)).to(dtype)
+    targets = torch.tensor([3, 5, 49, 0])
+    found = {}
+    for device in ("cpu", "cuda"):
+        hidden = (20 * drawn[:4].to(device)).requires_grad_()
+        head = FrozenHead(drawn[10:].to(device), None, size=3, temperature=0.7)
+        with rtx_4090.watch() as seen:
+            logprobs, entropies = head.scores(hidden, targets.to(device), entropy_gradient=False)
+        (gradient,) = torch.autograd.grad(logprobs.sum(), hidden)
+        found[device] = logprobs.detach().cpu(), gradient.cpu()
+        assert not entropies.any()
+    assert found["cpu"][0].min() < -104
+    assert torch.allclose(*(logprobs for logprobs, _ in found.values()), atol=2 if dtype == torch.bfloat16 else 1e-3)
+    assert difference_of(*(gradient for _, gradient in found.values())) < (0.1 if dtype == torch.bfloat16 else 1e-5)
+    assert seen.kernels["softmax"] == 2  # pieces
+    assert not {"_log_softmax", "exp", "sum", "copy_"} & seen.kernels.keys()
 
 
 # Float16

@@ -62,6 +62,18 @@ READINGS: dict[str, tuple[Way, Mapping[str, float], bool]] = {
 }
 
 
+@pytest.mark.parametrize(("model", "precision"), [("t4", "fp16"), ("4090", "fp32"), ("4090", "bf16")])
+def test_prompts_without_padding_are_read_by_a_fused_kernel(tmp_path: Path, model: str, precision: str):
+    """Without flash attention torch has none for shared key heads; its formula overflows in half precision."""
+    with pretend.card(pretend.PROFILES[model]) as card:
+        counts.deep_model(tmp_path, 1)
+        backend = counts.load(tmp_path, precision)
+        with card.watch() as seen:
+            counts.sampled(card, backend, "A", 2, rows=1)
+        assert seen.kernels["_scaled_dot_product_flash_attention_for_cpu"] >= 1
+        assert not {"softmax", "_softmax", "_safe_softmax"} & seen.kernels.keys(), seen.kernels
+
+
 @pytest.mark.parametrize("name", READINGS)
 def test_ways_to_read_rows(make_backend: Callable[..., Any], name: str):
     way, settings, trained = READINGS[name]

@@ -9,6 +9,7 @@ import torch
 
 from lite_selfplay.config import ModelSection
 from lite_selfplay.data import BASE
+from lite_selfplay.models import attention, packed_on_card
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources import resolve
 from tests.models.spoken import asked, spoken, words
@@ -27,6 +28,15 @@ REAL = 5
 """How much more that may be of a real model, whose logits are about 20: SmolLM2-135M has 0.05 in bf16 on a CPU."""
 WORST = 10
 """How much more than the mean the worst token may be off."""
+
+
+@pytest.mark.parametrize("heads", [(14, 2, 64), (9, 3, 64), (16, 8, 128)], ids=str)
+def test_flash_attention_runs_where_the_card_should_have_it(device: torch.device, heads: tuple[int, int, int]):
+    """Of a token and of an update, forwards and backwards, against the formula and against torch's other kernels."""
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        pytest.skip("an older card")
+    for why_no_flash in (attention.why_no_flash, packed_on_card.why_no_flash):
+        assert why_no_flash(*heads, torch.bfloat16, device) is None
 
 
 def generate(backend: Any, name: str) -> list[Any]:
@@ -50,7 +60,7 @@ def test_the_base_is_held_in_four_bits_and_the_adapters_in_float32(
 ):
     backend = load(model_name)
     assert backend.device.type == device.type
-    linear = backend.adapters._layers()
+    linear = list(backend.adapters._layers.values())
     assert linear
     for layer in linear:
         base = layer.get_base_layer()

@@ -2,7 +2,7 @@ import functools
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from transformers import AutoModelForCausalLM
 
 from lite_selfplay.config import SeatConfig
@@ -91,7 +91,7 @@ def test_a_seat_may_be_called_like_a_part_of_the_model(make, tmp_path, name):
     fresh = make(**{name: SeatConfig(rank=STRONG.rank, alpha=STRONG.alpha)})
     fresh.load(name, tmp_path)
     assert torch.equal(heard(fresh, name), heard(adapters, name))
-    assert len(adapters.state(name)) == 2 * len(adapters._layers())
+    assert len(adapters.state(name)) == 2 * len(adapters._layers)
 
 
 def test_a_gradient_reaches_only_the_active_seat(adapters):
@@ -186,3 +186,33 @@ def test_later_seats_adapt_the_layers_of_the_first(make):
     names = {seat: [name.split(".lora_")[0] for name in adapters.parameters(seat)] for seat in ("A", "B")}
     assert names["A"] == names["B"] != []
     assert all(name.endswith("q_proj") for name in names["B"])
+
+
+def test_layers_that_compute_together_change_speakers_without_peft(adapters, monkeypatch):
+    """PEFT goes through every module of the model for each change, and lists all weights to find those of a seat."""
+    adapters.snapshot("B", "B@old")
+    names, keys = ("A", "B", BASE, "B@old"), adapters.state("B").keys()
+    expected = {name: heard(adapters, name) for name in names}
+    theirs = get_peft_model_state_dict(adapters.model, adapter_name="seat-1")
+    assert list(theirs) == list(keys)
+    assert same_weights(theirs, adapters.state("B"))
+    adapters.compute_together(functools.partial(dense_weight, dtype=torch.float32))
+    heard(adapters, "B@old")  # its twin is made, which is PEFT's
+    adapters.activate("A")
+    for owner, name in (
+        (torch.nn.Module, "named_modules"),
+        (torch.nn.Module, "modules"),
+        (torch.nn.Module, "state_dict"),
+    ):
+        monkeypatch.setattr(owner, name, lambda *_, name=name, **__: pytest.fail(name))
+    for name in names:
+        with adapters.speaking(name):
+            found = adapters.model.base_model(input_ids=IDS).logits
+            assert not found.requires_grad
+            with adapters.speaking(BASE):
+                assert torch.allclose(adapters.model.base_model(input_ids=IDS).logits, expected[BASE], atol=1e-5)
+            assert torch.equal(adapters.model.base_model(input_ids=IDS).logits, found)
+        assert torch.allclose(found, expected[name], atol=1e-5)
+        assert adapters.model.base_model(input_ids=IDS).logits.requires_grad
+    adapters.activate("A")
+    assert same_weights(theirs, adapters.state("B"))

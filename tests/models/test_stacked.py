@@ -34,7 +34,7 @@ def test_every_seat_says_the_same_however_often_they_take_turns_and_leaves_no_tr
     plain = {name: heard(adapters, name) for name in names}
     assert all((plain[a] - plain[b]).abs().max() > 0.1 for a in names for b in names if a < b)
     weights = {key: tensor.clone() for key, tensor in adapters.model.state_dict().items()}
-    forwards = [layer.forward for layer in adapters._layers()]
+    forwards = [layer.forward for layer in adapters._layers.values()]
     assert adapters.stackable
     stacks = adapters.beside(torch.float32) if way == "beside" else adapters.stacked(DENSE, instead=way == "instead")
 
@@ -49,7 +49,7 @@ def test_every_seat_says_the_same_however_often_they_take_turns_and_leaves_no_tr
             assert near(said(adapters.model), plain[name], 2e-4)
             assert places() == before  # a seat that takes over moves no tensor
         assert near(heard(adapters, name), plain[name], 1e-6)
-        assert [layer.forward for layer in adapters._layers()] == forwards
+        assert [layer.forward for layer in adapters._layers.values()] == forwards
         assert trainable(adapters) == {"seat-0"}
     after = adapters.model.state_dict()
     assert all(torch.equal(after[key], tensor) for key, tensor in weights.items())

@@ -24,6 +24,7 @@ from lite_selfplay.training.sampler_check import (
     SamplerCheck,
     Tolerance,
     explained_better,
+    gap_turn,
     mean_gap,
     spread,
     usual_gap,
@@ -124,6 +125,19 @@ def test_the_base_is_asked_about_a_few_rows_and_their_first_tokens(make_backend:
     zero = {name: torch.zeros_like(tensor) for name, tensor in backend.adapters.state("A").items()}
     backend.adapters.load_state("A", zero)  # it speaks as the base does
     assert check.step_gap(agreement) == pytest.approx(agreement.base_gap, rel=1e-4)
+
+
+@pytest.mark.parametrize("swaps", [False, True])
+def test_gaps_are_measured_at_first_and_then_in_one_step_of_four_of_every_role_and_seat(swaps: bool):
+    turns = {step: turn for step in range(40) if (turn := gap_turn(step)) is not None}
+    steps = list(turns)
+    assert steps == [*range(8), 8, 9, 16, 17, 24, 25, 32, 33]
+    for first in (0, 8, 16):
+        some = [step for step in steps if first <= step < first + 16]
+        roles = [turns[step] % 2 for step in some]
+        seats = {(role, (role + step * swaps) % 2) for role, step in zip(roles, some, strict=True)}
+        assert seats == {(role, seat) for role in (0, 1) for seat in ((0, 1) if swaps else (role,))}
+        assert first == 0 or {turns[first] % 2, turns[first + 1] % 2} == {0, 1}  # each role in each eight
 
 
 @pytest.mark.parametrize(("precision", "temperature"), [("fp32", 1.0), ("bf16", 0.6), ("4bit", 1.0)])
@@ -296,4 +310,5 @@ def test_a_sound_run_is_let_alone(tmp_path: Path, precision: str, steps: int):
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     bounds = BOUNDS[str(compute_dtype(section, device)).removeprefix("torch.")]
     assert max(gaps) < bounds.most / 5
-    assert min(stream["base_gap"] for stream in seen[-2:]) > 20 * max(gaps)  # so it would have been seen
+    apart = [stream["base_gap"] for stream in seen if stream["base_gap"] is not None]
+    assert min(apart[-2:]) > 20 * max(gaps)  # so it would have been seen

@@ -370,6 +370,21 @@ def test_a_stop_finds_a_step_that_is_whole_or_has_moved_nothing(harness: Any, ma
         poll()  # who asked is still heard
 
 
+@pytest.mark.parametrize("measured", [True, False])
+def test_a_step_between_those_that_measure_gaps_reads_no_row_again(
+    harness: Any, monkeypatch: pytest.MonkeyPatch, measured: bool
+):
+    monkeypatch.setattr("lite_selfplay.training.trainer.gap_turn", lambda step: 0 if measured else None)
+    run, asked = harness(), []
+    score = run.backend.score
+    run.backend.score = lambda name, *given: asked.append(name) or score(name, *given)
+    (report,) = run.step(episode()).reports
+    assert ("base" in asked) == measured
+    assert [update.step_gap is not None for update in report.streams].count(True) == measured
+    assert [update.base_gap is not None for update in report.streams] == [measured] * 2
+    assert all(update.sampler_gap is not None for update in report.streams)
+
+
 @pytest.mark.parametrize("sampling", [{"top_p": 0.9, "top_k": 5, "min_p": 0.1}, {"temperature": 0.0}])
 def test_samples_that_do_not_follow_the_policy_are_refused(harness: Any, sampling: dict[str, Any]):
     run, said = harness(), ", ".join(f"{name}={value:g}" for name, value in sampling.items())

@@ -19,7 +19,7 @@ from lite_selfplay.errors import RequestError, SaveFailed
 from lite_selfplay.extras.export import verification
 from lite_selfplay.extras.export.gguf_file import require_convertible, write_gguf
 from lite_selfplay.extras.export.verification import Question, Verification
-from lite_selfplay.models.adapters import CONFIG, WEIGHTS
+from lite_selfplay.models.adapter_files import CONFIG, WEIGHTS
 from lite_selfplay.models.backends.backend import Backend
 from lite_selfplay.models.backends.transformers import dense_weight
 from lite_selfplay.models.chat_template import DATE, NOW, Chat, Thinking

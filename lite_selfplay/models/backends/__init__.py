@@ -94,6 +94,8 @@ def import_unsloth() -> Any:
     from lite_selfplay.models.sources.cache import cache_dir
 
     os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(cache_dir() / "unsloth"))
+    # Or it compiles every layer of both seats at first use, from torch 2.11 on.
+    os.environ.setdefault("UNSLOTH_BLOCK_COMPILE_LEGACY", "0")
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             import unsloth

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 OLDEST_CAPABILITY = (7, 0)
 """Compute capability of the oldest cards that Unsloth and Triton compile for: Volta; a T4 is 7.5."""
+# Where Windows puts the program for Linux, which has no file of the driver there and may not have this on its path.
+WSL_SMI = "/usr/lib/wsl/lib/nvidia-smi"
 ON_PURPOSE = "to compute on the CPU on purpose: --device cpu, or CUDA_VISIBLE_DEVICES= before any command"
 
 
@@ -81,9 +83,10 @@ def _kernels_problem() -> str | None:
             return None
     if not known:
         return None
+    build = "the build of torch for CUDA 12.6" if card < (7, 5) else "a build of torch for this card"
     return (
         f"{torch.cuda.get_device_name()} has compute capability {dotted(card)}, and torch {torch.__version__} is built "
-        f"for {dotted(min(known))} to {dotted(max(known))}: install a build of torch for this card (pytorch.org)"
+        f"for {dotted(min(known))} to {dotted(max(known))}: install {build} (pytorch.org)"
     )
 
 
@@ -105,10 +108,11 @@ def driver() -> str | None:
     with contextlib.suppress(OSError, IndexError, UnicodeDecodeError):
         first = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").splitlines()[0]
         return next((word for word in first.split() if word.count(".") >= 1 and word[0].isdigit()), None)
-    with contextlib.suppress(OSError, subprocess.SubprocessError, UnicodeDecodeError):
-        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-        return next(iter(done.stdout.split()), None)
+    for program in ("nvidia-smi", WSL_SMI):
+        with contextlib.suppress(OSError, subprocess.SubprocessError, UnicodeDecodeError):
+            command = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+            return next(iter(done.stdout.split()), None)
     return None
 
 

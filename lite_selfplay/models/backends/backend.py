@@ -83,6 +83,7 @@ class Backend(Protocol):
         """Log-probabilities and entropies (N,) of the completions' tokens, row after row, under what is active.
 
         The log-probabilities are differentiable in the active adapter; the entropies where `entropy_gradient` asks.
+        Where it does not, and a gradient is taken, they may be 0.
         """
 
     def tokens_at_once(self, run: RunSection) -> int:

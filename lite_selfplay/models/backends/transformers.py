@@ -24,7 +24,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lite_selfplay.config import ModelSection, RunSection, SeatConfig
 from lite_selfplay.data import TokenScores
 from lite_selfplay.errors import ModelNotFoundError, RequestError, TrainingError
-from lite_selfplay.models import attention, fused, threads
+from lite_selfplay.models import attention, fused, packed_on_card, threads
 from lite_selfplay.models.adapters import BASE, Adapters, Stacks
 from lite_selfplay.models.backends import tuning
 from lite_selfplay.models.backends.availability import cpu_has_bf16, device_of, quantised_problem
@@ -37,6 +37,8 @@ from lite_selfplay.models.logprobs.batch import Batch, Row, Way
 from lite_selfplay.models.logprobs.reading import packs
 from lite_selfplay.models.logprobs.token_logprobs import goes_by_hidden_states, token_logprobs
 from lite_selfplay.models.memory import (
+    CONTEXT_BYTES,
+    GIB,
     MANY_ROWS,
     ROOMY,
     expands,
@@ -93,9 +95,9 @@ class TransformersBackend:
         self.device = device_of(section)
         self._precision, self.compute_dtype = section.precision, compute_dtype(section, self.device)
         on_cpu = self.device.type == "cpu"
-        loop: Loop = "graphs" if section.decoding == "auto" and not on_cpu else "plain"
+        loop: Loop = "graphs" if section.decoding != "plain" and not on_cpu else "plain"
         shape, itemsize = _shape(path), self.compute_dtype.itemsize
-        memory = None if on_cpu else torch.cuda.get_device_properties(self.device).total_memory
+        memory = None if on_cpu else usable_memory(self.device)
         self._memory, self._expandable = memory, expands(section, shape, itemsize, memory)
         self._lean = is_lean(section, shape, itemsize, on_cpu=on_cpu)
         self._checkpointing = recomputes(
@@ -123,8 +125,12 @@ class TransformersBackend:
         self._load(path, section, seats, seed=seed)
         if self._packs and not on_cpu and self.compute_dtype != torch.float32:
             base: Any = self.adapters.model.get_base_model()
-            flash = attention.has_flash(base.config.get_text_config(), self.device, self.compute_dtype)
-            self._decoding = dataclasses.replace(self._decoding, flash=flash)
+            heads = attention.heads_of(base.config.get_text_config())
+            why = attention.why_no_flash(*heads, self.compute_dtype, self.device)
+            self._decoding = dataclasses.replace(self._decoding, flash=why is None, lookup=section.decoding == "lookup")
+            why = why or packed_on_card.why_no_flash(*heads, self.compute_dtype, self.device)
+            if why is not None and torch.cuda.get_device_capability(self.device) >= (8, 0):
+                self._warn(f"without flash attention, which this GPU should have, all is slower: {why}")
         if self.device.type == "cpu":
             between_layers(self.adapters.model.get_base_model(), poll)
         if gives_back:
@@ -324,7 +330,8 @@ class TransformersBackend:
             self._make_room()
 
     def _set_training(self, training: bool) -> None:
-        self.adapters.model.train(training)
+        if self.adapters.model.training != training:  # it goes through every module
+            self.adapters.model.train(training)
 
     def _make_room(self) -> None:
         """Between sampling and update, which hold tensors of other sizes."""
@@ -361,6 +368,14 @@ class TransformersBackend:
 
     def close(self) -> None:
         self._undoing.close()
+
+
+def usable_memory(device: torch.device) -> int:
+    """The bytes of a card without what others hold, such as a display, in whole GiB: so that a run's budgets do not
+    follow from every window that is open."""
+    free, total = torch.cuda.mem_get_info(device)
+    taken = total - free - torch.cuda.memory_reserved(device)
+    return total - GIB * max(0, math.ceil((taken - CONTEXT_BYTES) / GIB))
 
 
 def roomy(device: torch.device) -> bool:

@@ -1,5 +1,6 @@
 """How a step that is always the same is run again: by its Python code, or as a CUDA graph."""
 
+import contextlib
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -73,8 +74,11 @@ def _record(graph: Any, pool: Any, step: Step) -> None:
     graph.capture_begin(pool=pool, capture_error_mode="thread_local")
     try:
         step()
-    finally:
-        graph.capture_end()
+    except BaseException:
+        with contextlib.suppress(RuntimeError):  # which would hide what went wrong, such as memory that ran out
+            graph.capture_end()
+        raise
+    graph.capture_end()
 
 
 def graphs_are_there() -> bool:

@@ -146,6 +146,8 @@ class Decoding:
     end_loops: bool = True
     flash: bool = False
     """Whether attention can be told where each row's keys are: see `attention.Places`."""
+    lookup: bool = False
+    """Whether the last rows of a call read several tokens at once: see `lookup`."""
     warn: Callable[[str], None] = lambda sentence: None
     refusals: list[str] = field(default_factory=list)
     """Why CUDA graphs could not be recorded, where they could not."""

@@ -76,7 +76,8 @@ class Packed:
     predicting: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, batch: Batch) -> "Packed":
+    def of(cls, batch: Batch, *, by_group: bool = False) -> "Packed":
+        """Beginnings by their lengths, or with `by_group` those that are shared first, in the order of their groups."""
         beginnings, ends = [], []
         own: list[_Span] = []
         for prefix in batch.prefixes:
@@ -87,7 +88,9 @@ class Packed:
             ends.extend(sorted(spans, key=_length) if shared else [])
             own.extend(spans)
         packed = cls()
-        packed._lay([*sorted(beginnings, key=_length), *ends])
+        before = {id(span.after) for span in ends}
+        order: Any = (lambda span: id(span) not in before) if by_group else _length
+        packed._lay([*sorted(beginnings, key=order), *ends])
         for span, (prompt, rest) in zip(own, batch.rows, strict=True):
             first = span.start + len(prompt) - span.position - 1
             packed.predicting.extend(range(first, first + len(rest)))
@@ -119,10 +122,11 @@ def _length(span: _Span) -> int:
 
 
 def _packed(base: Any, batch: Batch) -> Tensor:
-    packed, device = Packed.of(batch), base.device
+    device = base.device
+    packed = Packed.of(batch, by_group=device.type == "cuda")
     blocks: Any = packed.blocks
     if device.type == "cuda":
-        blocks = PackedLayout([span for block in packed.blocks for span in block.spans])
+        blocks = PackedLayout([span for block in packed.blocks for span in block.spans], device)
     out = base.base_model(
         input_ids=placed([packed.ids], device),
         position_ids=placed([packed.positions], device),

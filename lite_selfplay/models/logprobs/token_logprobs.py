@@ -37,8 +37,8 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities and entropies of the completions' tokens in a batch: (N,) each, row after row, in float32.
 
-    The log-probabilities are differentiable, the entropies only where `entropy_gradient` asks for it. `temperature` > 0
-    divides the logits, of which `head_elements` are held at once.
+    The log-probabilities are differentiable, the entropies only where `entropy_gradient` asks for it; otherwise they
+    may be 0 where a gradient is taken. `temperature` > 0 divides the logits, of which `head_elements` are held at once.
     """
     base: Any = getattr(model, "get_base_model", lambda: model)()
     targets = placed(batch.completion_ids, base.device)
@@ -110,7 +110,7 @@ class FrozenHead:
     def scores(self, hidden: Tensor, targets: Tensor, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
         """Log-probabilities of `targets` (N,) and entropies, both (N,) in float32, from `hidden` (N, H).
 
-        Differentiable once in `hidden`, the entropies only where `entropy_gradient` asks for it.
+        Differentiable once in `hidden`, the entropies only where `entropy_gradient` asks for it: else they are 0.
         """
         if torch.is_grad_enabled() and hidden.requires_grad:
             logprobs, entropies = _FrozenScores.apply(hidden, targets, self, entropy_gradient)
@@ -121,7 +121,7 @@ class FrozenHead:
     def read(self, hidden: Tensor, targets: Tensor, gradients: int = 0) -> list[Tensor]:
         """Log-probabilities and entropies (N,), then the gradients (N, H) of the first `gradients` of these two.
 
-        All in float32.
+        All in float32. If there is one gradient, entropies are 0: nobody uses them.
         """
         count = max(1, -(-len(hidden) // self.size))
         pieces = list(zip(hidden.tensor_split(count), targets.tensor_split(count), strict=True))
@@ -133,12 +133,19 @@ class FrozenHead:
     def _piece(self, hidden: Tensor, targets: Tensor, gradients: int, buffers: Tensor) -> list[Tensor]:
         """`read` for (n, H) and (n,): two buffers (2, n, V) in float32 serve throughout, and a third with a softcap."""
         logits, slope = self._logits(hidden, gradients > 0, buffers[0])
-        log_p = torch.log_softmax(logits, -1, out=buffers[1])
-        logprobs = log_p.gather(-1, targets[:, None])
-        p = torch.exp(log_p, out=logits)
-        p_log_p = log_p.mul_(p)
-        entropies = -p_log_p.sum(-1, keepdim=True)
-        vectors = []
+        if gradients == 1 and logits.is_cuda:
+            p = torch.softmax(logits, -1, out=buffers[1])
+            most = logits.max(-1, keepdim=True)  # exact for tokens whose probability is too small for a float32
+            log_sum = most.values - p.gather(-1, most.indices).log()
+            logprobs = logits.gather(-1, targets[:, None]) - log_sum
+        else:
+            log_p = torch.log_softmax(logits, -1, out=buffers[1])
+            logprobs = log_p.gather(-1, targets[:, None])
+            p = torch.exp(log_p, out=logits)
+        entropies, vectors = torch.zeros_like(logprobs), []
+        if gradients != 1:
+            p_log_p = log_p.mul_(p)
+            entropies = -p_log_p.sum(-1, keepdim=True)
         if gradients > 1:
             vectors.append(self._toward_hidden(p_log_p.addcmul_(p, entropies), slope))
         if gradients > 0:
@@ -157,6 +164,8 @@ class FrozenHead:
 
     def _product(self, hidden: Tensor, out: Tensor) -> Tensor:
         if self.weight.dtype != out.dtype:
+            if out.is_cuda and self.bias is None:
+                return torch.mm(hidden, self.weight.T, out_dtype=out.dtype, out=out)
             return out.copy_(functional.linear(hidden, self.weight, self.bias))
         if self.bias is None:
             return torch.mm(hidden, self.weight.T, out=out)

@@ -11,6 +11,7 @@ from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from . import flash as flash_formula
 from .tensors import CPU, generates_on_card, inside, is_card, is_pinned, pinned, set_data, wrap
 
 aten = torch.ops.aten
@@ -19,6 +20,7 @@ _FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided
 _WAITS_FOR_SHAPE = {"nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount", "_unique"}
 _TAKES_ZERO_DIM = {"masked_fill", "masked_fill_", "fill", "fill_", "index_put", "index_put_", "where", "lerp", "lerp_"}
 _INDEXING = {"index", "index_put", "index_put_", "_unsafe_index", "_index_put_impl_", "_unsafe_index_put"}
+HALVES = (torch.float16, torch.bfloat16)
 _READS = (aten._local_scalar_dense.default, aten.equal.default)
 
 _IN_ONE_KERNEL = (110, 64, 48, 36, 30)
@@ -131,7 +133,9 @@ class Operations(TorchDispatchMode):
         if not touches:
             return func(*args, **kwargs)
         if func is aten._flash_attention_forward.default:
-            return flash(self.card, *args, **kwargs)
+            return (flash if "seqused_k" in kwargs else flash_forward)(self.card, *args, **kwargs)
+        if func is aten._flash_attention_backward.default:
+            return flash_backward(self.card, *args, **kwargs)
         if makes and torch.device(place).index not in (None, 0):
             raise RuntimeError("CUDA error: invalid device ordinal")
         if func is aten._to_copy.default:
@@ -150,6 +154,8 @@ class Operations(TorchDispatchMode):
         inner_kwargs = {name: _inner(x) for name, x in kwargs.items()}
         if makes:
             inner_kwargs["device"] = CPU
+        if func in (aten.mm.dtype, aten.mm.dtype_out):  # which a CPU has not
+            return aten.mm.out(*(x.to(inner_args[2]) for x in inner_args[:2]), **inner_kwargs)
         with self.card.randomness() if kind.random else contextlib.nullcontext():
             try:
                 return func(*inner_args, **inner_kwargs)
@@ -317,7 +323,7 @@ def flash(
     `mha_varlen_fwd` of torch's flash_api.cpp does, by pointers and strides, and refuses what that refuses."""
     if card.model.capability < (8, 0):
         raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
-    if query.dtype not in (torch.float16, torch.bfloat16) or not query.dtype == key.dtype == value.dtype:
+    if query.dtype not in HALVES or not query.dtype == key.dtype == value.dtype:
         raise RuntimeError("FlashAttention only support fp16 and bf16 data type")
     if query.shape[2] % 8 or query.shape[2] > 256 or any(x.stride(-1) != 1 for x in (query, key, value)):
         raise RuntimeError("this flash attention only supports heads of up to 256 numbers, in eights, without gaps")
@@ -338,10 +344,59 @@ def flash(
     scores = torch.bmm(q.float(), k[places, 0].float().mT).mul_(scale)
     scores.masked_fill_((number >= used[:, None])[:, None], -torch.inf)
     out = torch.bmm(scores.softmax(-1).to(q.dtype).float(), v[places, 0].float()).to(q.dtype)
-    made = (out, q.new_zeros(groups, count), *(q.new_zeros(0) for _ in range(3)))
-    for one in made:
+    return _made(card, out, q.new_zeros(groups, count), *(q.new_zeros(0) for _ in range(3)))
+
+
+def flash_forward(card: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any, scale: float) -> tuple[Tensor, ...]:
+    """The same kernel for sequences one behind the other, as `mha_varlen_fwd` takes them."""
+    *ends, longest_q, longest_k, dropout, causal, debug = rest
+    assert (dropout, debug) == (0.0, False)
+    inner = _checked(card, (q, k, v), ends, (longest_q, longest_k))
+    card.count("_flash_attention_forward", shapes=tuple(tuple(x.shape) for x in (q, k, v)))
+    found = flash_formula.forward(*inner, causal, scale)
+    return _made(
+        card, *found, *(torch.zeros(2, dtype=torch.uint64), torch.zeros((), dtype=torch.uint64), torch.zeros(0))
+    )
+
+
+def flash_backward(
+    card: Any, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, log_sums: Tensor, *rest: Any, scale: float
+) -> tuple[Tensor, ...]:
+    """Its backward pass, as `mha_varlen_bwd` takes it."""
+    *ends, longest_q, longest_k, dropout, causal, state, unused = rest
+    assert (dropout, state.dtype, unused.dtype) == (0.0, torch.uint64, torch.uint64)
+    assert log_sums.is_contiguous()
+    assert log_sums.shape == (q.shape[1], len(q))
+    assert grad.dtype == out.dtype == q.dtype
+    inner = _checked(card, (q, k, v), ends, (longest_q, longest_k))
+    card.count("_flash_attention_backward", shapes=tuple(tuple(x.shape) for x in (q, k, v)))
+    found = flash_formula.backward(inside(grad), *inner[:3], inside(out), inside(log_sums), *inner[3:], causal, scale)
+    return _made(card, *found)
+
+
+def _checked(card: Any, given: tuple[Tensor, ...], ends: list[Tensor], longest: tuple[int, int]) -> list[Tensor]:
+    """What is inside, where the kernel would take it."""
+    q, k, v = given
+    if card.model.capability < (8, 0):
+        raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
+    if q.dtype not in HALVES or not q.dtype == k.dtype == v.dtype:
+        raise RuntimeError("FlashAttention only support fp16 and bf16 data type")
+    if q.shape[2] % 8 or q.shape[2] > 256 or any(x.stride(-1) != 1 for x in given) or q.shape[1] % k.shape[1]:
+        raise RuntimeError("this flash attention only supports heads of up to 256 numbers, in eights, without gaps")
+    assert longest[0] > 1  # else query heads of one key head are computed as queries
+    for x, end, most in zip((q, k), ends, longest, strict=True):
+        assert end.dtype == torch.int32
+        lengths = inside(end).diff()
+        assert (int(inside(end)[0]), int(inside(end)[-1])) == (0, len(x))
+        assert int(lengths.min()) > 0
+        assert int(lengths.max()) <= most
+    return [inside(x) for x in (*given, *ends)]
+
+
+def _made(card: Any, *found: Tensor) -> tuple[Tensor, ...]:
+    for one in found:
         card.memory.take(one)
-    return tuple(wrap(one) for one in made)
+    return tuple(wrap(one) for one in found)
 
 
 def rms_norm(card: Any, x: Tensor, shape: Any, weight: Tensor | None, eps: float | None) -> tuple[Tensor, Tensor]:

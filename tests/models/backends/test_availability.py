@@ -100,8 +100,11 @@ def test_what_it_compiles_goes_into_the_cache_and_what_it_prints_nowhere(unsloth
     monkeypatch.setenv("LITE_SELFPLAY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("UNSLOTH_COMPILE_LOCATION", "")
     monkeypatch.delenv("UNSLOTH_COMPILE_LOCATION")
-    unsloth("import os; found = os.environ['UNSLOTH_COMPILE_LOCATION']; print('noise')")
-    assert backends.import_unsloth().found == str(tmp_path / "cache" / "unsloth")
+    monkeypatch.setenv("UNSLOTH_BLOCK_COMPILE_LEGACY", "")
+    monkeypatch.delenv("UNSLOTH_BLOCK_COMPILE_LEGACY")
+    names = "'UNSLOTH_COMPILE_LOCATION', 'UNSLOTH_BLOCK_COMPILE_LEGACY'"
+    unsloth(f"import os; found = [os.environ[name] for name in ({names})]; print('noise')")
+    assert backends.import_unsloth().found == [str(tmp_path / "cache" / "unsloth"), "0"]
     assert capsys.readouterr().out == ""
 
 

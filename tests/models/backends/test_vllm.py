@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 
 from lite_selfplay.data import Sampling
 from lite_selfplay.errors import RequestError, UnknownNameError
-from lite_selfplay.models.adapters import BASE, WEIGHTS, Adapters
+from lite_selfplay.models.adapter_files import WEIGHTS
+from lite_selfplay.models.adapters import BASE, Adapters
 from lite_selfplay.models.backends.vllm import Engine, lora_limits
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.training.optimizer import adamw

@@ -1,0 +1,97 @@
+"""Attention over packed rows by torch's flash kernels: without rectangles, masks, or keys and values more than once.
+
+One causal pass goes over every span by itself, a second one over the tokens that follow each shared beginning and over
+that beginning; the two are merged by their log-sum-exp. Backwards both run with the merged result, as in ring
+attention. Shapes: `N` tokens, `H` query heads over `K` key heads, head size `D`.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lite_selfplay.models.transfers import placed
+
+
+class Pass(NamedTuple):
+    """Some tokens over some others, both divided into sequences: their ends (from 0, int32), and the longest ones."""
+
+    queries: slice
+    keys: slice
+    ends: tuple[Tensor, ...]
+    longest: tuple[int, int]
+    causal: bool
+
+    @classmethod
+    def of(
+        cls, first: int, queries: Sequence[int], keys: Sequence[int], device: torch.device, *, causal: bool
+    ) -> "Pass":
+        """Sequences of such lengths, whose queries begin at a token, and whose keys at the first of all."""
+        ends = (placed([*accumulate(lengths, initial=0)], device, torch.int32) for lengths in (queries, keys))
+        # A single query would be computed in another way, whose log-sum-exp has another shape.
+        longest = max(2, *queries), max(keys)
+        return cls(slice(first, first + sum(queries)), slice(0, sum(keys)), tuple(ends), longest, causal)
+
+
+def passes(spans: Sequence[Any], device: torch.device) -> list[Pass]:
+    """The passes over spans (see `packed_on_card.TokenSpan`) in their order: shared beginnings first, and those that
+    follow them last, in the order of their beginnings."""
+    own = [span.length for span in spans]
+    found = [Pass.of(0, own, own, device, causal=True)]
+    groups: dict[range, int] = {}
+    for span in spans:
+        if span.before:
+            groups[span.before] = groups.get(span.before, 0) + span.length
+    if groups:
+        shared, after = [len(before) for before in groups], list(groups.values())
+        assert [before.start for before in groups] == list(accumulate(shared, initial=0))[:-1]
+        found.append(Pass.of(sum(own) - sum(after), after, shared, device, causal=False))
+    return found
+
+
+class Flash(torch.autograd.Function):
+    """Attention (N, H, D) of q (N, H, D) over k and v (N, K, D) in half precision."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, over: Sequence[Pass], scale: float) -> Tensor:
+        found = [
+            torch.ops.aten._flash_attention_forward(
+                q[one.queries], k[one.keys], v[one.keys], *one.ends, *one.longest, 0.0, one.causal, False, scale=scale
+            )
+            for one in over
+        ]
+        (out, log_sums, *_), *others = found
+        for one, (more, more_log_sums, *_) in zip(over[1:], others, strict=True):
+            at, before = one.queries, log_sums[:, one.queries]
+            share = (more_log_sums - before).sigmoid().T[..., None]
+            out[at] = torch.lerp(out[at].to(share.dtype), more.to(share.dtype), share).to(out.dtype)
+            log_sums[:, at] = torch.logaddexp(before, more_log_sums)
+        ctx.save_for_backward(q, k, v, out, log_sums)
+        # Of dropout, which there is none of.
+        ctx.over, ctx.scale, ctx.states = over, scale, [each[2:4] for each in found]
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        q, k, v, out, log_sums = ctx.saved_tensors
+        total: Sequence[Tensor] = ()
+        before = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(True)  # else the kernel adds up in any order
+        try:
+            for one, state in zip(ctx.over, ctx.states, strict=True):
+                at = one.queries
+                found = torch.ops.aten._flash_attention_backward(
+                    *(grad[at], q[at], k[one.keys], v[one.keys], out[at], log_sums[:, at].contiguous()),
+                    *(*one.ends, *one.longest, 0.0, one.causal, *state),
+                    scale=ctx.scale,
+                )
+                for whole, part, place in zip(total, found, (at, one.keys, one.keys), strict=False):
+                    whole[place] += part
+                total = total or found
+        finally:
+            torch.use_deterministic_algorithms(before)
+        return *total, None, None
