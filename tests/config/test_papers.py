@@ -30,6 +30,7 @@ PAPERS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "PasoDoble": ("pasodoble", ("pasodoble-paper",), "pasodoble"),
     "SQLM": ("sqlm", ("sqlm-paper", "sqlm-paper-algebra", "sqlm-paper-code"), "sqlm"),
     "CPMobius": ("cpmobius", ("cpmobius-paper",), "cpmobius"),
+    "SPICE": ("spice", ("spice-paper",), "spice"),
     "SPC": ("spc", ("spc-paper", "spc-release"), "spc"),
 }
 """Of each paper its page, its presets, and how the names of its experiments begin."""
@@ -113,7 +114,7 @@ def bare_run(game: str) -> str:
 def test_every_games_page_says_where_a_bare_run_differs_from_the_paper():
     pages = {path.stem for path in (ROOT / "docs" / "games").glob("*.md")} - {"own"}
     said = {game: bare_run(game) for game in pages}
-    for preset in ("agon-paper", "pasodoble-paper", "sqlm-paper", "cpmobius-paper", "rzero-paper", "spc-paper"):
+    for preset in ("agon-paper", "pasodoble-paper", "sqlm-paper", "cpmobius-paper", "rzero-paper", "spc-paper", "spice-paper"):
         paper = resolved(preset_layer(preset))
         game = preset_layer(preset)["game"]["name"]
         bare = resolved({"game": game, "model": {"name": "Qwen3-0.6B"}, "tasks": {"train": "stories"}})

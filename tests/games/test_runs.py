@@ -31,6 +31,7 @@ GAMES: dict[str, tuple[dict[str, Any], str]] = {
         {"challenger_steps": 2, "solver_steps": 2, "votes": 4, "low": 0, "high": 1},
         "challenger challenger solver solver challenger",
     ),
+    "spice": ({"seats": "two", "leak_guard": "off"}, " ".join(["challenger,reasoner"] * 5)),
     "sqlm": ({"seats": "two", "proposer_every": 2}, "solver solver,proposer solver solver,proposer solver"),
 }
 
@@ -92,7 +93,7 @@ def test_a_run_that_was_stopped_within_a_phase_goes_on_as_it_would_have(whole: R
 def test_answers_are_on_record_with_their_question_and_what_nobody_judged_has_no_reward(whole: Run):
     episodes, name = list(whole.episodes()), whole.config.game.name
     asked = {row["question"]: row for row in episodes if row["role"] in ("proposer", "challenger", "coach")}
-    answered = [row for row in episodes if row["role"] in ("solver", "player")]
+    answered = [row for row in episodes if row["role"] in ("solver", "player", "reasoner")]
     assert answered
     for row in answered:
         assert row["problem_id"] == row["question"]
@@ -104,7 +105,7 @@ def test_answers_are_on_record_with_their_question_and_what_nobody_judged_has_no
 
 
 def test_every_completion_is_written_down_in_a_place_of_its_own(whole: Run):
-    if whole.config.game.name not in ("pasodoble", "sqlm"):
+    if whole.config.game.name not in ("pasodoble", "spice", "sqlm"):
         return  # votes, and what a player is measured by, earn nothing and are not written down
     tokens, places = Counter[int](), []
     for row in whole.episodes():

@@ -42,6 +42,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {**PLAIN, "freeze_proposer": True},
         {**PLAIN, "mode": "offline", "proposer_steps": 3, "solver_steps": 2, "eviction": False},
     ],
+    "spice": [{}, {"seats": "two"}],
     "rzero": [{"challenger_steps": 2, "solver_steps": 3}],
 }
 CASES = [(name, options) for name, several in OPTIONS.items() for options in several]
@@ -52,6 +53,8 @@ def script(role: str, prompt: str, index: int) -> str:
     a, b = 11 + index % 80, 100 + 2 * index
     if role in ("first", "second"):
         return "pb"[index % 3 % 2]
+    if "only you can read" in prompt and index % 5 == 4:
+        return "no question"  # all others earn the same: two right of five, or three
     if role in ("proposer", "coach", "challenger") and "<problem>" in prompt:
         return f"<problem>What is {a} + {b}?</problem><answer>{a} + {b} is \\boxed{{{a + b}}}.</answer>"
     if role == "challenger" and "<question>" in prompt:

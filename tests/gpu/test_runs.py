@@ -47,6 +47,7 @@ LESSONS: Mapping[str, dict[str, Any]] = {
         "game": {"name": "spc", "rounds": 1, "epochs": 1, "batch": 4, "rollouts": 2, "critiques": 2},
         "cold_start": {"enabled": False},
     },
+    "spice": {"max_completion_tokens": 56, "tasks": "arithmetic:max=3,terms=2,ops=+"},
     "sqlm": {"max_completion_tokens": 24},
 }
 """What the random model can play of each game, in little time."""

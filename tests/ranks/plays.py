@@ -23,6 +23,7 @@ def anything_goes(rank: int = 0, put: Callable[[Any, str, Any], None] = setattr)
     every seat has a gradient."""
     from lite_selfplay import verify
     from lite_selfplay.data import Completion, Problem, Verdict
+    from lite_selfplay.games import spice
     from lite_selfplay.games.baselines import rzero
     from lite_selfplay.games.cpmobius import cpmobius
     from lite_selfplay.games.pasodoble import pasodoble
@@ -39,7 +40,8 @@ def anything_goes(rank: int = 0, put: Callable[[Any, str, Any], None] = setattr)
         return [Verdict(answer(c) == p.answer, float(answer(c) == p.answer), answer(c), True) for c, p in pairs]
 
     put(sqlm, "read_question", lambda topic, completion: proposed(completion))
-    for module, name in ((cpmobius, "read_task"), (rzero, "read_question"), (pasodoble, "read")):
+    put(spice, "read_question", proposed)
+    for module, name in ((cpmobius, "read_task"), (rzero, "boxed_question"), (pasodoble, "read")):
         put(module, name, proposed)
     put(verify.Verifier, "read_answer", lambda self, completion: answer(completion))
     put(verify._CHECKERS, "known", {**verify._CHECKERS.known, "math": lambda: check})

@@ -25,28 +25,31 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream
-from lite_selfplay.games.baselines.grpo import verified
+from lite_selfplay.data import Episode, Example, Group, Problem, Sample, Stream
 from lite_selfplay.games.presentation import FOR_VOTE, Figure
-from lite_selfplay.games.prompts import asked, fill
-from lite_selfplay.games.propose_solve.propose_solve import BREAKDOWNS, WATCHED, YIELD, FilterOptions, ProposeSolve
+from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.propose_solve.propose_solve import (
+    BREAKDOWNS,
+    WATCHED,
+    YIELD,
+    FilterOptions,
+    ProposeSolve,
+    right_or_wrong,
+)
 from lite_selfplay.games.propose_solve.questions import (
     FATES,
     HOPELESS,
     Bounds,
     Candidate,
-    Proposal,
     answered,
+    boxed_example,
+    boxed_question,
     count_fates,
     draw_until,
-    last_boxed,
-    last_tagged,
-    read,
     shown,
     watched,
 )
 from lite_selfplay.games.table import Table
-from lite_selfplay.games.worked_examples import after_reasoning, solution_of
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -187,11 +190,7 @@ class RZero(ProposeSolve):
         return self.problems_per_step * self.group_size
 
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
-        """The problem and its boxed answer."""
-        if (solution := solution_of(problem)) is None:
-            return None
-        reply = f"<question>{problem.text}</question>\n\\boxed{{{problem.answer}}}"
-        return Example(fill("rzero_challenger"), after_reasoning(reply, solution, thinks))
+        return boxed_example(problem, fill("rzero_challenger"), thinks=thinks)
 
     def play(self, step: int, table: Table) -> Episode:
         within = step % (self.options.challenger_steps + self.options.solver_steps)
@@ -202,7 +201,7 @@ class RZero(ProposeSolve):
     def _challenge(self, step: int, table: Table) -> Episode:
         self._pool, self._cursor = [], 0
         rows = table.ask("challenger", [fill("rzero_challenger")] * self.problems_per_step, n=self.group_size)
-        proposals = [read_question(reply) for row in rows for reply in row]
+        proposals = [boxed_question(reply) for row in rows for reply in row]
         found = answered(table, "solver", proposals, self.options.votes, prefix=f"q-{step}")
         shares = self._cluster_shares(found)
         samples = [self._rewarded(c, share) for c, share in zip(found, shares, strict=True)]
@@ -243,11 +242,7 @@ class RZero(ProposeSolve):
         count = min(self.problems_per_step, len(self._pool))
         chosen = [self._pool[(self._cursor + i) % len(self._pool)] for i in range(count)]
         self._cursor += count
-        prompts = [asked(problem) for problem in chosen]
-        answers = table.ask("solver", prompts, n=self.group_size) if chosen else []
-        groups = verified(
-            table, chosen, answers, lambda c, v, x: Sample(c, float(v.correct), v, info={"question": x.id})
-        )
+        groups = self.solved(table, chosen, right_or_wrong)
         streams = {"challenger": [shown(candidate, self.bounds) for candidate in drawn], "solver": groups}
         log = {**log, "draws": len(drawn), "pool": len(self._pool)}
         return Episode([Stream(role, found) for role, found in streams.items() if found], log=log)
@@ -257,7 +252,7 @@ class RZero(ProposeSolve):
         wanted, prompt = self.options.solver_steps * self.problems_per_step, fill("rzero_challenger")
         drawn = draw_until(
             table,
-            lambda: [read_question(reply) for reply in table.ask("challenger", [prompt], n=self._questions)[0]],
+            lambda: [boxed_question(reply) for reply in table.ask("challenger", [prompt], n=self._questions)[0]],
             "solver",
             self.options.votes,
             self.bounds,
@@ -291,17 +286,6 @@ class RZero(ProposeSolve):
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
         self._pool, self._cursor = [Problem(**values) for values in state["pool"]], state["cursor"]
-
-
-def read_question(completion: Completion) -> Proposal:
-    """A challenger's completion as a question: the last `<question>`, which needs a boxed answer after it."""
-    proposal = read(completion, _parse)
-    return proposal.refused("no_answer") if proposal.usable and proposal.answer is None else proposal
-
-
-def _parse(text: str) -> tuple[str, str | None] | None:
-    question = last_tagged(text, "question")
-    return None if question is None else (question, last_boxed(text.rpartition("</question>")[2]))
 
 
 def _whole(draws: float, batch: int) -> int:

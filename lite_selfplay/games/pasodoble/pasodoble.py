@@ -36,35 +36,38 @@ from typing import Any, ClassVar
 from lite_selfplay.credit import has_variance
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.errors import ConfigError
-from lite_selfplay.games.baselines.grpo import verified
 from lite_selfplay.games.pasodoble.offline import OfflineSchedule, QuestionBuffer
 from lite_selfplay.games.pasodoble.rewards import (
     Gate,
-    LeakGuard,
     PasoDobleOptions,
-    leaks,
-    pass_rate,
     proposer_reward,
     question_diversity,
     why_invalid,
 )
 from lite_selfplay.games.presentation import BY_COIN, Figure
-from lite_selfplay.games.prompts import asked, fill
+from lite_selfplay.games.prompts import fenced, fill
 from lite_selfplay.games.propose_solve.propose_solve import BREAKDOWNS, SHOWN_CHARACTERS, WATCHED, YIELD, ProposeSolve
-from lite_selfplay.games.propose_solve.questions import Proposal, last_boxed, last_tagged, read
+from lite_selfplay.games.propose_solve.questions import (
+    LeakGuard,
+    Proposal,
+    fit_to_ask,
+    last_boxed,
+    last_tagged,
+    leaks,
+    pass_rate,
+    read,
+)
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import after_reasoning, solution_of
 
 _PROBLEM_CLOSE = "</problem>"
-_PASSAGE = "Here is a text to draw on:\n```\n"
 
 
 def proposer_prompt(passage: str = "") -> str:
     """What the proposer is asked: the request after a fenced passage, or after a line that leaves the topic open."""
     if not passage:
         return fill("pasodoble_proposer", knowledge="Choose any topic of mathematics.")
-    fenced = passage.strip().replace("```", "'''")
-    return fill("pasodoble_proposer", knowledge=f"{_PASSAGE}{fenced}\n```")
+    return fill("pasodoble_proposer", knowledge=f"Here is a text to draw on:\n{fenced(passage)}")
 
 
 def parse_proposal(text: str) -> tuple[str, str | None] | None:
@@ -263,7 +266,7 @@ class PasoDoble(ProposeSolve):
         passages: Sequence[Problem | None] = [None] * count if none else table.draw("passages", count)
         prompts = [proposer_prompt(passage.text if passage else "") for passage in passages]
         replies = table.ask("proposer", prompts, n=self.options.proposals)
-        judged = self._judged(step, table, [self._read(table, completion) for row in replies for completion in row])
+        judged = self._judged(step, table, [completion for row in replies for completion in row])
         groups = [
             Group([self._proposers_sample(each) for each in judged[i * len(row) : (i + 1) * len(row)]], passage)
             for i, (row, passage) in enumerate(zip(replies, passages, strict=True))
@@ -285,29 +288,12 @@ class PasoDoble(ProposeSolve):
         tried = [Stream("proposer", groups), Stream("solver", [each.group for each in judged if each.group])]
         return Episode(streams, log=log, record=in_vain(tried, streams))
 
-    def _read(self, table: Table, completion: Completion) -> Proposal:
-        """A completion as a proposal; a question too long for the solver's prompt, or that gives its answer away, is
-        refused."""
-        proposal = read(completion, parse_proposal)
-        if not proposal.usable:
-            return proposal
-        if proposal.answer is None:
-            return proposal.refused("truncated" if completion.cut_off else "no_answer")
-        if len(table.tokenize(asked(proposal.problem("")))) > self.options.question_tokens:
-            return proposal.refused("too_long")
-        guarded = leaks(proposal.question, proposal.answer, self.options.leak_guard)
-        return proposal.refused("leaks") if guarded else proposal
-
-    def _judged(self, step: int, table: Table, proposals: Sequence[Proposal]) -> list[JudgedProposal]:
+    def _judged(self, step: int, table: Table, completions: Sequence[Completion]) -> list[JudgedProposal]:
         """Each proposal with its answers and its reward; the well-formed ones enter the history afterwards."""
-        names = [f"q-{step}-{i}" for i in range(len(proposals))]
-        asked = [p.problem(name) for name, p in zip(names, proposals, strict=True) if p.usable]
-        groups = {group.problem.id: group for group in self._solve(table, asked) if group.problem}
+        most, guard = self.options.question_tokens, self.options.leak_guard
+        proposals = [fit_to_ask(read(each, parse_proposal), table, most=most, guard=guard) for each in completions]
         judged, entering = [], []
-        for name, proposal in zip(names, proposals, strict=True):
-            group = groups.get(name)
-            if group and group.samples[0].masked:  # the solver's prompt was over the run's own limit
-                proposal, group = proposal.refused("too_long"), None
+        for name, proposal, group in self.answered(step, table, proposals, partial(self._solvers_sample, table.rng)):
             tokens = frozenset(table.tokenize(proposal.question)) if well_formed(proposal) else frozenset()
             if well_formed(proposal):
                 entering.append(tokens)
@@ -365,13 +351,6 @@ class PasoDoble(ProposeSolve):
 
     # Solving
 
-    def _solve(self, table: Table, problems: Sequence[Problem]) -> list[Group]:
-        """The solver's answers to questions, K to each, with their rewards."""
-        if not problems:
-            return []
-        answers = table.ask("solver", list(map(asked, problems)), n=self.group_size)
-        return verified(table, problems, answers, partial(self._solvers_sample, table.rng))
-
     def _solvers_sample(self, rng: random.Random, answer: Completion, verdict: Verdict, problem: Problem) -> Sample:
         reward = float(verdict.correct)
         if self.options.reward != "difficulty":
@@ -384,7 +363,8 @@ class PasoDoble(ProposeSolve):
     def _replay(self, step: int, table: Table) -> Episode:
         """A step of the solver's phase: the next buffered questions, answered afresh."""
         chosen = self.options
-        groups = self._solve(table, self.buffer.take(chosen.solver_questions))
+        problems = self.buffer.take(chosen.solver_questions)
+        groups = self.solved(table, problems, partial(self._solvers_sample, table.rng))
         rates = [(group.problem.id, pass_rate(group)) for group in groups if group.problem]
         kept = [
             group for group in groups if not why_invalid(pass_rate(group), None, min_pass_rate=chosen.min_pass_rate)

@@ -27,6 +27,12 @@ def fill(name: str, **values: str) -> str:
     return _template(name).substitute(values)
 
 
+def fenced(text: str) -> str:
+    """A text between fences, which it cannot close itself."""
+    closed = text.strip().replace("```", "'''")
+    return f"```\n{closed}\n```"
+
+
 def asked(problem: Problem) -> str:
     """What a seat by itself is asked: the problem, and the form of an answer of its kind."""
     return fill("solver_program" if problem.kind == PROGRAM else "solver", problem=problem.text)

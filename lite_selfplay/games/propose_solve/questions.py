@@ -13,12 +13,17 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from statistics import fmean
+from typing import Annotated, Any, Literal
 
-from lite_selfplay.data import Completion, Group, Problem, Sample, Verdict
+from pydantic import BeforeValidator
+
+from lite_selfplay.credit import rewards_of
+from lite_selfplay.data import Completion, Example, Group, Problem, Sample, Verdict
 from lite_selfplay.games.presentation import Figure
-from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.prompts import asked, fill
 from lite_selfplay.games.table import Table
+from lite_selfplay.games.worked_examples import after_reasoning, solution_of
 from lite_selfplay.stats import majority_vote
 from lite_selfplay.verify.extract import completion_text
 from lite_selfplay.verify.format import boxed_spans, split_reasoning, well_formed
@@ -74,6 +79,71 @@ def last_boxed(text: str) -> str | None:
     r"""What stands in the last `\boxed{...}` of a text that is closed and has something in it; None without one."""
     spans = [span for span in boxed_spans(text) if span.closed and span.content.strip()]
     return spans[-1].content.strip() if spans else None
+
+
+def boxed_question(completion: Completion) -> Proposal:
+    """A completion as a proposal: its last `<question>`, which needs a boxed answer after it."""
+
+    def parse(text: str) -> tuple[str, str | None] | None:
+        question = last_tagged(text, "question")
+        return None if question is None else (question, last_boxed(text.rpartition("</question>")[2]))
+
+    proposal = read(completion, parse)
+    return proposal.refused("no_answer") if proposal.usable and proposal.answer is None else proposal
+
+
+def boxed_example(problem: Problem, prompt: str, *, thinks: bool) -> Example | None:
+    """A problem that brings a worked solution as the reply that `boxed_question` reads; None without a solution."""
+    if (solution := solution_of(problem)) is None:
+        return None
+    reply = f"<question>{problem.text}</question>\n\\boxed{{{problem.answer}}}"
+    return Example(prompt, after_reasoning(reply, solution, thinks))
+
+
+LeakGuard = Annotated[
+    Literal["token3", "substring", "off"], BeforeValidator(lambda value: "off" if value is False else value)
+]
+"""Which questions give their answer away: see `leaks`. YAML reads a bare `off` as false."""
+SHORTEST_LEAK = 3
+"""Characters; a shorter answer stands in many an honest question."""
+_BOXED = re.compile(r"\\boxed\s*\{.*\}", re.DOTALL)
+
+
+def leaks(question: str, answer: str, guard: LeakGuard = "token3") -> bool:
+    r"""Whether a question gives its answer away.
+
+    `token3` (ours): the answer has three characters or more and stands in the question as a whole token, whatever the
+    case, or the question has a `\boxed`; 12.5 and 1,250 are one token each. `substring` (PasoDoble's release): the
+    answer stands in the question anywhere, the question in the answer, or the question has a `\boxed{...}`. `off`:
+    never.
+    """
+    if guard == "off":
+        return False
+    if guard == "substring":
+        return answer.strip() in question or question.strip() in answer or _BOXED.search(question) is not None
+    if "\\boxed" in question:
+        return True
+    value = answer.strip().strip("$").strip()
+    if len(value) < SHORTEST_LEAK:
+        return False
+    whole = rf"(?<!\w)(?<!\d[.,]){re.escape(value)}(?!\w)(?![.,]\d)"
+    return re.search(whole, question, re.IGNORECASE) is not None
+
+
+def fit_to_ask(proposal: Proposal, table: Table, *, most: int, guard: LeakGuard) -> Proposal:
+    """The proposal, refused if it has no answer, gives it away, or makes a solver's prompt of over `most` tokens."""
+    if not proposal.usable:
+        return proposal
+    if proposal.answer is None:
+        return proposal.refused("truncated" if proposal.completion.cut_off else "no_answer")
+    if len(table.tokenize(asked(proposal.problem("")))) > most:
+        return proposal.refused("too_long")
+    return proposal.refused("leaks") if leaks(proposal.question, proposal.answer, guard) else proposal
+
+
+def pass_rate(group: Group) -> float:
+    """The share of a question's answers that match the proposer's: p, the mean of rewards of 0 or 1."""
+    return fmean(rewards_of(group.samples))
 
 
 def count_reasons(proposals: Iterable[Proposal]) -> dict[str, int]:
