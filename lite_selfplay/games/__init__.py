@@ -36,6 +36,7 @@ __all__ = [
 GAMES = Registry[type[Game]](
     "game",
     {
+        "absolute-zero": "games.absolute_zero:AbsoluteZero",
         "agon": "games.agon.agon:DraftChallenge",
         "cpmobius": "games.cpmobius.cpmobius:CpMobius",
         "grpo": "games.baselines.grpo:Solo",

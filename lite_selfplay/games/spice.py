@@ -27,27 +27,29 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
+from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream
 from lite_selfplay.games.presentation import FOR_RIGHT, Figure
-from lite_selfplay.games.prompts import fenced, fill
+from lite_selfplay.games.prompts import CHOICE, fenced, fill
 from lite_selfplay.games.propose_solve.propose_solve import (
     BREAKDOWNS,
     WATCHED,
     YIELD,
     ProposeSolve,
     ProposeSolveOptions,
+    proposed,
 )
 from lite_selfplay.games.propose_solve.questions import (
+    Candidate,
     LeakGuard,
     Proposal,
+    answered,
     boxed_example,
     boxed_question,
+    by_answer,
     fit_to_ask,
-    pass_rate,
 )
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import solution_of
-from lite_selfplay.verify.choice import KIND as CHOICE
 from lite_selfplay.verify.choice import chosen_letter
 
 FORMS = {
@@ -55,15 +57,12 @@ FORMS = {
     "choice": "It offers four choices, each on a line of its own, which begin with A), B), C) and D). One of them is "
     "right, and its letter is the answer.",
 }
-LARGEST_VARIANCE = 0.25
-"""Of answers that are right or wrong: half of them are right."""
-
 _OPTION = re.compile(r"^[ \t]*\(?([A-Z])[).:][ \t]+(\S.*)$", re.MULTILINE)
 
 
 def challenger_reward(rate: float, width: float = 0.01) -> float:
     """What a question earns if a share `rate` of its answers is right: 1 at one half, the least at 0 and 1."""
-    return exp(-((rate * (1 - rate) - LARGEST_VARIANCE) ** 2) / (2 * width))
+    return exp(-((rate * (1 - rate) - 0.25) ** 2) / (2 * width))
 
 
 def choices_of(question: str) -> tuple[str, ...]:
@@ -128,10 +127,9 @@ class Spice(ProposeSolve):
         return self.problems_per_step * self.group_size * (1 + self.group_size)
 
     def rewards(self) -> Mapping[str, str]:
-        least = challenger_reward(1, self.options.width)
-        none = f"{self.options.penalty:g} for none"
+        least = f"{challenger_reward(1, self.options.width):.2g} to 1 for a question"
         return {
-            "challenger": f"{least:.2g} to 1 for a question, most where half of the answers are right; {none}",
+            "challenger": f"{least}, most where half of the answers are right; {self.options.penalty:g} for none",
             "reasoner": f"1 {FOR_RIGHT}",
         }
 
@@ -148,10 +146,6 @@ class Spice(ProposeSolve):
         solution = solution_of(problem)
         return boxed_example(problem, prompt_about(solution, "free"), thinks=thinks) if solution else None
 
-    def posed(self, name: str, proposal: Proposal) -> Problem:
-        problem, choices = super().posed(name, proposal), choices_of(proposal.question)
-        return replace(problem, kind=CHOICE, extra={"options": choices}) if choices else problem
-
     def play(self, step: int, table: Table) -> Episode:
         count, size = self.problems_per_step, self.group_size
         passages = table.draw("passages", count)
@@ -160,27 +154,24 @@ class Spice(ProposeSolve):
         most, guard = self.options.question_tokens, self.options.leak_guard
         rows = table.ask("challenger", prompts, n=size)
         proposals = [fit_to_ask(read_question(c), table, most=most, guard=guard) for row in rows for c in row]
-        judged = self.answered(step, table, proposals)
-        samples = [self._proposed(*each) for each in judged]
+        found = answered(table, "reasoner", proposals, size, f"q-{step}", judge=by_answer, pose=posed)
+        samples = [self._paid(candidate) for candidate in found]
         groups = [Group(samples[i * size : (i + 1) * size], passage) for i, passage in enumerate(passages)]
         streams = [Stream("challenger", groups, "group_mean")]
-        if solved := [group for *_, group in judged if group]:
+        if solved := [candidate.group for candidate in found if candidate.group]:
             streams.append(Stream("reasoner", solved, "group_mean"))
-        return Episode(streams, log=self._log(table, [proposal for _, proposal, _ in judged], solved))
+        return Episode(streams, log=self._log(table, found))
 
-    def _proposed(self, name: str, proposal: Proposal, group: Group | None) -> Sample:
-        """A proposal with what it earns; it is "correct" where some answers are right and not all."""
-        rate = pass_rate(group) if group else None
-        reward = self.options.penalty if rate is None else challenger_reward(rate, self.options.width)
-        why = proposal.reason or ("too_easy" if rate == 1 else "" if rate else "too_hard")
-        verdict = Verdict(not why, float(not why), proposal.answer, proposal.usable, why)
-        masked = proposal.completion.stop == "prompt_too_long"
-        return Sample(proposal.completion, reward, verdict, masked=masked, info={"question": name, "pass_rate": rate})
+    def _paid(self, asked: Candidate) -> Sample:
+        if asked.group is None:
+            return proposed(asked, self.options.penalty, None)
+        return proposed(asked, challenger_reward(asked.share, self.options.width), asked.share)
 
-    def _log(self, table: Table, proposals: Sequence[Proposal], solved: Sequence[Group]) -> dict[str, Any]:
-        rates, problems = [pass_rate(group) for group in solved], [group.problem for group in solved if group.problem]
+    def _log(self, table: Table, found: Sequence[Candidate]) -> dict[str, Any]:
+        solved = [(asked.share, asked.group.problem) for asked in found if asked.group and asked.group.problem]
+        rates, problems = [rate for rate, _ in solved], [problem for _, problem in solved]
         return {
-            **self.question_yield(proposals, sum(0 < rate < 1 for rate in rates)),
+            **self.question_yield([asked.proposal for asked in found], sum(0 < rate < 1 for rate in rates)),
             "variance": sum(rate * (1 - rate) for rate in rates) / len(rates) if rates else None,
             "choices": sum(problem.kind == CHOICE for problem in problems) / len(rates) if rates else None,
             **self.watch.look(
@@ -192,6 +183,12 @@ class Spice(ProposeSolve):
         }
 
 
+def posed(proposal: Proposal, name: str) -> Problem:
+    """A question as a problem, of multiple choice where it offers choices."""
+    problem, choices = proposal.problem(name), choices_of(proposal.question)
+    return replace(problem, kind=CHOICE, extra={"options": choices}) if choices else problem
+
+
 def prompt_about(passage: str, form: str) -> str:
     """What the challenger is asked about a passage."""
-    return fill("spice_challenger", passage=fenced(passage), form=FORMS[form])
+    return fill("spice_challenger", passage=fenced(passage.strip()), form=FORMS[form])

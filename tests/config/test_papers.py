@@ -114,7 +114,15 @@ def bare_run(game: str) -> str:
 def test_every_games_page_says_where_a_bare_run_differs_from_the_paper():
     pages = {path.stem for path in (ROOT / "docs" / "games").glob("*.md")} - {"own"}
     said = {game: bare_run(game) for game in pages}
-    for preset in ("agon-paper", "pasodoble-paper", "sqlm-paper", "cpmobius-paper", "rzero-paper", "spc-paper", "spice-paper"):
+    for preset in (
+        "agon-paper",
+        "pasodoble-paper",
+        "sqlm-paper",
+        "cpmobius-paper",
+        "rzero-paper",
+        "spc-paper",
+        "spice-paper",
+    ):
         paper = resolved(preset_layer(preset))
         game = preset_layer(preset)["game"]["name"]
         bare = resolved({"game": game, "model": {"name": "Qwen3-0.6B"}, "tasks": {"train": "stories"}})

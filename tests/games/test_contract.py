@@ -32,6 +32,9 @@ SMALL: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
+        ("absolute-zero", {"kinds": []}, r"game\.kinds"),
+        ("absolute-zero", {"kinds": ["reduction"]}, r"game\.kinds"),
+        ("absolute-zero", {"inputs": 1}, r"game\.inputs"),
         ("cpmobius", {"low": 0.9}, "low must not be above high"),
         ("cpmobius", {"max_draws": 0}, r"game\.max_draws"),
         ("pasodoble", {"tau_sim": 1.5}, r"game\.tau_sim"),
@@ -79,6 +82,8 @@ PHASES = {"mode": "offline", "proposals": 2}
 @pytest.mark.parametrize(
     ("name", "sizes", "options", "steps", "said"),
     [
+        ("absolute-zero", (8, 4), {}, 9, ["4 proposals each for deduction, abduction, induction, and 8 answers"]),
+        ("absolute-zero", (8, 4), {}, 9, ["at most 108 completions; programs run in the sandbox"]),
         ("cpmobius", (16, 16), {}, 2000, ["rounds: 1000", "at most 320 a round", "528 to 5,696 completions"]),
         ("cpmobius", (2, 3), {"filter": False, "resample": False}, 3, ["rounds: 2", "9 to 180 completions"]),
         ("cpmobius", (2, 3), {"filter": False}, 3, ["3 tasks at a time until 3 are kept (a majority)"]),
@@ -124,6 +129,8 @@ def test_how_many_completions_a_step_has():
 @pytest.mark.parametrize(
     ("name", "options", "trained", "measured"),
     [
+        ("absolute-zero", {}, ("shared",), EvalSpec("single", ("shared",))),
+        ("absolute-zero", {"seats": "two"}, ("proposer", "solver"), EvalSpec("single", ("solver",))),
         ("pasodoble", {"seats": "shared"}, ("shared",), EvalSpec("single", ("shared",))),
         ("self-refine", {}, ("solver",), EvalSpec("self-refine", ("solver",))),
         ("spice", {}, ("shared",), EvalSpec("single", ("shared",))),
@@ -190,7 +197,7 @@ def test_a_proposer_is_taught_what_its_game_reads(name, role, options, reads, wi
 
 
 @pytest.mark.parametrize("thinks", [False, True])
-@pytest.mark.parametrize("name", sorted({*game_names()} - {"kuhn", "spc"}))
+@pytest.mark.parametrize("name", sorted({*game_names()} - {"absolute-zero", "kuhn", "spc"}))
 def test_a_solver_is_taught_to_solve_in_its_own_prompt(name: str, thinks: bool):
     game = small(name)
     for role in set(game.roles) - {proposer for other, proposer, *_ in PROPOSERS if other == name}:

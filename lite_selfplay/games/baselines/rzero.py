@@ -27,14 +27,13 @@ from pydantic import Field
 
 from lite_selfplay.data import Episode, Example, Group, Problem, Sample, Stream
 from lite_selfplay.games.presentation import FOR_VOTE, Figure
-from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.prompts import asked, fill
 from lite_selfplay.games.propose_solve.propose_solve import (
     BREAKDOWNS,
     WATCHED,
     YIELD,
     FilterOptions,
     ProposeSolve,
-    right_or_wrong,
 )
 from lite_selfplay.games.propose_solve.questions import (
     FATES,
@@ -46,7 +45,9 @@ from lite_selfplay.games.propose_solve.questions import (
     boxed_question,
     count_fates,
     draw_until,
+    right_or_wrong,
     shown,
+    verified,
     watched,
 )
 from lite_selfplay.games.table import Table
@@ -202,14 +203,16 @@ class RZero(ProposeSolve):
         self._pool, self._cursor = [], 0
         rows = table.ask("challenger", [fill("rzero_challenger")] * self.problems_per_step, n=self.group_size)
         proposals = [boxed_question(reply) for row in rows for reply in row]
-        found = answered(table, "solver", proposals, self.options.votes, prefix=f"q-{step}")
+        found = answered(table, "solver", proposals, self.options.votes, f"q-{step}")
         shares = self._cluster_shares(found)
         samples = [self._rewarded(c, share) for c, share in zip(found, shares, strict=True)]
         size = self.group_size
         groups = [Group(samples[i : i + size]) for i in range(0, len(samples), size)]
         asked = [share for share in shares if share is not None]
         log = {
-            **self._yield_log(step, "challenger", table, found, [c.problem for c in found if c.vote is not None]),
+            **self._yield_log(
+                step, "challenger", table, found, [c.group.problem for c in found if c.group and c.group.problem]
+            ),
             "cluster_share": sum(asked) / len(asked) if asked else None,
         }
         return Episode([Stream("challenger", groups)], log=log)
@@ -242,7 +245,8 @@ class RZero(ProposeSolve):
         count = min(self.problems_per_step, len(self._pool))
         chosen = [self._pool[(self._cursor + i) % len(self._pool)] for i in range(count)]
         self._cursor += count
-        groups = self.solved(table, chosen, right_or_wrong)
+        answers = table.ask("solver", list(map(asked, chosen)), n=self.group_size) if chosen else []
+        groups = verified(table, chosen, answers, right_or_wrong)
         streams = {"challenger": [shown(candidate, self.bounds) for candidate in drawn], "solver": groups}
         log = {**log, "draws": len(drawn), "pool": len(self._pool)}
         return Episode([Stream(role, found) for role, found in streams.items() if found], log=log)
@@ -260,19 +264,18 @@ class RZero(ProposeSolve):
             most=wanted * self.options.max_draws,
             prefix=f"q-{step}",
         )
-        kept = [candidate for candidate in drawn if self.bounds.fate(candidate) == "kept"]
-        self._pool, self._cursor = [candidate.problem for candidate in kept[:wanted]], 0
+        kept = [candidate.group for candidate in drawn if self.bounds.fate(candidate) == "kept"]
+        self._pool, self._cursor = [group.problem for group in kept[:wanted] if group and group.problem], 0
         return drawn
 
     def _yield_log(
         self, step: int, phase: str, table: Table, drawn: Sequence[Candidate], used: Sequence[Problem]
     ) -> dict[str, Any]:
         """What was proposed: `used` are the questions that train a seat."""
-        labels = [(problem.text, problem.answer) for problem in used]
         return {
             **self._where(step, phase),
             **self.question_yield([candidate.proposal for candidate in drawn], len(used)),
-            **self.watch.look(tokens=table.tokenize, labels=labels, **watched(drawn)),
+            **self.watch.look(tokens=table.tokenize, labels=[(x.text, x.answer) for x in used], **watched(drawn)),
             **count_fates(drawn, self.bounds),
         }
 

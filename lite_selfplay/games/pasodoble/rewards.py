@@ -6,10 +6,13 @@ Pure functions of pass rates and token ids. Source: "Better LLM Reasoning via Du
 
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
+from statistics import fmean
 from typing import Literal
 
 from pydantic import Field
 
+from lite_selfplay.credit import rewards_of
+from lite_selfplay.data import Group
 from lite_selfplay.games.propose_solve.propose_solve import ProposeSolveOptions
 from lite_selfplay.games.propose_solve.questions import LeakGuard
 
@@ -81,6 +84,11 @@ def question_diversity(tokens: AbstractSet[int], history: Collection[AbstractSet
     return unlike / len(history)  # one division, so that 70 of 100 alike is exactly 0.3
 
 
+def pass_rate(group: Group) -> float:
+    """The share of a question's answers that match the proposer's: p, the mean of rewards of 0 or 1."""
+    return fmean(rewards_of(group.samples))
+
+
 def proposer_reward(
     rate: float,
     diversity: float | None,
@@ -104,6 +112,4 @@ def why_invalid(rate: float, diversity: float | None, *, min_pass_rate: float = 
     `diversity > min_diversity` (section 3.5). `diversity` None is not asked about."""
     if rate <= min_pass_rate:
         return "too_hard"
-    if rate >= 1:
-        return "too_easy"
-    return "alike" if diversity is not None and diversity <= min_diversity else ""
+    return "too_easy" if rate >= 1 else "alike" if diversity is not None and diversity <= min_diversity else ""

@@ -29,8 +29,7 @@ def fill(name: str, **values: str) -> str:
 
 def fenced(text: str) -> str:
     """A text between fences, which it cannot close itself."""
-    closed = text.strip().replace("```", "'''")
-    return f"```\n{closed}\n```"
+    return "```\n" + text.replace("```", "'''") + "\n```"
 
 
 def asked(problem: Problem) -> str:

@@ -5,16 +5,15 @@ after too many of them in a row the game stops and shows the last proposals.
 """
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from lite_selfplay.data import Completion, EvalSpec, Example, Group, Problem, Sample, Verdict
+from lite_selfplay.data import EvalSpec, Example, Problem, Sample, Verdict
 from lite_selfplay.errors import GameError
 from lite_selfplay.games.base import Game, GameOptions
-from lite_selfplay.games.baselines.grpo import verified
 from lite_selfplay.games.presentation import (
     ANSWERS_TO_LABELS,
     NOT_JUDGED,
@@ -33,8 +32,7 @@ from lite_selfplay.games.propose_solve.collapse import (
     collapse_warnings,
     label_is_right,
 )
-from lite_selfplay.games.propose_solve.questions import REASONS, Proposal, count_reasons
-from lite_selfplay.games.table import Table
+from lite_selfplay.games.propose_solve.questions import REASONS, Candidate, Proposal, count_reasons
 from lite_selfplay.games.worked_examples import worked_example
 
 LABEL_WRONG = "label wrong"
@@ -114,13 +112,20 @@ BREAKDOWNS = (
 )
 
 
-Pay = Callable[[Completion, Verdict, Problem], Sample]
+def well_formed(proposal: Proposal) -> bool:
+    """Whether a proposal is a question with an answer, if only one that gives it away."""
+    return proposal.reason in ("", "leaks")
 
 
-def right_or_wrong(answer: Completion, verdict: Verdict, problem: Problem) -> Sample:
-    """An answer that earns 1 for being right."""
-    masked = answer.stop == "prompt_too_long"
-    return Sample(answer, float(verdict.correct), verdict, masked=masked, info={"question": problem.id})
+def proposed(asked: Candidate, reward: float, rate: float | None, why: str | None = None, **info: Any) -> Sample:
+    """A proposal with what it earns, "correct" unless `why` says otherwise: by default where none or all answers are
+    right. `rate` is the share of those that are."""
+    proposal, extreme = asked.proposal, "too_easy" if rate == 1 else "" if rate else "too_hard"
+    reason = proposal.reason or (extreme if why is None else why)
+    verdict = Verdict(not reason, float(not reason), proposal.answer, well_formed(proposal), reason)
+    masked = proposal.completion.stop == "prompt_too_long"
+    told = {"question": asked.name, "pass_rate": rate, **info}
+    return Sample(proposal.completion, reward, verdict, masked=masked, info=told)
 
 
 class ProposeSolveOptions(GameOptions):
@@ -176,29 +181,6 @@ class ProposeSolve(Game):
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
         """A problem as the proposal that should have led to it; None where it cannot be one."""
         return None
-
-    def posed(self, name: str, proposal: Proposal) -> Problem:
-        """The question of a proposal as a problem, labelled with its own answer."""
-        return proposal.problem(name)
-
-    def solved(self, table: Table, problems: Sequence[Problem], pay: Pay = right_or_wrong) -> list[Group]:
-        """The solver's answers to problems, `group_size` of them to each, as samples that `pay` makes of them."""
-        answers = table.ask(self.solver, list(map(asked, problems)), n=self.group_size) if problems else []
-        return verified(table, problems, answers, pay)
-
-    def answered(
-        self, step: int, table: Table, proposals: Sequence[Proposal], pay: Pay = right_or_wrong
-    ) -> list[tuple[str, Proposal, Group | None]]:
-        """Each proposal with its name and, if it is a question, the answers to it; one too long for the solver's prompt
-        is refused."""
-        named = [(f"q-{step}-{i}", proposal) for i, proposal in enumerate(proposals)]
-        groups = self.solved(table, [self.posed(name, proposal) for name, proposal in named if proposal.usable], pay)
-        answers = {group.problem.id: group for group in groups if group.problem}
-        unread = {name for name, group in answers.items() if group.samples[0].masked}
-        return [
-            (name, proposal.refused("too_long"), None) if name in unread else (name, proposal, answers.get(name))
-            for name, proposal in named
-        ]
 
     def warnings(self, log: Mapping[str, Any]) -> list[str]:
         return collapse_warnings(log)

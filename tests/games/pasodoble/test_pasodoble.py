@@ -10,7 +10,6 @@ from lite_selfplay.games.pasodoble.pasodoble import (
     PasoDoble,
     parse_proposal,
     proposer_prompt,
-    worked_proposal,
 )
 from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.propose_solve.questions import fit_to_ask, read
@@ -261,13 +260,13 @@ def test_a_worked_proposal_reads_a_passage_to_compose_a_problem_from_and_not_to_
     example = make().cold_start("proposer", problem(), random.Random(0), thinks=False)
     assert example.prompt == proposer_prompt("3 + 4 = 7.")
     assert proposer_prompt("a\n```\nb").count("```") == 2  # a passage cannot close its fence
-    assert worked_proposal(problem(), knowledge=False, thinks=True).prompt == proposer_prompt()
+    assert make(knowledge="none").worked_proposal(problem(), thinks=True).prompt == proposer_prompt()
 
 
 def test_worked_proposals_need_a_solution_and_keep_to_the_games_own_guard():
     unsolved, gives_itself_away = Problem("p", "What is 3 + 4?", "7"), problem(answer="What")
     for refused in (unsolved, gives_itself_away, problem(solution="</answer>")):
-        assert worked_proposal(refused, knowledge=True, thinks=False) is None
+        assert make().worked_proposal(refused, thinks=False) is None
     # 4 stands in "What is 3 + 4?", as one character.
     taught = [
         make(leak_guard=guard).cold_start("proposer", problem(answer="4"), random.Random(0), thinks=False)
