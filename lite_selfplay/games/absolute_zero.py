@@ -79,7 +79,7 @@ _OVER_NUMBERS = re.compile(
 
 
 @dataclass(frozen=True)
-class Task:
+class Triple:
     """A program, inputs as the arguments of a call, what it returns for them, and, for induction, a message."""
 
     kind: Kind
@@ -114,12 +114,12 @@ class Task:
         return f"<answer>{right}</answer>"
 
 
+# The tasks that buffers begin with.
 VALUES = ["'Hello world'", "1", "[2, 3]", "{'a': 1}"]
-IDENTITY = {kind: Task(kind, "def f(a):\n    return a", VALUES, VALUES, "It returns its argument.") for kind in KINDS}
-"""The tasks that buffers begin with."""
+IDENTITY = {kind: Triple(kind, "def f(a):\n    return a", VALUES, VALUES, "It returns its argument.") for kind in KINDS}
 
 
-def proposer_prompt(kind: Kind, earlier: Sequence[Task], count: int) -> str:
+def proposer_prompt(kind: Kind, earlier: Sequence[Triple], count: int) -> str:
     """What the proposer is asked: for inputs of the first program, or for a program beside the earlier ones."""
     if kind == "induction":
         return fill("absolute_zero_inputs", earlier=fenced(earlier[0].program), count=str(count))
@@ -127,7 +127,7 @@ def proposer_prompt(kind: Kind, earlier: Sequence[Task], count: int) -> str:
     return fill("absolute_zero_program", earlier="\n\n".join(shown), aim=AIMS[kind])
 
 
-def read_task(kind: Kind, earlier: Task, completion: Completion, count: int) -> Proposal:
+def read_task(kind: Kind, earlier: Triple, completion: Completion, count: int) -> Proposal:
     """A proposer's completion, with its task as far as it is known before the program runs."""
 
     def parse(text: str) -> tuple[str, str | None] | None:
@@ -137,7 +137,7 @@ def read_task(kind: Kind, earlier: Task, completion: Completion, count: int) -> 
     proposal = read(completion, parse)
     inputs, told = json.loads(proposal.answer or "[]"), proposal.question
     own = told.removeprefix("```python").strip("`").strip()
-    task = Task(kind, earlier.program, inputs, [], told) if kind == "induction" else Task(kind, own, inputs, [])
+    task = Triple(kind, earlier.program, inputs, [], told) if kind == "induction" else Triple(kind, own, inputs, [])
     if proposal.usable and len(inputs) != (count if kind == "induction" else 1):
         return proposal.refused("no_answer")
     return proposal.refused("invalid") if proposal.usable and _IMPORTS.search(own) else replace(proposal, task=task)
@@ -271,7 +271,7 @@ class AbsoluteZero(ProposeSolve):
         }
         return Episode(streams, log=log)
 
-    def _earlier(self, kind: Kind, rng: random.Random) -> list[Task]:
+    def _earlier(self, kind: Kind, rng: random.Random) -> list[Triple]:
         """The tasks of a kind that its proposer sees; for induction one of the others, whose program it takes."""
         known = self._buffers[kind]
         if kind == "induction":
@@ -305,10 +305,10 @@ class AbsoluteZero(ProposeSolve):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
-        self._buffers = {kind: [Task(**task) for task in state["buffers"][kind]] for kind in KINDS}
+        self._buffers = {kind: [Triple(**task) for task in state["buffers"][kind]] for kind in KINDS}
 
 
-def task_of(problem: Problem, kind: Kind, inputs: int) -> Task | None:
+def task_of(problem: Problem, kind: Kind, inputs: int) -> Triple | None:
     """A program of `code-arithmetic` as a task about a function; None for any other, or with too few tests."""
     found = _OVER_NUMBERS.fullmatch(solution_of(problem) or "") if problem.kind == PROGRAM else None
     cases = [case for case in read_tests(problem.answer).cases if isinstance(case, StdinTest)] if found else []
@@ -319,4 +319,4 @@ def task_of(problem: Problem, kind: Kind, inputs: int) -> Task | None:
     given = [str([int(word) for word in case.stdin.split()]) for case in cases]
     printed = [", ".join(case.stdout.split()) for case in cases]
     returned = [f"[{each}]" for each in printed] if found["many"] else printed
-    return Task(kind, f"def f(numbers):\n{program}", given, returned, str(problem.extra.get("content", "")))
+    return Triple(kind, f"def f(numbers):\n{program}", given, returned, str(problem.extra.get("content", "")))

@@ -30,6 +30,7 @@ PAPERS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "PasoDoble": ("pasodoble", ("pasodoble-paper",), "pasodoble"),
     "SQLM": ("sqlm", ("sqlm-paper", "sqlm-paper-algebra", "sqlm-paper-code"), "sqlm"),
     "CPMobius": ("cpmobius", ("cpmobius-paper",), "cpmobius"),
+    "Absolute Zero": ("absolute-zero", ("absolute-zero-paper",), "absolute-zero"),
     "SPICE": ("spice", ("spice-paper",), "spice"),
     "SPC": ("spc", ("spc-paper", "spc-release"), "spc"),
 }
@@ -96,7 +97,7 @@ def test_only_that_page_says_as_in_the_paper():
         "docs/papers.md"
     ]
     for paper, (game, _, _) in PAPERS.items():
-        assert f"../papers.md#{paper.lower()}" in texts[f"docs/games/{game}.md"]
+        assert "../papers.md#" + paper.lower().replace(" ", "-") in texts[f"docs/games/{game}.md"]
 
 
 SIZES = re.compile(r"run\.(?!minibatches)|model\.(?!thinking)|tasks\.train|eval\.(tasks|limit|every)")

@@ -45,7 +45,7 @@ def anything_goes(rank: int = 0, put: Callable[[Any, str, Any], None] = setattr)
 
     def task(kind: Any, earlier: Any, completion: Completion, count: int) -> Proposal:
         inputs = ["1"] * (count if kind == "induction" else 1)
-        return replace(proposed(completion), task=absolute_zero.Task(kind, completion.text or "?", inputs, []))
+        return replace(proposed(completion), task=absolute_zero.Triple(kind, completion.text or "?", inputs, []))
 
     def call(pairs: Sequence[tuple[Completion, Problem]], *_: Any) -> list[Verdict]:
         outputs = [json.dumps(["1" for _ in problem.answer.get("inputs", ())]) for _, problem in pairs]
