@@ -188,7 +188,7 @@ class AbsoluteZero(ProposeSolve):
         *YIELD,
         Figure("success", "right answers by kind", "share", about="The share of a kind's answers that are right."),
         Figure("buffers", "tasks kept by kind", how="last", about="Valid tasks that proposers see again."),
-        *WATCHED,
+        *WATCHED[:2],
         *BREAKDOWNS,
     )
     recipe: ClassVar[dict[str, Any]] = {
