@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from lite_selfplay import RunConfig, train
+from lite_selfplay.games.propose_solve import questions
 from lite_selfplay.games.propose_solve.questions import Vote
-from lite_selfplay.games.sqlm import sqlm
 from tests.made import module_of
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "one_step.py"
@@ -71,7 +71,7 @@ def test_steps_of_sqlm_with_a_shared_seat(example: Any, tmp_path: Path, monkeypa
             found.append(Vote(label, most, len(answers), [answer == label for answer in answers], tuple(answers)))
         return found
 
-    monkeypatch.setattr(sqlm, "vote", vote)
+    monkeypatch.setattr(questions, "vote", vote)
     run = played(tmp_path, "sqlm", game={"proposer_every": 1, "seats": "shared"}, run={"group_size": 5})
     roles = {line["role"] for line in map(json.loads, (run / "episodes.jsonl").read_text().splitlines())}
     assert roles == {"proposer", "solver"}

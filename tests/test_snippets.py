@@ -172,7 +172,7 @@ RUN = re.compile(r"(?:runs/[\w.-]+|RUN)(?=@|$)")
 LONG = (
     "README.md",
     *(f"docs/{name}.md" for name in ("export", "start", "update")),
-    *(f"docs/games/{name}.md" for name in ("agon", "cpmobius", "kuhn", "pasodoble", "rzero", "spc", "sqlm")),
+    *(f"docs/games/{name}.md" for name in "absolute-zero agon cpmobius kuhn pasodoble rzero spc spice sqlm".split()),
 )
 
 

@@ -1,7 +1,8 @@
 """The games: rules only, each readable beside its paper; and what they are known by.
 
 `base.py` says what a game is, `table.py` what it may ask for, `presentation.py` how it declares what is shown of it,
-`modes.py` how it is evaluated; each paper has a folder. Nothing here knows a tensor, a model or a file of a run.
+`modes.py` how it is evaluated; each paper has a file or a folder. Nothing here knows a tensor, a model or a file of a
+run.
 """
 
 from collections.abc import Mapping
@@ -35,6 +36,7 @@ __all__ = [
 GAMES = Registry[type[Game]](
     "game",
     {
+        "absolute-zero": "games.absolute_zero:AbsoluteZero",
         "agon": "games.agon.agon:DraftChallenge",
         "cpmobius": "games.cpmobius.cpmobius:CpMobius",
         "grpo": "games.baselines.grpo:Solo",
@@ -44,6 +46,7 @@ GAMES = Registry[type[Game]](
         "rzero": "games.baselines.rzero:RZero",
         "self-refine": "games.agon.cascade:SelfRefine",
         "spc": "games.spc.spc:Spc",
+        "spice": "games.spice:Spice",
         "sqlm": "games.sqlm.sqlm:Sqlm",
     },
     group="lite_selfplay.games",

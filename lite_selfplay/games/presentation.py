@@ -142,9 +142,7 @@ def value_in_words(value: Any, unit: Unit) -> str:
     number = number_of(value)
     if number is None:
         return MISSING
-    if unit == "share":
-        return percent(number)
-    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
+    return percent(number) if unit == "share" else f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
 
 
 def percent(share: float) -> str:

@@ -19,6 +19,7 @@ _CHECKERS = Registry[Checker](
         "letters": "verify.choice:check_letters",
         "choice": "verify.choice:check_batch",
         "program": "verify.programs:check_batch",
+        "call": "verify.programs.calls:check_batch",
         "reasoning-gym": "extras.gym:check_batch",
     },
 )

@@ -30,6 +30,8 @@ PAPERS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "PasoDoble": ("pasodoble", ("pasodoble-paper",), "pasodoble"),
     "SQLM": ("sqlm", ("sqlm-paper", "sqlm-paper-algebra", "sqlm-paper-code"), "sqlm"),
     "CPMobius": ("cpmobius", ("cpmobius-paper",), "cpmobius"),
+    "Absolute Zero": ("absolute-zero", ("absolute-zero-paper",), "absolute-zero"),
+    "SPICE": ("spice", ("spice-paper",), "spice"),
     "SPC": ("spc", ("spc-paper", "spc-release"), "spc"),
 }
 """Of each paper its page, its presets, and how the names of its experiments begin."""
@@ -95,7 +97,7 @@ def test_only_that_page_says_as_in_the_paper():
         "docs/papers.md"
     ]
     for paper, (game, _, _) in PAPERS.items():
-        assert f"../papers.md#{paper.lower()}" in texts[f"docs/games/{game}.md"]
+        assert "../papers.md#" + paper.lower().replace(" ", "-") in texts[f"docs/games/{game}.md"]
 
 
 SIZES = re.compile(r"run\.(?!minibatches)|model\.(?!thinking)|tasks\.train|eval\.(tasks|limit|every)")
@@ -113,7 +115,15 @@ def bare_run(game: str) -> str:
 def test_every_games_page_says_where_a_bare_run_differs_from_the_paper():
     pages = {path.stem for path in (ROOT / "docs" / "games").glob("*.md")} - {"own"}
     said = {game: bare_run(game) for game in pages}
-    for preset in ("agon-paper", "pasodoble-paper", "sqlm-paper", "cpmobius-paper", "rzero-paper", "spc-paper"):
+    for preset in (
+        "agon-paper",
+        "pasodoble-paper",
+        "sqlm-paper",
+        "cpmobius-paper",
+        "rzero-paper",
+        "spc-paper",
+        "spice-paper",
+    ):
         paper = resolved(preset_layer(preset))
         game = preset_layer(preset)["game"]["name"]
         bare = resolved({"game": game, "model": {"name": "Qwen3-0.6B"}, "tasks": {"train": "stories"}})

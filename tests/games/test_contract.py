@@ -9,10 +9,10 @@ import pytest
 
 from lite_selfplay.data import Completion, EvalSpec, Problem
 from lite_selfplay.errors import ConfigError, GameError, UnknownNameError
-from lite_selfplay.games import make_game
-from lite_selfplay.games.baselines import rzero
+from lite_selfplay.games import game_names, make_game, spice
 from lite_selfplay.games.cpmobius.cpmobius import read_task
-from lite_selfplay.games.propose_solve.questions import Proposal
+from lite_selfplay.games.pasodoble.pasodoble import parse_proposal
+from lite_selfplay.games.propose_solve.questions import Proposal, boxed_question, fit_to_ask, read
 from lite_selfplay.games.sqlm.sqlm import read_question
 from lite_selfplay.games.sqlm.topics import load_topic
 from lite_selfplay.testing import ScriptedTable, check_game, noisy_script
@@ -32,6 +32,9 @@ SMALL: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
+        ("absolute-zero", {"kinds": []}, r"game\.kinds"),
+        ("absolute-zero", {"kinds": ["reduction"]}, r"game\.kinds"),
+        ("absolute-zero", {"inputs": 1}, r"game\.inputs"),
         ("cpmobius", {"low": 0.9}, "low must not be above high"),
         ("cpmobius", {"max_draws": 0}, r"game\.max_draws"),
         ("pasodoble", {"tau_sim": 1.5}, r"game\.tau_sim"),
@@ -43,6 +46,8 @@ SMALL: dict[str, dict[str, Any]] = {
         ("rzero", {"solver_steps": 0}, "solver_steps"),
         *(("spc", {key: value}, key) for key, value in (("rounds", -1), ("stable", 0), ("batch", 0))),
         *(("spc", {"solvers": solvers}, "solvers") for solvers in ([], ["critic@round-1"])),
+        ("spice", {"width": 0}, r"game\.width"),
+        ("spice", {"penalty": 0.1}, r"game\.penalty"),
         ("sqlm", {"topic": "code", "questions": "pregenerated"}, "bring tests"),
     ],
 )
@@ -77,6 +82,8 @@ PHASES = {"mode": "offline", "proposals": 2}
 @pytest.mark.parametrize(
     ("name", "sizes", "options", "steps", "said"),
     [
+        ("absolute-zero", (8, 4), {}, 9, ["4 proposals each for deduction, abduction, induction, and 8 answers"]),
+        ("absolute-zero", (8, 4), {}, 9, ["at most 108 completions; programs run in the sandbox"]),
         ("cpmobius", (16, 16), {}, 2000, ["rounds: 1000", "at most 320 a round", "528 to 5,696 completions"]),
         ("cpmobius", (2, 3), {"filter": False, "resample": False}, 3, ["rounds: 2", "9 to 180 completions"]),
         ("cpmobius", (2, 3), {"filter": False}, 3, ["3 tasks at a time until 3 are kept (a majority)"]),
@@ -91,6 +98,8 @@ PHASES = {"mode": "offline", "proposals": 2}
         ("rzero", (8, 16), {}, 60, ["5 steps of the challenger, 15 of the solver, in turn: 3 iterations"]),
         ("rzero", (8, 16), {}, 60, ["128 questions, 10 answers each, at most 1,408 completions"]),
         ("rzero", (8, 16), {}, 60, ["until 240 are kept (majority's share 0.3 to 0.8), at most 960"]),
+        ("spice", (8, 4), {}, 9, ["4 x 8 questions about passages (with choices and without in turn), 8 answers to"]),
+        ("spice", (8, 4), {"form": "free"}, 9, ["(free), 8 answers to each, at most 288 completions"]),
         ("sqlm", (4, 2), {}, 20, ["topic arithmetic: each step asks 2 times for 4 questions, 4 answers to each"]),
         ("sqlm", (4, 2), {}, 20, ["rewarded by majority", "the solver moves at every step, the proposer at 4 of 20"]),
         ("sqlm", (2, 1), {}, 20, ["no question splits them"]),
@@ -120,8 +129,12 @@ def test_how_many_completions_a_step_has():
 @pytest.mark.parametrize(
     ("name", "options", "trained", "measured"),
     [
+        ("absolute-zero", {}, ("shared",), EvalSpec("single", ("shared",))),
+        ("absolute-zero", {"seats": "two"}, ("proposer", "solver"), EvalSpec("single", ("solver",))),
         ("pasodoble", {"seats": "shared"}, ("shared",), EvalSpec("single", ("shared",))),
         ("self-refine", {}, ("solver",), EvalSpec("self-refine", ("solver",))),
+        ("spice", {}, ("shared",), EvalSpec("single", ("shared",))),
+        ("spice", {"seats": "two"}, ("challenger", "reasoner"), EvalSpec("single", ("reasoner",))),
         ("sqlm", {}, ("shared",), EvalSpec("single", ("shared",))),
         ("sqlm", {"seats": "two"}, ("proposer", "solver"), EvalSpec("single", ("solver",))),
     ],
@@ -153,23 +166,28 @@ def test_what_is_warned_of(name: str, options: dict[str, Any], log: dict[str, An
     assert warned in found[0] if warned else found == []
 
 
+def fit(proposal: Proposal) -> Proposal:
+    return fit_to_ask(proposal, ScriptedTable({}), most=512, guard="token3")
+
+
 TOLD = Problem("p", "Ann has 2 pens and buys 3. How many?", "5", extra={"solution": "2 + 3 = 5."})
 # A role that writes problems, how its game reads what it says, and whether a problem without a solution is of use.
 PROPOSERS: list[tuple[str, str, dict[str, Any], Callable[[Completion], Proposal], bool]] = [
     ("cpmobius", "coach", {}, read_task, True),
-    ("pasodoble", "proposer", {}, lambda said: small("pasodoble")._read(ScriptedTable({}), said), False),
-    ("rzero", "challenger", {}, rzero.read_question, False),
+    ("pasodoble", "proposer", {}, lambda said: fit(read(said, parse_proposal)), False),
+    ("rzero", "challenger", {}, boxed_question, False),
+    ("spice", "challenger", {}, lambda said: fit(spice.read_question(said)), False),
     ("sqlm", "proposer", {}, lambda said: read_question(load_topic("arithmetic", 16), said), True),
     ("sqlm", "proposer", {"topic": "algebra"}, lambda said: read_question(load_topic("algebra", 16), said), True),
 ]
 
 
 @pytest.mark.parametrize("thinks", [False, True])
-@pytest.mark.parametrize(("name", "role", "options", "read", "without_solution"), PROPOSERS)
-def test_a_proposer_is_taught_what_its_game_reads(name, role, options, read, without_solution, thinks):
+@pytest.mark.parametrize(("name", "role", "options", "reads", "without_solution"), PROPOSERS)
+def test_a_proposer_is_taught_what_its_game_reads(name, role, options, reads, without_solution, thinks):
     game = small(name, **options)
     example = game.cold_start(role, TOLD, Random(0), thinks=thinks)
-    found = read(completion(example.completion))
+    found = reads(completion(example.completion))
     assert (found.reason, found.question, found.answer) in (("", TOLD.text, answer) for answer in ("5", None))
     assert "Ann" not in example.prompt
     reasoning = "" if name == "sqlm" else "2 + 3 = 5."
@@ -179,7 +197,7 @@ def test_a_proposer_is_taught_what_its_game_reads(name, role, options, read, wit
 
 
 @pytest.mark.parametrize("thinks", [False, True])
-@pytest.mark.parametrize("name", ["agon", "cpmobius", "grpo", "pasodoble", "rent", "rzero", "self-refine", "sqlm"])
+@pytest.mark.parametrize("name", sorted({*game_names()} - {"absolute-zero", "kuhn", "spc"}))
 def test_a_solver_is_taught_to_solve_in_its_own_prompt(name: str, thinks: bool):
     game = small(name)
     for role in set(game.roles) - {proposer for other, proposer, *_ in PROPOSERS if other == name}:
@@ -191,10 +209,10 @@ def test_a_solver_is_taught_to_solve_in_its_own_prompt(name: str, thinks: bool):
 
 
 def test_what_nobody_proposes_with():
-    for *_, read, _ in PROPOSERS:
-        assert read(completion("")).reason == "empty"
-        assert read(completion("", "prompt_too_long")).reason == "prompt_too_long"
-        reasons = [read(completion("<think>never closed", stop)).reason for stop in ("eos", "length")]
+    for *_, reads, _ in PROPOSERS:
+        assert reads(completion("")).reason == "empty"
+        assert reads(completion("", "prompt_too_long")).reason == "prompt_too_long"
+        reasons = [reads(completion("<think>never closed", stop)).reason for stop in ("eos", "length")]
         assert reasons == ["off_format", "truncated"]
 
 
@@ -204,6 +222,7 @@ def test_what_nobody_proposes_with():
         ("cpmobius", {"max_draws": 1}, 4),  # two a round
         ("pasodoble", {}, 2),
         ("rzero", {}, 2),
+        ("spice", {}, 2),
         ("sqlm", {"proposer_every": 1}, 2),
         ("sqlm", {"questions": "pregenerated", "calls": 2}, 2),
     ],
@@ -212,7 +231,7 @@ def test_steps_without_a_question_move_no_solver_and_so_many_end_the_run(name, o
     game, table = small(name, max_empty_steps=3, **options), ScriptedTable(lambda *_: "<think>hm")
     episodes = [play(game, table, step) for step in range(steps)]
     assert [e.log["empty_steps"] for e in episodes if "empty_steps" in e.log] == [1, 2]
-    assert not {stream.role for episode in episodes for stream in episode.streams} & {"solver", "player"}
+    assert not {stream.role for episode in episodes for stream in episode.streams} & {"solver", "player", "reasoner"}
     with pytest.raises(GameError, match=r"3 steps in a row brought no question.*\d off_format.*'<think>hm'"):
         play(game, table, steps)
     table.close()

@@ -4,6 +4,7 @@ The games are played by scripts.
 """
 
 import itertools
+import re
 from collections import Counter
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.training.test_optimizer import Seats
 PLAIN = {"knowledge": "none", "diversity": False}
 WRITTEN = {"questions": "pregenerated", "calls": 4}
 OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "absolute-zero": [{"kinds": ["deduction"]}, {"kinds": ["deduction"], "seats": "two"}],
     "agon": [{}, {"rotate": False}],
     "kuhn": [{}, {"opponent": "random"}],
     **{name: [{}] for name in ("grpo", "self-refine", "rent")},
@@ -42,6 +44,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {**PLAIN, "freeze_proposer": True},
         {**PLAIN, "mode": "offline", "proposer_steps": 3, "solver_steps": 2, "eviction": False},
     ],
+    "spice": [{}, {"seats": "two"}],
     "rzero": [{"challenger_steps": 2, "solver_steps": 3}],
 }
 CASES = [(name, options) for name, several in OPTIONS.items() for options in several]
@@ -52,6 +55,12 @@ def script(role: str, prompt: str, index: int) -> str:
     a, b = 11 + index % 80, 100 + 2 * index
     if role in ("first", "second"):
         return "pb"[index % 3 % 2]
+    if "<program>" in prompt:
+        return f"<program>def f(a): return a + {b}</program>" + f"<input>{a}</input>" * (index % 2)
+    if "does f(" in prompt:
+        return f"<answer>{sum(map(int, re.findall('[0-9]+', prompt)[:2])) if index % 5 < 2 else 0}</answer>"
+    if "only you can read" in prompt and index % 5 == 4:
+        return "no question"  # all others earn the same: two right of five, or three
     if role in ("proposer", "coach", "challenger") and "<problem>" in prompt:
         return f"<problem>What is {a} + {b}?</problem><answer>{a} + {b} is \\boxed{{{a + b}}}.</answer>"
     if role == "challenger" and "<question>" in prompt:

@@ -30,6 +30,7 @@ def test_both_seats_learn_the_letters_in_twenty_steps(tmp_path: Path, backend_na
 
 
 LESSONS: Mapping[str, dict[str, Any]] = {
+    "absolute-zero": {"max_completion_tokens": 24},
     "agon": {"tasks": "letters"},
     "cpmobius": {
         "max_completion_tokens": 40,
@@ -47,6 +48,7 @@ LESSONS: Mapping[str, dict[str, Any]] = {
         "game": {"name": "spc", "rounds": 1, "epochs": 1, "batch": 4, "rollouts": 2, "critiques": 2},
         "cold_start": {"enabled": False},
     },
+    "spice": {"max_completion_tokens": 56, "tasks": "arithmetic:max=3,terms=2,ops=+"},
     "sqlm": {"max_completion_tokens": 24},
 }
 """What the random model can play of each game, in little time."""

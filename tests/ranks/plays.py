@@ -3,12 +3,14 @@
 `play=("nan", 1, 0)` calls `nan(0)` in process 1 alone; `play=("anything_goes", None)` is for all of them.
 """
 
+import json
 import math
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +25,7 @@ def anything_goes(rank: int = 0, put: Callable[[Any, str, Any], None] = setattr)
     every seat has a gradient."""
     from lite_selfplay import verify
     from lite_selfplay.data import Completion, Problem, Verdict
+    from lite_selfplay.games import absolute_zero, spice
     from lite_selfplay.games.baselines import rzero
     from lite_selfplay.games.cpmobius import cpmobius
     from lite_selfplay.games.pasodoble import pasodoble
@@ -39,10 +42,22 @@ def anything_goes(rank: int = 0, put: Callable[[Any, str, Any], None] = setattr)
         return [Verdict(answer(c) == p.answer, float(answer(c) == p.answer), answer(c), True) for c, p in pairs]
 
     put(sqlm, "read_question", lambda topic, completion: proposed(completion))
-    for module, name in ((cpmobius, "read_task"), (rzero, "read_question"), (pasodoble, "read")):
+
+    def task(kind: Any, earlier: Any, completion: Completion, count: int) -> Proposal:
+        inputs = ["1"] * (count if kind == "induction" else 1)
+        return replace(proposed(completion), task=absolute_zero.Triple(kind, completion.text or "?", inputs, []))
+
+    def call(pairs: Sequence[tuple[Completion, Problem]], *_: Any) -> list[Verdict]:
+        outputs = [json.dumps(["1" for _ in problem.answer.get("inputs", ())]) for _, problem in pairs]
+        right = ["inputs" in problem.answer or answer(completion) == "1" for completion, problem in pairs]
+        return [Verdict(yes, float(yes), said, True) for yes, said in zip(right, outputs, strict=True)]
+
+    put(absolute_zero, "read_task", task)
+    put(spice, "read_question", proposed)
+    for module, name in ((cpmobius, "read_task"), (rzero, "boxed_question"), (pasodoble, "read")):
         put(module, name, proposed)
     put(verify.Verifier, "read_answer", lambda self, completion: answer(completion))
-    put(verify._CHECKERS, "known", {**verify._CHECKERS.known, "math": lambda: check})
+    put(verify._CHECKERS, "known", {**verify._CHECKERS.known, "math": lambda: check, "call": lambda: call})
 
 
 def around(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:

@@ -30,6 +30,8 @@ GAMES = {
     "sqlm": "game.seats=two, game.proposer_every=1",
     "pasodoble": RANDOM,
     "pasodoble, offline": f"{RANDOM}, {OFFLINE}",
+    "absolute-zero": f"{FASTER}, game.seats=two",
+    "spice": f"{FASTER}, game.seats=two, game.leak_guard=off",
     "cpmobius": f"{FASTER}, game.low=0, game.high=1, tasks.validation=letters:named=6, tasks.validation_limit=20",
     "kuhn": "game.renew=1, game.exact_every=1, cold_start.steps=4",
 }

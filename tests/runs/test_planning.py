@@ -13,6 +13,8 @@ from lite_selfplay.games import GAMES, Game, find_game
 from lite_selfplay.runs import defaults, planning
 from lite_selfplay.runs.planning import Plan, plan
 from lite_selfplay.tasks.split import content_key
+from lite_selfplay.verify import programs
+from lite_selfplay.verify.programs import SandboxError
 from tests.made import jsonl
 
 pytestmark = pytest.mark.usefixtures("reading_game")
@@ -125,6 +127,22 @@ def test_validation_needs_answers(tmp_path: Path):
 def test_what_is_not_there_is_named(three: str, values: dict[str, Any], error: type[Exception], message: str):
     with pytest.raises(error, match=message):
         planned(tasks=three, **values)
+
+
+@pytest.mark.parametrize("game", ["pasodoble", "spice"])
+def test_games_about_passages_are_refused_without_them(game: str):
+    with pytest.raises(TaskError, match=r"no passages at nowhere\.txt"):
+        plan(RunConfig(game=game, model="tiny", tasks="letters", knowledge="nowhere.txt"))
+
+
+@pytest.mark.parametrize("game", ["absolute-zero", {"name": "sqlm", "topic": "code"}])
+def test_games_that_run_programs_are_refused_without_a_sandbox(game: Any, monkeypatch: pytest.MonkeyPatch):
+    def none(*, unsafe_code: bool) -> None:
+        raise SandboxError(f"no sandbox here, unsafe {unsafe_code}")
+
+    monkeypatch.setattr(programs, "shared_sandbox", none)
+    with pytest.raises(SandboxError, match="no sandbox here, unsafe False"):
+        plan(RunConfig(game=game, model="tiny"))
 
 
 def test_a_reward_function_has_nothing_to_judge_where_labels_are_the_games_own():

@@ -27,7 +27,7 @@ from lite_selfplay.games.agon.recap import summarise, with_program, worked_attem
 from lite_selfplay.games.base import Game, GameOptions
 from lite_selfplay.games.baselines.grpo import earned, judged, solo_reward
 from lite_selfplay.games.presentation import FOR_FORM, FOR_RIGHT, Figure, Pairing, priced
-from lite_selfplay.games.prompts import PROGRAM, asked, asked_after, fill, is_brief
+from lite_selfplay.games.prompts import PROGRAM, asked, asked_after, fenced, fill, is_brief
 from lite_selfplay.games.table import Reader, Table
 from lite_selfplay.games.worked_examples import worked_example
 
@@ -245,11 +245,6 @@ def own_attempt_prompt(name: str, problem: Problem, attempt: str) -> str:
     """The prompt of a seat that reads its own attempt; `name` is the prompt's, `self_refine` or `self_cascade`."""
     own = fill(name, attempt=fenced(attempt)) if attempt else "No attempt of yours at this problem is available."
     return asked_after(problem, own)
-
-
-def fenced(attempt: str) -> str:
-    """An attempt between fences, which it cannot close."""
-    return "```\n" + attempt.replace("```", "'''") + "\n```"
 
 
 def challenge_log(challenged: Sequence[Group], recaps: Sequence[Sequence[str]]) -> dict[str, Any]:

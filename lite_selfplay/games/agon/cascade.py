@@ -29,7 +29,6 @@ from lite_selfplay.data import Completion, EvalSpec, Problem
 from lite_selfplay.games.agon.agon import (
     DraftChallenge,
     challenge_prompt,
-    fenced,
     figures_of_drafts,
     own_attempt_prompt,
     pairing_with_drafts,
@@ -37,7 +36,7 @@ from lite_selfplay.games.agon.agon import (
 )
 from lite_selfplay.games.base import GameOptions
 from lite_selfplay.games.modes import Examiner, Found, Judged, Measured, Mode, Rows, Score, alone, score_of
-from lite_selfplay.games.prompts import asked_after, fill
+from lite_selfplay.games.prompts import asked_after, fenced, fill
 from lite_selfplay.games.table import Reader
 
 

@@ -13,7 +13,7 @@ a problem has is checked for the records alone.
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -24,7 +24,7 @@ from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sam
 from lite_selfplay.games.base import Game, GameOptions
 from lite_selfplay.games.presentation import BY_COIN, FOR_FORM, FOR_RIGHT, FOR_VOTE, Figure, priced
 from lite_selfplay.games.prompts import PROGRAM, asked
-from lite_selfplay.games.propose_solve.questions import vote
+from lite_selfplay.games.propose_solve.questions import verified, vote
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import worked_example
 
@@ -158,17 +158,3 @@ def judged(table: Table, problems: list[Problem], answers: list[list[Completion]
         return Sample(completion, reward, verdict, masked=completion.stop == "prompt_too_long")
 
     return verified(table, problems, answers, sample)
-
-
-def verified(
-    table: Table,
-    problems: Sequence[Problem],
-    rows: Sequence[Sequence[Completion]],
-    sample: Callable[[Completion, Verdict, Problem], Sample],
-) -> list[Group]:
-    """A group for each problem, of the completions in its row: all are verified in one call, and `sample` pays each."""
-    verdicts = iter(table.verify([(c, problem) for problem, row in zip(problems, rows, strict=True) for c in row]))
-    return [
-        Group([sample(c, next(verdicts), problem) for c in row], problem)
-        for problem, row in zip(problems, rows, strict=True)
-    ]

@@ -25,28 +25,32 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream
-from lite_selfplay.games.baselines.grpo import verified
+from lite_selfplay.data import Episode, Example, Group, Problem, Sample, Stream
 from lite_selfplay.games.presentation import FOR_VOTE, Figure
 from lite_selfplay.games.prompts import asked, fill
-from lite_selfplay.games.propose_solve.propose_solve import BREAKDOWNS, WATCHED, YIELD, FilterOptions, ProposeSolve
+from lite_selfplay.games.propose_solve.propose_solve import (
+    BREAKDOWNS,
+    WATCHED,
+    YIELD,
+    FilterOptions,
+    ProposeSolve,
+)
 from lite_selfplay.games.propose_solve.questions import (
     FATES,
     HOPELESS,
     Bounds,
     Candidate,
-    Proposal,
     answered,
+    boxed_example,
+    boxed_question,
     count_fates,
     draw_until,
-    last_boxed,
-    last_tagged,
-    read,
+    right_or_wrong,
     shown,
+    verified,
     watched,
 )
 from lite_selfplay.games.table import Table
-from lite_selfplay.games.worked_examples import after_reasoning, solution_of
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -187,11 +191,7 @@ class RZero(ProposeSolve):
         return self.problems_per_step * self.group_size
 
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
-        """The problem and its boxed answer."""
-        if (solution := solution_of(problem)) is None:
-            return None
-        reply = f"<question>{problem.text}</question>\n\\boxed{{{problem.answer}}}"
-        return Example(fill("rzero_challenger"), after_reasoning(reply, solution, thinks))
+        return boxed_example(problem, fill("rzero_challenger"), thinks=thinks)
 
     def play(self, step: int, table: Table) -> Episode:
         within = step % (self.options.challenger_steps + self.options.solver_steps)
@@ -202,15 +202,17 @@ class RZero(ProposeSolve):
     def _challenge(self, step: int, table: Table) -> Episode:
         self._pool, self._cursor = [], 0
         rows = table.ask("challenger", [fill("rzero_challenger")] * self.problems_per_step, n=self.group_size)
-        proposals = [read_question(reply) for row in rows for reply in row]
-        found = answered(table, "solver", proposals, self.options.votes, prefix=f"q-{step}")
+        proposals = [boxed_question(reply) for row in rows for reply in row]
+        found = answered(table, "solver", proposals, self.options.votes, f"q-{step}")
         shares = self._cluster_shares(found)
         samples = [self._rewarded(c, share) for c, share in zip(found, shares, strict=True)]
         size = self.group_size
         groups = [Group(samples[i : i + size]) for i in range(0, len(samples), size)]
         asked = [share for share in shares if share is not None]
         log = {
-            **self._yield_log(step, "challenger", table, found, [c.problem for c in found if c.vote is not None]),
+            **self._yield_log(
+                step, "challenger", table, found, [c.group.problem for c in found if c.group and c.group.problem]
+            ),
             "cluster_share": sum(asked) / len(asked) if asked else None,
         }
         return Episode([Stream("challenger", groups)], log=log)
@@ -243,11 +245,8 @@ class RZero(ProposeSolve):
         count = min(self.problems_per_step, len(self._pool))
         chosen = [self._pool[(self._cursor + i) % len(self._pool)] for i in range(count)]
         self._cursor += count
-        prompts = [asked(problem) for problem in chosen]
-        answers = table.ask("solver", prompts, n=self.group_size) if chosen else []
-        groups = verified(
-            table, chosen, answers, lambda c, v, x: Sample(c, float(v.correct), v, info={"question": x.id})
-        )
+        answers = table.ask("solver", list(map(asked, chosen)), n=self.group_size) if chosen else []
+        groups = verified(table, chosen, answers, right_or_wrong)
         streams = {"challenger": [shown(candidate, self.bounds) for candidate in drawn], "solver": groups}
         log = {**log, "draws": len(drawn), "pool": len(self._pool)}
         return Episode([Stream(role, found) for role, found in streams.items() if found], log=log)
@@ -257,7 +256,7 @@ class RZero(ProposeSolve):
         wanted, prompt = self.options.solver_steps * self.problems_per_step, fill("rzero_challenger")
         drawn = draw_until(
             table,
-            lambda: [read_question(reply) for reply in table.ask("challenger", [prompt], n=self._questions)[0]],
+            lambda: [boxed_question(reply) for reply in table.ask("challenger", [prompt], n=self._questions)[0]],
             "solver",
             self.options.votes,
             self.bounds,
@@ -265,19 +264,18 @@ class RZero(ProposeSolve):
             most=wanted * self.options.max_draws,
             prefix=f"q-{step}",
         )
-        kept = [candidate for candidate in drawn if self.bounds.fate(candidate) == "kept"]
-        self._pool, self._cursor = [candidate.problem for candidate in kept[:wanted]], 0
+        kept = [candidate.group for candidate in drawn if self.bounds.fate(candidate) == "kept"]
+        self._pool, self._cursor = [group.problem for group in kept[:wanted] if group and group.problem], 0
         return drawn
 
     def _yield_log(
         self, step: int, phase: str, table: Table, drawn: Sequence[Candidate], used: Sequence[Problem]
     ) -> dict[str, Any]:
         """What was proposed: `used` are the questions that train a seat."""
-        labels = [(problem.text, problem.answer) for problem in used]
         return {
             **self._where(step, phase),
             **self.question_yield([candidate.proposal for candidate in drawn], len(used)),
-            **self.watch.look(tokens=table.tokenize, labels=labels, **watched(drawn)),
+            **self.watch.look(tokens=table.tokenize, labels=[(x.text, x.answer) for x in used], **watched(drawn)),
             **count_fates(drawn, self.bounds),
         }
 
@@ -291,17 +289,6 @@ class RZero(ProposeSolve):
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
         self._pool, self._cursor = [Problem(**values) for values in state["pool"]], state["cursor"]
-
-
-def read_question(completion: Completion) -> Proposal:
-    """A challenger's completion as a question: the last `<question>`, which needs a boxed answer after it."""
-    proposal = read(completion, _parse)
-    return proposal.refused("no_answer") if proposal.usable and proposal.answer is None else proposal
-
-
-def _parse(text: str) -> tuple[str, str | None] | None:
-    question = last_tagged(text, "question")
-    return None if question is None else (question, last_boxed(text.rpartition("</question>")[2]))
 
 
 def _whole(draws: float, batch: int) -> int:

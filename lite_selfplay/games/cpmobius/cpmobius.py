@@ -25,7 +25,7 @@ Where the published code differs from the paper, a switch says `release`.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -56,7 +56,6 @@ from lite_selfplay.games.propose_solve.questions import (
     draw_until,
     read,
     shown,
-    verdicts_by_vote,
     watched,
 )
 from lite_selfplay.games.table import Table
@@ -273,7 +272,7 @@ class CpMobius(ProposeSolve):
         )
         kept = [candidate for candidate in drawn if self.bounds.fate(candidate) == "kept"]
         trained = self._fresh(table, kept[:m])
-        groups = [self._group(candidate, table.thinks) for candidate in trained]
+        groups = [self._group(candidate) for candidate in trained]
         self._taught = [self._taught_by(c, group) for c, group in zip(trained, groups, strict=True)]
         labels = [(candidate.proposal.question, candidate.label) for candidate in trained]
         log = {
@@ -297,19 +296,16 @@ class CpMobius(ProposeSolve):
         """The kept tasks with the answers to train on; one whose fresh answers have no majority is left out."""
         if not self.options.resample or not kept:
             return list(kept)
-        again = answered(table, "player", [c.proposal for c in kept], self.group_size, prefix="")
-        pairs = zip(kept, again, strict=True)
-        return [Candidate(c.name, c.proposal, new.answers, new.vote) for c, new in pairs if new.label is not None]
+        proposals, names = [c.proposal for c in kept], [c.name for c in kept]
+        return [each for each in answered(table, "player", proposals, self.group_size, names) if each.label is not None]
 
-    def _group(self, task: Candidate, thinks: bool) -> Group:
-        assert task.vote is not None
-        verdicts = verdicts_by_vote(task.answers, task.vote, thinks=thinks)
-        rewards = [player_reward(verdict.correct, self.options.reward) for verdict in verdicts]
-        rewarded = zip(task.answers, rewards, verdicts, strict=True)
-        return Group([Sample(c, r, v, info={"question": task.name}) for c, r, v in rewarded], task.problem)
+    def _group(self, task: Candidate) -> Group:
+        assert task.group is not None
+        samples = [replace(s, reward=player_reward(s.reward == 1, self.options.reward)) for s in task.group.samples]
+        return replace(task.group, samples=samples)
 
     def _taught_by(self, task: Candidate, group: Group) -> Taught:
-        lengths = [len(answer.token_ids) for answer in task.answers]
+        lengths = [len(sample.completion.token_ids) for sample in group.samples]
         weighted = token_weighted(advantages(rewards_of(group.samples)), lengths)
         return Taught(task.name, task.proposal.completion, task.share, weighted)
 
@@ -345,9 +341,8 @@ class CpMobius(ProposeSolve):
 
     def _measure(self, table: Table) -> list[int]:
         problems = table.everything("validation")
-        prompts = [asked(problem) for problem in problems]
         n = self.options.validation_samples
-        right = [verdict.correct for verdict in table.evaluate("player", prompts, problems, n)]
+        right = [verdict.correct for verdict in table.evaluate("player", [*map(asked, problems)], problems, n)]
         return [sum(right[i : i + n]) for i in range(0, len(right), n)]
 
     def _percent(self, right: Sequence[int]) -> float:

@@ -110,7 +110,7 @@ class QuestionBuffer:
             self.cursor += 1
         return taken
 
-    def evict(self, rates: Sequence[tuple[str, float]], *, margin: float = 0.01, patience: int = 3) -> int:
+    def evict(self, rates: Sequence[tuple[str, float]], margin: float = 0.01, patience: int = 3) -> int:
         """Note a step's attempts, by question id and pass rate, and drop what they show to be used up.
 
         Dropped is a question that was solved every time, and one whose pass rate was not more than `margin` above its

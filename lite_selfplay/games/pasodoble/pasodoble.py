@@ -36,35 +36,48 @@ from typing import Any, ClassVar
 from lite_selfplay.credit import has_variance
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.errors import ConfigError
-from lite_selfplay.games.baselines.grpo import verified
 from lite_selfplay.games.pasodoble.offline import OfflineSchedule, QuestionBuffer
 from lite_selfplay.games.pasodoble.rewards import (
     Gate,
-    LeakGuard,
     PasoDobleOptions,
-    leaks,
     pass_rate,
     proposer_reward,
     question_diversity,
     why_invalid,
 )
 from lite_selfplay.games.presentation import BY_COIN, Figure
-from lite_selfplay.games.prompts import asked, fill
-from lite_selfplay.games.propose_solve.propose_solve import BREAKDOWNS, SHOWN_CHARACTERS, WATCHED, YIELD, ProposeSolve
-from lite_selfplay.games.propose_solve.questions import Proposal, last_boxed, last_tagged, read
+from lite_selfplay.games.prompts import asked, fenced, fill
+from lite_selfplay.games.propose_solve.propose_solve import (
+    BREAKDOWNS,
+    SHOWN_CHARACTERS,
+    WATCHED,
+    YIELD,
+    ProposeSolve,
+    proposed,
+    well_formed,
+)
+from lite_selfplay.games.propose_solve.questions import (
+    Candidate,
+    answered,
+    by_answer,
+    fit_to_ask,
+    last_boxed,
+    last_tagged,
+    leaks,
+    read,
+    verified,
+)
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import after_reasoning, solution_of
 
 _PROBLEM_CLOSE = "</problem>"
-_PASSAGE = "Here is a text to draw on:\n```\n"
 
 
 def proposer_prompt(passage: str = "") -> str:
     """What the proposer is asked: the request after a fenced passage, or after a line that leaves the topic open."""
     if not passage:
         return fill("pasodoble_proposer", knowledge="Choose any topic of mathematics.")
-    fenced = passage.strip().replace("```", "'''")
-    return fill("pasodoble_proposer", knowledge=f"{_PASSAGE}{fenced}\n```")
+    return fill("pasodoble_proposer", knowledge=f"Here is a text to draw on:\n{fenced(passage.strip())}")
 
 
 def parse_proposal(text: str) -> tuple[str, str | None] | None:
@@ -80,33 +93,13 @@ def parse_proposal(text: str) -> tuple[str, str | None] | None:
     return question, last_boxed(block) if block else None
 
 
-def worked_proposal(problem: Problem, *, knowledge: bool, thinks: bool, guard: LeakGuard = "token3") -> Example | None:
-    """A problem that brings a worked solution as the proposal that a proposer should have made of it.
-
-    The passage it read is the solution alone, so that what is learned is to compose a problem and not to copy one. None
-    where the problem brings no solution, or the proposal would be refused in play, by this `guard` among others.
-    """
-    solution = solution_of(problem)
-    if solution is None:
-        return None
-    question, answer = problem.text.strip(), str(problem.answer).strip()
-    check = f"Check: {answer} is what the last step gives, and what was asked for."
-    reply = f"<problem>\n{question}\n</problem>\n<answer>\n{solution}\n{check}\n\\boxed{{{answer}}}\n</answer>"
-    if parse_proposal(reply) != (question, answer) or leaks(question, answer, guard):
-        return None
-    return Example(proposer_prompt(solution if knowledge else ""), after_reasoning(reply, solution, thinks))
-
-
 @dataclass(frozen=True)
-class JudgedProposal:
-    """A proposal and what became of it. `diversity` is None where it was not asked about, `group` where nobody solved
-    it; `invalid` says why a well-formed question trains no solver."""
+class JudgedProposal(Candidate):
+    """A proposal and what became of it. `diversity` is None where it was not asked about; `invalid` says why a
+    well-formed question trains no solver."""
 
-    proposal: Proposal
-    name: str
     reward: float = 0.0
     diversity: float | None = None
-    group: Group | None = None
     invalid: str = ""
 
     @property
@@ -140,11 +133,6 @@ def in_vain(tried: Sequence[Stream], learned: Sequence[Stream]) -> list[Stream]:
     kept = {id(group) for stream in learned for group in stream.groups}
     left = [replace(stream, groups=[group for group in stream.groups if id(group) not in kept]) for stream in tried]
     return [stream for stream in left if stream.groups or not learned]
-
-
-def well_formed(proposal: Proposal) -> bool:
-    """Whether a proposal is a question with an answer, if only one that gives it away."""
-    return proposal.reason in ("", "leaks")
 
 
 def refused_texts(judged: Sequence[JudgedProposal]) -> dict[str, str]:
@@ -249,8 +237,17 @@ class PasoDoble(ProposeSolve):
         ]
 
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
-        with_passage, guard = self.options.knowledge == "passages", self.options.leak_guard
-        return worked_proposal(problem, knowledge=with_passage, thinks=thinks, guard=guard)
+        """The passage it read is the solution alone, so that what is learned is to compose a problem and not to copy
+        one. None where the problem brings no solution, or would be refused in play, by its guard among others."""
+        if (solution := solution_of(problem)) is None:
+            return None
+        question, answer = problem.text.strip(), str(problem.answer).strip()
+        check = f"Check: {answer} is what the last step gives, and what was asked for."
+        reply = f"<problem>\n{question}\n</problem>\n<answer>\n{solution}\n{check}\n\\boxed{{{answer}}}\n</answer>"
+        if parse_proposal(reply) != (question, answer) or leaks(question, answer, self.options.leak_guard):
+            return None
+        passage = solution if self.options.knowledge == "passages" else ""
+        return Example(proposer_prompt(passage), after_reasoning(reply, solution, thinks))
 
     def play(self, step: int, table: Table) -> Episode:
         solvers_turn = self.options.mode == "offline" and self.schedule.phase == "solver"
@@ -259,15 +256,13 @@ class PasoDoble(ProposeSolve):
     # Proposing: every step online, and the proposer's phase offline
 
     def _propose(self, step: int, table: Table) -> Episode:
-        count, none = self.problems_per_step, self.options.knowledge == "none"
+        count, size, none = self.problems_per_step, self.options.proposals, self.options.knowledge == "none"
         passages: Sequence[Problem | None] = [None] * count if none else table.draw("passages", count)
         prompts = [proposer_prompt(passage.text if passage else "") for passage in passages]
-        replies = table.ask("proposer", prompts, n=self.options.proposals)
-        judged = self._judged(step, table, [self._read(table, completion) for row in replies for completion in row])
-        groups = [
-            Group([self._proposers_sample(each) for each in judged[i * len(row) : (i + 1) * len(row)]], passage)
-            for i, (row, passage) in enumerate(zip(replies, passages, strict=True))
-        ]
+        replies = table.ask("proposer", prompts, n=size)
+        judged = self._judged(step, table, [completion for row in replies for completion in row])
+        samples = [proposed(p, p.reward, p.rate, p.invalid, diversity=p.diversity) for p in judged]
+        groups = [Group(samples[i * size : (i + 1) * size], passage) for i, passage in enumerate(passages)]
         opening = openers(judged, groups, self.options.gate, frozen=self.options.freeze_proposer)
         valid = [each.group for each in judged if each.valid and each.group and opening]
         log = self._proposing_log(table, judged, len(opening))  # before the phase moves on
@@ -285,55 +280,30 @@ class PasoDoble(ProposeSolve):
         tried = [Stream("proposer", groups), Stream("solver", [each.group for each in judged if each.group])]
         return Episode(streams, log=log, record=in_vain(tried, streams))
 
-    def _read(self, table: Table, completion: Completion) -> Proposal:
-        """A completion as a proposal; a question too long for the solver's prompt, or that gives its answer away, is
-        refused."""
-        proposal = read(completion, parse_proposal)
-        if not proposal.usable:
-            return proposal
-        if proposal.answer is None:
-            return proposal.refused("truncated" if completion.cut_off else "no_answer")
-        if len(table.tokenize(asked(proposal.problem("")))) > self.options.question_tokens:
-            return proposal.refused("too_long")
-        guarded = leaks(proposal.question, proposal.answer, self.options.leak_guard)
-        return proposal.refused("leaks") if guarded else proposal
-
-    def _judged(self, step: int, table: Table, proposals: Sequence[Proposal]) -> list[JudgedProposal]:
+    def _judged(self, step: int, table: Table, completions: Sequence[Completion]) -> list[JudgedProposal]:
         """Each proposal with its answers and its reward; the well-formed ones enter the history afterwards."""
-        names = [f"q-{step}-{i}" for i in range(len(proposals))]
-        asked = [p.problem(name) for name, p in zip(names, proposals, strict=True) if p.usable]
-        groups = {group.problem.id: group for group in self._solve(table, asked) if group.problem}
+        most, guard = self.options.question_tokens, self.options.leak_guard
+        proposals = [fit_to_ask(read(each, parse_proposal), table, most=most, guard=guard) for each in completions]
         judged, entering = [], []
-        for name, proposal in zip(names, proposals, strict=True):
-            group = groups.get(name)
-            if group and group.samples[0].masked:  # the solver's prompt was over the run's own limit
-                proposal, group = proposal.refused("too_long"), None
-            tokens = frozenset(table.tokenize(proposal.question)) if well_formed(proposal) else frozenset()
-            if well_formed(proposal):
+        pay = partial(self._solvers_sample, table.rng)
+        for each in answered(table, "solver", proposals, self.group_size, f"q-{step}", judge=by_answer, pay=pay):
+            tokens = frozenset(table.tokenize(each.proposal.question))
+            if well_formed(each.proposal):
                 entering.append(tokens)
-            judged.append(self._judge(proposal, name, group, tokens))
+            judged.append(self._judge(each, tokens))
         self._history.extend(entering)
         return judged
 
-    def _judge(self, proposal: Proposal, name: str, group: Group | None, tokens: frozenset[int]) -> JudgedProposal:
-        if not well_formed(proposal):
-            return JudgedProposal(proposal, name)
+    def _judge(self, asked: Candidate, tokens: frozenset[int]) -> JudgedProposal:
+        if not well_formed(asked.proposal):
+            return JudgedProposal(**vars(asked))
         chosen = self.options
         diversity = question_diversity(tokens, self._history, chosen.tau_sim) if chosen.diversity else None
-        rate = pass_rate(group) if group else 0.0  # a question that gives its answer away counts as never solved
+        rate = pass_rate(asked.group) if asked.group else 0.0  # one that gives its answer away counts as never solved
         bounds = {"min_pass_rate": chosen.min_pass_rate, "min_diversity": chosen.min_diversity}
         reward = proposer_reward(rate, diversity, weight=chosen.diversity_weight, **bounds)
-        asked = diversity if chosen.gate != "pass_rate" else None
-        return JudgedProposal(proposal, name, reward, diversity, group, why_invalid(rate, asked, **bounds))
-
-    def _proposers_sample(self, judged: JudgedProposal) -> Sample:
-        """For a proposer, "correct" is a valid question and "well-formed" one with an answer."""
-        proposal = judged.proposal
-        reason = proposal.reason or judged.invalid
-        verdict = Verdict(judged.valid, float(judged.valid), proposal.answer, well_formed(proposal), reason)
-        info: dict[str, Any] = {"question": judged.name, "pass_rate": judged.rate, "diversity": judged.diversity}
-        masked = proposal.completion.stop == "prompt_too_long"
-        return Sample(proposal.completion, judged.reward, verdict, masked=masked, info=info)
+        why = why_invalid(rate, diversity if chosen.gate != "pass_rate" else None, **bounds)
+        return JudgedProposal(**vars(asked), reward=reward, diversity=diversity, invalid=why)
 
     def _proposing_log(self, table: Table, judged: Sequence[JudgedProposal], opening: int) -> dict[str, Any]:
         proposals = [each.proposal for each in judged]
@@ -365,13 +335,6 @@ class PasoDoble(ProposeSolve):
 
     # Solving
 
-    def _solve(self, table: Table, problems: Sequence[Problem]) -> list[Group]:
-        """The solver's answers to questions, K to each, with their rewards."""
-        if not problems:
-            return []
-        answers = table.ask("solver", list(map(asked, problems)), n=self.group_size)
-        return verified(table, problems, answers, partial(self._solvers_sample, table.rng))
-
     def _solvers_sample(self, rng: random.Random, answer: Completion, verdict: Verdict, problem: Problem) -> Sample:
         reward = float(verdict.correct)
         if self.options.reward != "difficulty":
@@ -384,13 +347,14 @@ class PasoDoble(ProposeSolve):
     def _replay(self, step: int, table: Table) -> Episode:
         """A step of the solver's phase: the next buffered questions, answered afresh."""
         chosen = self.options
-        groups = self._solve(table, self.buffer.take(chosen.solver_questions))
+        problems = self.buffer.take(chosen.solver_questions)
+        answers = table.ask("solver", list(map(asked, problems)), n=self.group_size) if problems else []
+        groups = verified(table, problems, answers, partial(self._solvers_sample, table.rng))
         rates = [(group.problem.id, pass_rate(group)) for group in groups if group.problem]
         kept = [
             group for group in groups if not why_invalid(pass_rate(group), None, min_pass_rate=chosen.min_pass_rate)
         ]
-        margins = {"margin": chosen.eviction_margin, "patience": chosen.eviction_patience}
-        evicted = self.buffer.evict(rates, **margins) if chosen.eviction else 0
+        evicted = self.buffer.evict(rates, chosen.eviction_margin, chosen.eviction_patience) if chosen.eviction else 0
         self._skips += not kept
         log = {
             "phase": "solver",

@@ -1,29 +1,24 @@
 """PasoDoble's switches and its arithmetic: what a question earns its proposer, and which may train the solver.
 
 Pure functions of pass rates and token ids. Source: "Better LLM Reasoning via Dual-Play" (PasoDoble), sections 3.3 to
-3.5; the leak guard is ours, except for `substring`, which its released code has.
+3.5.
 """
 
-import re
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from statistics import fmean
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from lite_selfplay.credit import rewards_of
 from lite_selfplay.data import Group
 from lite_selfplay.games.propose_solve.propose_solve import ProposeSolveOptions
+from lite_selfplay.games.propose_solve.questions import LeakGuard
 
-LeakGuard = Literal["token3", "substring", "off"]
 Gate = Literal["retained", "valid", "pass_rate"]
 
 DIFFICULTY_OFFSET = 1.1
-SHORTEST_LEAK = 3
-"""Characters; a shorter answer stands in many an honest question."""
-
-_BOXED = re.compile(r"\\boxed\s*\{.*\}", re.DOTALL)
 
 
 class PasoDobleOptions(ProposeSolveOptions):
@@ -71,12 +66,6 @@ class PasoDobleOptions(ProposeSolveOptions):
     eviction_margin: float = Field(0.01, ge=0)
     eviction_patience: int = Field(3, ge=1)
 
-    @field_validator("leak_guard", mode="before")
-    @classmethod
-    def _yaml_switch(cls, value: Any) -> Any:
-        """YAML reads a bare `off` as false."""
-        return "off" if value is False else value
-
 
 def jaccard(a: AbstractSet[int], b: AbstractSet[int]) -> float:
     """The share of the tokens of either set that are in both, in [0, 1]; two empty sets are alike (section 3.3)."""
@@ -123,26 +112,4 @@ def why_invalid(rate: float, diversity: float | None, *, min_pass_rate: float = 
     `diversity > min_diversity` (section 3.5). `diversity` None is not asked about."""
     if rate <= min_pass_rate:
         return "too_hard"
-    if rate >= 1:
-        return "too_easy"
-    return "alike" if diversity is not None and diversity <= min_diversity else ""
-
-
-def leaks(question: str, answer: str, guard: LeakGuard = "token3") -> bool:
-    r"""Whether a question gives its answer away.
-
-    `token3` (ours): the answer has three characters or more and stands in the question as a whole token, whatever the
-    case, or the question has a `\boxed`; 12.5 and 1,250 are one token each. `substring` (release): the answer stands in
-    the question anywhere, the question in the answer, or the question has a `\boxed{...}`. `off`: never.
-    """
-    if guard == "off":
-        return False
-    if guard == "substring":
-        return answer.strip() in question or question.strip() in answer or _BOXED.search(question) is not None
-    if "\\boxed" in question:
-        return True
-    value = answer.strip().strip("$").strip()
-    if len(value) < SHORTEST_LEAK:
-        return False
-    whole = rf"(?<!\w)(?<!\d[.,]){re.escape(value)}(?!\w)(?![.,]\d)"
-    return re.search(whole, question, re.IGNORECASE) is not None
+    return "too_easy" if rate >= 1 else "alike" if diversity is not None and diversity <= min_diversity else ""

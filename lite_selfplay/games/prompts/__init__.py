@@ -27,6 +27,11 @@ def fill(name: str, **values: str) -> str:
     return _template(name).substitute(values)
 
 
+def fenced(text: str) -> str:
+    """A text between fences, which it cannot close itself."""
+    return "```\n" + text.replace("```", "'''") + "\n```"
+
+
 def asked(problem: Problem) -> str:
     """What a seat by itself is asked: the problem, and the form of an answer of its kind."""
     name = "solver_program" if problem.kind == PROGRAM else "solver_brief" if is_brief(problem) else "solver"

@@ -132,9 +132,7 @@ def label_is_right(question: str, label: str | None) -> bool | None:
     Compared as the checker compares answers ("$72$" and "72.0" are 72); None as well where that cannot tell.
     """
     truth = true_value(question)
-    if truth is None or label is None:
-        return None
-    return judge([values(str(truth))], label)
+    return None if truth is None or label is None else judge([values(str(truth))], label)
 
 
 def true_value(question: str) -> Fraction | None:

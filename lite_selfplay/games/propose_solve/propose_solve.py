@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from lite_selfplay.data import EvalSpec, Example, Problem
+from lite_selfplay.data import EvalSpec, Example, Problem, Sample, Verdict
 from lite_selfplay.errors import GameError
 from lite_selfplay.games.base import Game, GameOptions
 from lite_selfplay.games.presentation import (
@@ -32,7 +32,7 @@ from lite_selfplay.games.propose_solve.collapse import (
     collapse_warnings,
     label_is_right,
 )
-from lite_selfplay.games.propose_solve.questions import REASONS, Proposal, count_reasons
+from lite_selfplay.games.propose_solve.questions import REASONS, Candidate, Proposal, count_reasons
 from lite_selfplay.games.worked_examples import worked_example
 
 LABEL_WRONG = "label wrong"
@@ -110,6 +110,22 @@ BREAKDOWNS = (
         about="How many questions the solver hardly ever, sometimes, or nearly always answers as their label says.",
     ),
 )
+
+
+def well_formed(proposal: Proposal) -> bool:
+    """Whether a proposal is a question with an answer, if only one that gives it away."""
+    return proposal.reason in ("", "leaks")
+
+
+def proposed(asked: Candidate, reward: float, rate: float | None, why: str | None = None, **info: Any) -> Sample:
+    """A proposal with what it earns, "correct" unless `why` says otherwise: by default where none or all answers are
+    right. `rate` is the share of those that are."""
+    proposal, extreme = asked.proposal, "too_easy" if rate == 1 else "" if rate else "too_hard"
+    reason = proposal.reason or (extreme if why is None else why)
+    verdict = Verdict(not reason, float(not reason), proposal.answer, well_formed(proposal), reason)
+    masked = proposal.completion.stop == "prompt_too_long"
+    told = {"question": asked.name, "pass_rate": rate, **info}
+    return Sample(proposal.completion, reward, verdict, masked=masked, info=told)
 
 
 class ProposeSolveOptions(GameOptions):

@@ -13,29 +13,39 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from statistics import fmean
+from typing import Annotated, Any, Literal
 
-from lite_selfplay.data import Completion, Group, Problem, Sample, Verdict
+from pydantic import BeforeValidator
+
+from lite_selfplay.data import Completion, Example, Group, Problem, Sample, Sampling, Verdict
 from lite_selfplay.games.presentation import Figure
-from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.table import Table
+from lite_selfplay.games.worked_examples import after_reasoning, solution_of
 from lite_selfplay.stats import majority_vote
 from lite_selfplay.verify.extract import completion_text
 from lite_selfplay.verify.format import boxed_spans, split_reasoning, well_formed
 from lite_selfplay.verify.keys import spoken_value, vote_key
 
-REASONS = ("", "prompt_too_long", "truncated", "off_format", "empty", "no_answer", "too_long", "repeated", "leaks")
+REASONS = tuple(" prompt_too_long truncated off_format empty no_answer too_long repeated leaks invalid".split(" "))
 """Why a proposal is no question; the empty one is a question's."""
+
+
+# In the place of what proposed a question that is asked again, or comes from a list.
+NOBODYS = Completion("", "", (), (), (), "eos", "", -1, Sampling())
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What a proposer's completion proposes. `reason` is one of `REASONS`, empty where there is a question."""
+    """What a proposer's completion proposes. `reason` is one of `REASONS`, empty if there is a question; `task` is what
+    a game makes of it."""
 
     completion: Completion
     question: str = ""
     answer: str | None = None
     reason: str = ""
+    task: Any = None
 
     @property
     def usable(self) -> bool:
@@ -45,9 +55,9 @@ class Proposal:
         """The same proposal as no question."""
         return replace(self, reason=reason)
 
-    def problem(self, name: str, answer: str | None = None) -> Problem:
-        """The question as a problem to solve, with a label; by default the proposer's own answer."""
-        return Problem(name, self.question, self.answer if answer is None else answer)
+    def problem(self, name: str) -> Problem:
+        """The question as a problem to solve, labelled with the proposer's own answer."""
+        return Problem(name, self.question, self.answer)
 
 
 def read(completion: Completion, parse: Callable[[str], tuple[str, str | None] | None]) -> Proposal:
@@ -74,6 +84,66 @@ def last_boxed(text: str) -> str | None:
     r"""What stands in the last `\boxed{...}` of a text that is closed and has something in it; None without one."""
     spans = [span for span in boxed_spans(text) if span.closed and span.content.strip()]
     return spans[-1].content.strip() if spans else None
+
+
+def boxed_question(completion: Completion) -> Proposal:
+    """A completion as a proposal: its last `<question>`, which needs a boxed answer after it."""
+
+    def parse(text: str) -> tuple[str, str | None] | None:
+        question = last_tagged(text, "question")
+        return None if question is None else (question, last_boxed(text.rpartition("</question>")[2]))
+
+    proposal = read(completion, parse)
+    return proposal.refused("no_answer") if proposal.usable and proposal.answer is None else proposal
+
+
+def boxed_example(problem: Problem, prompt: str, *, thinks: bool) -> Example | None:
+    """A problem that brings a worked solution as the reply that `boxed_question` reads; None without a solution."""
+    if (solution := solution_of(problem)) is None:
+        return None
+    reply = f"<question>{problem.text}</question>\n\\boxed{{{problem.answer}}}"
+    return Example(prompt, after_reasoning(reply, solution, thinks))
+
+
+LeakGuard = Annotated[
+    Literal["token3", "substring", "off"], BeforeValidator(lambda value: "off" if value is False else value)
+]
+"""Which questions give their answer away: see `leaks`. YAML reads a bare `off` as false."""
+SHORTEST_LEAK = 3
+"""Characters; a shorter answer stands in many an honest question."""
+_BOXED = re.compile(r"\\boxed\s*\{.*\}", re.DOTALL)
+
+
+def leaks(question: str, answer: str, guard: LeakGuard = "token3") -> bool:
+    r"""Whether a question gives its answer away.
+
+    `token3` (ours): the answer has three characters or more and stands in the question as a whole token, whatever the
+    case, or the question has a `\boxed`; 12.5 and 1,250 are one token each. `substring` (PasoDoble's release): the
+    answer stands in the question anywhere, the question in the answer, or the question has a `\boxed{...}`. `off`:
+    never.
+    """
+    if guard == "off":
+        return False
+    if guard == "substring":
+        return answer.strip() in question or question.strip() in answer or _BOXED.search(question) is not None
+    if "\\boxed" in question:
+        return True
+    value = answer.strip().strip("$").strip()
+    if len(value) < SHORTEST_LEAK:
+        return False
+    whole = rf"(?<!\w)(?<!\d[.,]){re.escape(value)}(?!\w)(?![.,]\d)"
+    return re.search(whole, question, re.IGNORECASE) is not None
+
+
+def fit_to_ask(proposal: Proposal, table: Table, *, most: int, guard: LeakGuard) -> Proposal:
+    """The proposal, refused if it has no answer, gives it away, or makes a solver's prompt of over `most` tokens."""
+    if not proposal.usable:
+        return proposal
+    if proposal.answer is None:
+        return proposal.refused("truncated" if proposal.completion.cut_off else "no_answer")
+    if len(table.tokenize(asked(proposal.problem("")))) > most:
+        return proposal.refused("too_long")
+    return proposal.refused("leaks") if leaks(proposal.question, proposal.answer, guard) else proposal
 
 
 def count_reasons(proposals: Iterable[Proposal]) -> dict[str, int]:
@@ -139,9 +209,7 @@ def verdicts_by_vote(completions: Sequence[Completion], counted: Vote, *, thinks
 
 
 def _reason(answer: str | None, counted: Vote) -> str:
-    if answer is None:
-        return "no_answer"
-    return "no_majority" if counted.label is None else "wrong"
+    return "no_answer" if answer is None else "no_majority" if counted.label is None else "wrong"
 
 
 FATES = (
@@ -160,26 +228,23 @@ Fate = Literal["kept", "refused", "no_majority", "too_hard", "too_easy"]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A proposal, the solver's answers to it and their vote; without answers and vote where it is no question."""
+    """A proposal, the solver's answers to it, and their vote, if there was one; no answers to what is no question."""
 
     name: str
     proposal: Proposal
-    answers: tuple[Completion, ...] = ()
+    group: Group | None = None
     vote: Vote | None = None
 
     @property
     def share(self) -> float:
-        """The share of the answers that the largest class holds, in [0, 1]; 0 for what is no question."""
-        return self.vote.share if self.vote is not None else 0.0
+        """The share of the answers in the largest class, or without a vote their mean score; 0 without answers."""
+        if self.vote is not None:
+            return self.vote.share
+        return fmean(each.verdict.score for each in self.group.samples if each.verdict) if self.group else 0.0
 
     @property
     def label(self) -> str | None:
         return self.vote.label if self.vote is not None else None
-
-    @property
-    def problem(self) -> Problem:
-        """The question with the majority's answer, which is None on a tie."""
-        return Problem(self.name, self.proposal.question, self.label)
 
 
 @dataclass(frozen=True)
@@ -195,26 +260,77 @@ class Bounds:
             return "refused"
         if candidate.label is None:
             return "no_majority"
-        if candidate.share < self.low:
-            return "too_hard"
-        return "too_easy" if candidate.share > self.high else "kept"
+        return "too_hard" if candidate.share < self.low else "too_easy" if candidate.share > self.high else "kept"
+
+
+Pay = Callable[[Completion, Verdict, Problem], Sample]
+
+
+def right_or_wrong(answer: Completion, verdict: Verdict, problem: Problem) -> Sample:
+    """An answer that earns 1 for being right."""
+    masked = answer.stop == "prompt_too_long"
+    return Sample(answer, float(verdict.correct), verdict, masked=masked, info={"question": problem.id})
+
+
+def verified(table: Table, problems: Sequence[Problem], rows: Sequence[Sequence[Completion]], pay: Pay) -> list[Group]:
+    """A group for each problem, of the completions in its row: all are verified in one call, and `pay` rewards each."""
+    verdicts = iter(table.verify([(c, problem) for problem, row in zip(problems, rows, strict=True) for c in row]))
+    return [
+        Group([pay(c, next(verdicts), problem) for c in row], problem)
+        for problem, row in zip(problems, rows, strict=True)
+    ]
+
+
+def by_answer(
+    table: Table, problems: Sequence[Problem], rows: Sequence[Sequence[Completion]], pay: Pay
+) -> list[tuple[Group, Vote | None]]:
+    """Answers judged by their problems' own."""
+    return [(group, None) for group in verified(table, problems, rows, pay)]
+
+
+def by_vote(
+    table: Table, problems: Sequence[Problem], rows: Sequence[Sequence[Completion]], pay: Pay, *, figures: bool = False
+) -> list[tuple[Group, Vote | None]]:
+    """Answers judged by the majority of a problem's answers, which becomes its label."""
+    found = list[tuple[Group, Vote | None]]()
+    for problem, row, counted in zip(problems, rows, vote(table, rows, figures=figures), strict=True):
+        judged = zip(row, verdicts_by_vote(row, counted, thinks=table.thinks), strict=True)
+        labelled = replace(problem, answer=counted.label)
+        found.append((Group([pay(answer, verdict, labelled) for answer, verdict in judged], labelled), counted))
+    return found
+
+
+Judge = Callable[[Table, Sequence[Problem], Sequence[Sequence[Completion]], Pay], Sequence[tuple[Group, Vote | None]]]
 
 
 def answered(
-    table: Table, solver: str, proposals: Sequence[Proposal], n: int, *, prefix: str, first: int = 0
+    table: Table,
+    solver: str,
+    proposals: Sequence[Proposal],
+    n: int,
+    names: str | Sequence[str],
+    *,
+    judge: Judge = by_vote,
+    pay: Pay = right_or_wrong,
+    pose: Callable[[Proposal, str], Problem] = Proposal.problem,
 ) -> list[Candidate]:
-    """Proposals with `n` answers each of the solver, and their vote, in order; named by `prefix` and numbers from
-    `first` on. A question that is too long for a prompt is refused."""
-    found = [Candidate(f"{prefix}-{first + k}", proposal) for k, proposal in enumerate(proposals)]
-    places = [k for k, proposal in enumerate(proposals) if proposal.usable]
-    prompts = [fill("solver", problem=proposals[k].question) for k in places]
-    groups = table.ask(solver, prompts, n=n) if prompts else []
-    for k, group, counted in zip(places, groups, vote(table, groups), strict=True):
-        if group[0].stop == "prompt_too_long":
-            found[k] = replace(found[k], proposal=proposals[k].refused("too_long"))
-        else:
-            found[k] = replace(found[k], answers=tuple(group), vote=counted)
-    return found
+    """Proposals, by their names or with numbers behind a single one, with `n` answers each of the solver, in order.
+
+    A question too long for a prompt is refused. `pose` makes a problem of a proposal, `judge` groups of the answers to
+    it, `pay` a sample of each.
+    """
+    names = [f"{names}-{k}" for k in range(len(proposals))] if isinstance(names, str) else names
+    found = [Candidate(*each) for each in zip(names, proposals, strict=True)]
+    problems = [pose(each.proposal, each.name) for each in found if each.proposal.usable]
+    rows = table.ask(solver, list(map(asked, problems)), n=n) if problems else []
+    judged = iter(judge(table, problems, rows, pay))
+    return [_with_answers(each, *next(judged)) if each.proposal.usable else each for each in found]
+
+
+def _with_answers(candidate: Candidate, group: Group, counted: Vote | None) -> Candidate:
+    if group.samples[0].completion.stop == "prompt_too_long":
+        return replace(candidate, proposal=candidate.proposal.refused("too_long"))
+    return replace(candidate, group=group, vote=counted)
 
 
 def draw_until(
@@ -237,7 +353,8 @@ def draw_until(
     kept = 0
     while len(drawn) < most and kept < wanted and (kept or len(drawn) < most / HOPELESS):
         batch = propose()[: most - len(drawn)]
-        drawn += answered(table, solver, batch, n, prefix=prefix, first=len(drawn))
+        names = [f"{prefix}-{len(drawn) + k}" for k in range(len(batch))]
+        drawn += answered(table, solver, batch, n, names)
         kept = sum(bounds.fate(candidate) == "kept" for candidate in drawn)
     return drawn
 
@@ -264,5 +381,4 @@ def watched(candidates: Sequence[Candidate]) -> dict[str, Any]:
     """The questions that were answered, for the collapse watch."""
     asked = [candidate for candidate in candidates if candidate.vote is not None]
     shares = [candidate.share for candidate in asked]
-    questions = [candidate.proposal.question for candidate in asked]
-    return {"questions": questions, "pass_rates": shares, "vote_shares": shares}
+    return {"questions": [each.proposal.question for each in asked], "pass_rates": shares, "vote_shares": shares}

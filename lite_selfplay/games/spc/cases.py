@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lite_selfplay.data import Completion, Example, Group, Problem, Sample, Sampling
-from lite_selfplay.games.baselines.grpo import verified
 from lite_selfplay.games.collections import completion_from_json, read_objects
 from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.propose_solve.questions import verified
 from lite_selfplay.games.spc.steps import StepPair, beginning, replaced, split_steps, without_notes
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import after_reasoning, solution_of
@@ -293,9 +293,7 @@ class Case:
         if not self.critiques:
             raise ValueError("a valid error was not judged")
         decisive = read_critique(self.critiques[0])
-        if decisive.judgement is None:
-            return "undecided"
-        return "caught" if decisive.agrees(correct=False) else "fooled"
+        return "undecided" if decisive.judgement is None else "caught" if decisive.agrees(correct=False) else "fooled"
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Case":
@@ -320,9 +318,7 @@ def sneaky_reward(found: Fate) -> float | None:
 
     A reply that cannot be read is no error either (ours).
     """
-    if found in ("unstable", "undecided"):
-        return None
-    return 1.0 if found == "fooled" else -1.0
+    return None if found in ("unstable", "undecided") else 1.0 if found == "fooled" else -1.0
 
 
 def critic_reward(critique: Critique, *, correct: bool) -> float:

@@ -34,7 +34,6 @@ once each (section 5.5); what is over begins anew.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -44,7 +43,6 @@ from pydantic_core import PydanticCustomError
 
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.games.presentation import FOR_FORM, FOR_VOTE, Figure
-from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.propose_solve.propose_solve import (
     BREAKDOWNS,
     WATCHED,
@@ -52,7 +50,16 @@ from lite_selfplay.games.propose_solve.propose_solve import (
     ProposeSolve,
     ProposeSolveOptions,
 )
-from lite_selfplay.games.propose_solve.questions import Proposal, read, verdicts_by_vote, vote
+from lite_selfplay.games.propose_solve.questions import (
+    NOBODYS,
+    Candidate,
+    Judge,
+    Proposal,
+    answered,
+    by_answer,
+    by_vote,
+    read,
+)
 from lite_selfplay.games.sqlm.topics import CODE, SHIPPED, Topic, load_topic, numbered_lines, problem_with_tests
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import after_reasoning
@@ -76,60 +83,16 @@ def proposer_reward_by_tests(share: float) -> float:
     return float(0 < share < 1)
 
 
-@dataclass(frozen=True)
-class AnsweredQuestion:
-    """A question, its answers and their verdicts.
-
-    `share` says how far the answers got: the share that agrees with the majority, or the mean share of tests passed.
-    `pays`: whether that is neither nothing nor everything, for which a proposer is paid; `fate` says why not. `label`
-    is what the majority says, None without one; `votes` how many agree, None where tests judge.
-    """
-
-    problem: Problem
-    answers: Sequence[Completion]
-    verdicts: Sequence[Verdict]
-    share: float
-    pays: bool
-    fate: str = ""
-    label: str | None = None
-    votes: int | None = None
-
-    @property
-    def unread(self) -> bool:
-        """Whether the question was too long to be asked."""
-        return all(answer.stop == "prompt_too_long" for answer in self.answers)
+def pays(question: Candidate) -> bool:
+    """Whether a question's answers earn its proposer something: by votes, or by the tests that programs pass."""
+    counted = question.vote
+    return bool(proposer_reward(counted.votes, counted.of) if counted else proposer_reward_by_tests(question.share))
 
 
-def by_votes(
-    table: Table, problems: Sequence[Problem], answers: Sequence[Sequence[Completion]], *, figures: bool
-) -> list[AnsweredQuestion]:
-    """Questions labelled by the majority of their answers. A small gap between generating and verifying: equation 2."""
-    found = []
-    for problem, row, counted in zip(problems, answers, vote(table, answers, figures=figures), strict=True):
-        pays = proposer_reward(counted.votes, counted.of) == 1
-        fate = "" if pays else "all_agree" if counted.votes == counted.of else "none_agree"
-        labelled = Problem(problem.id, problem.text, counted.label)
-        verdicts = verdicts_by_vote(row, counted, thinks=table.thinks)
-        found.append(AnsweredQuestion(labelled, row, verdicts, counted.share, pays, fate, counted.label, counted.votes))
-    return found
-
-
-def by_tests(
-    table: Table, problems: Sequence[Problem], answers: Sequence[Sequence[Completion]]
-) -> list[AnsweredQuestion]:
-    """Questions whose answers are programs, judged by the proposer's tests. A large gap: equations 3 and 4.
-
-    The verdict's score is equation 3, the share of the tests that a program passes.
-    """
-    judged = iter(table.verify([(each, p) for p, row in zip(problems, answers, strict=True) for each in row]))
-    found = []
-    for problem, row in zip(problems, answers, strict=True):
-        verdicts = [next(judged) for _ in row]
-        share = sum(verdict.score for verdict in verdicts) / len(verdicts)
-        pays = proposer_reward_by_tests(share) == 1
-        fate = "" if pays else "all_pass" if share == 1 else "none_pass"
-        found.append(AnsweredQuestion(problem, row, verdicts, share, pays, fate))
-    return found
+def fate(question: Candidate) -> str:
+    """Why a question earns its proposer nothing, in a word; empty where it does."""
+    how = "pass" if question.vote is None else "agree"
+    return "" if pays(question) else f"all_{how}" if question.share == 1 else f"none_{how}"
 
 
 class SqlmOptions(ProposeSolveOptions):
@@ -253,30 +216,31 @@ class Sqlm(ProposeSolve):
             return self._play_drawn(step, table)
         replies = table.ask("proposer", [self.topic.prompt] * self.problems_per_step, n=self.group_size)
         proposals = [read_question(self.topic, completion) for row in replies for completion in row]
-        answered = iter(self._answers(step, table, [(p.question, p.answer) for p in proposals if p.usable]))
-        asked = [_asked(proposal, next(answered) if proposal.usable else None) for proposal in proposals]
-        solved = [question for _, question in asked if question is not None]
-        log = self._log(table, [proposal for proposal, _ in asked], solved)
+        found = iter(self._answered(step, table, [proposal for proposal in proposals if proposal.usable]))
+        asked = [next(found) if proposal.usable else Candidate("", proposal) for proposal in proposals]
+        solved = [question for question in asked if question.group]
+        log = self._log(table, [question.proposal for question in asked], solved)
         # Without a question nothing moves.
         moves = self.proposer_moves(step) and bool(solved)
-        samples = [self._proposed(proposal, question, moves=moves) for proposal, question in asked]
+        samples = [self._proposed(question, moves=moves) for question in asked]
         n = self.group_size
         groups = [
             Group(samples[i * n : (i + 1) * n], Problem(f"topic-{step}-{i}", self.topic.prompt))
             for i in range(self.problems_per_step)
         ]
-        streams = [*self._solved(table, solved), Stream("proposer", groups)]
+        streams = [*_solvers(solved), Stream("proposer", groups)]
         return Episode(streams, log={**log, "proposer_moves": moves})
 
     def _play_drawn(self, step: int, table: Table) -> Episode:
         """A step with questions written beforehand, by the seat as it enters training."""
         written = [] if self._questions else self._write(table)
         wanted = self.problems_per_step if self._questions else 0
-        drawn = [(self._questions[(self._position + i) % len(self._questions)], None) for i in range(wanted)]
+        drawn = [self._questions[(self._position + i) % len(self._questions)] for i in range(wanted)]
         self._position += wanted
-        solved = [question for question in self._answers(step, table, drawn) if not question.unread]
+        proposals = [Proposal(NOBODYS, text) for text in drawn]
+        solved = [question for question in self._answered(step, table, proposals) if question.group]
         log = self._log(table, written, solved)
-        return Episode(self._solved(table, solved), log={**log, "written": len(self._questions)})
+        return Episode(_solvers(solved), log={**log, "written": len(self._questions)})
 
     def _write(self, table: Table) -> list[Proposal]:
         """Fill the stock of questions; what each call came to."""
@@ -287,77 +251,42 @@ class Sqlm(ProposeSolve):
         table.rng.shuffle(self._questions)
         return lists
 
-    def _answers(self, step: int, table: Table, questions: Sequence[tuple[str, str | None]]) -> list[AnsweredQuestion]:
-        """Each question, perhaps with its tests in JSON, with its answers and the verdicts on them."""
-        if not questions:
-            return []
-        if self.topic.programs:
-            problems = [
-                programs.program_problem(f"q-{step}-{i}", text, tests, f"question {i}")
-                for i, (text, tests) in enumerate(questions)
-            ]
-        else:
-            problems = [Problem(f"q-{step}-{i}", text) for i, (text, _) in enumerate(questions)]
-        answers = table.ask("solver", [asked(problem) for problem in problems], n=self.group_size)
-        if self.topic.programs:
-            return by_tests(table, problems, answers)
-        return by_votes(table, problems, answers, figures=self.topic.figures)
+    def _answered(self, step: int, table: Table, proposals: Sequence[Proposal]) -> list[Candidate]:
+        """Questions with their answers, judged by the majority or, of programs, by the question's tests."""
+        judge: Judge = by_answer if self.topic.programs else partial(by_vote, figures=self.topic.figures)
+        pose = tested if self.topic.programs else Proposal.problem
+        return answered(table, "solver", proposals, self.group_size, f"q-{step}", judge=judge, pay=self._pay, pose=pose)
 
-    def _solved(self, table: Table, solved: Sequence[AnsweredQuestion]) -> list[Stream]:
-        """The solver's stream; none where there was no question."""
-        groups = [
-            Group(
-                [
-                    Sample(
-                        answer,
-                        solver_reward(verdict.score, verdict.well_formed, self.options.reward),
-                        verdict,
-                        info={"question": question.problem.id, "label": question.label},
-                    )
-                    for answer, verdict in zip(question.answers, question.verdicts, strict=True)
-                ],
-                question.problem,
-            )
-            for question in solved
-        ]
-        return [Stream("solver", groups)] if groups else []
+    def _pay(self, answer: Completion, verdict: Verdict, problem: Problem) -> Sample:
+        reward = solver_reward(verdict.score, verdict.well_formed, self.options.reward)
+        label = None if self.topic.programs else problem.answer
+        return Sample(answer, reward, verdict, info={"question": problem.id, "label": label})
 
-    def _proposed(self, proposal: Proposal, question: AnsweredQuestion | None, *, moves: bool) -> Sample:
+    def _proposed(self, question: Candidate, *, moves: bool) -> Sample:
         """A proposal with what it earns; masked where the proposer rests, or the reply holds no question to judge."""
-        reward = float(question is not None and question.pays)
-        unmarked = self.topic.find(completion_text(proposal.completion)) is None
-        info: dict[str, Any] = {}
-        if question is not None:
-            counted = {"share": question.share} if question.votes is None else {"votes": question.votes}
-            info = {"question": question.problem.id, **counted}
-        return Sample(
-            proposal.completion,
-            reward,
-            Verdict(
-                reward == 1,
-                reward,
-                well_formed=proposal.usable,
-                reason=proposal.reason or (question.fate if question else ""),
-            ),
-            masked=not moves or unmarked or proposal.reason == "prompt_too_long",
-            info=info,
-        )
+        proposal, info, earns, why = question.proposal, dict[str, Any](), False, question.proposal.reason
+        if question.group is not None:
+            counted = {"votes": question.vote.votes} if question.vote else {"share": question.share}
+            info, earns, why = {"question": question.name, **counted}, pays(question), fate(question)
+        without = self.topic.find(completion_text(proposal.completion)) is None or proposal.reason == "prompt_too_long"
+        verdict = Verdict(earns, float(earns), well_formed=proposal.usable, reason=why)
+        return Sample(proposal.completion, float(earns), verdict, masked=not moves or without, info=info)
 
-    def _log(self, table: Table, proposals: Sequence[Proposal], solved: Sequence[AnsweredQuestion]) -> dict[str, Any]:
-        shares = [question.share for question in solved]
-        answers = [verdict.answer for question in solved for verdict in question.verdicts]
+    def _log(self, table: Table, proposals: Sequence[Proposal], solved: Sequence[Candidate]) -> dict[str, Any]:
+        shares, groups = [question.share for question in solved], [each.group for each in solved if each.group]
+        texts = [group.problem.text for group in groups if group.problem]
+        answers = [each.verdict.answer for group in groups for each in group.samples if each.verdict]
         watched = self.watch.look(
-            [question.problem.text for question in solved],
+            texts,
             tokens=table.tokenize,
             pass_rates=shares,
             vote_shares=() if self.topic.programs else shares,
-            labels=[(question.problem.text, question.label) for question in solved],
+            labels=[(text, question.label) for text, question in zip(texts, solved, strict=True)],
         )
-        without = () if self.topic.programs else solved
         return {
             **self.question_yield(proposals, len(solved)),
             **watched,
-            "without_majority": sum(question.label is None for question in without),
+            "without_majority": sum(question.vote is not None and question.label is None for question in solved),
             "unread_answers": answers.count(None) / len(answers) if answers else None,
         }
 
@@ -386,9 +315,15 @@ def read_question(topic: Topic, completion: Completion) -> Proposal:
     return proposal.refused("truncated") if proposal.usable and completion.cut_off else proposal
 
 
-def _asked(proposal: Proposal, question: AnsweredQuestion | None) -> tuple[Proposal, AnsweredQuestion | None]:
-    """A proposal and its answers; refused where its question was too long to be asked."""
-    return (proposal.refused("too_long"), None) if question and question.unread else (proposal, question)
+def tested(proposal: Proposal, name: str) -> Problem:
+    """A question of programs as a problem with its tests."""
+    return programs.program_problem(name, proposal.question, proposal.answer, f"question {name}")
+
+
+def _solvers(solved: Sequence[Candidate]) -> list[Stream]:
+    """The solver's stream; none where there was no question."""
+    groups = [question.group for question in solved if question.group]
+    return [Stream("solver", groups)] if groups else []
 
 
 def _listed(text: str, *, cut: bool) -> tuple[str, None] | None:

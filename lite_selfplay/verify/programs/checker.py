@@ -27,7 +27,7 @@ from lite_selfplay.verify.programs.program_tests import AssertTest, CallTest, Pr
 from lite_selfplay.verify.programs.program_text import extract_program, with_stub
 from lite_selfplay.verify.programs.sandbox import Sandbox, shared_sandbox
 
-_LEAST_SECONDS = 0.1
+LEAST_SECONDS = 0.1
 T = TypeVar("T")
 
 
@@ -47,7 +47,7 @@ def check_batch(
         for each, problem in pairs
     ]
     programs = [(program, tests[id(problem)]) for program, (_, problem) in zip(found, pairs, strict=True)]
-    limits = Limits(seconds=max(_LEAST_SECONDS, checking.deadline))
+    limits = Limits(seconds=max(LEAST_SECONDS, checking.deadline))
     sandbox = shared_sandbox(unsafe_code=checking.unsafe_code)
     checking.kept(KIND, lambda: sandbox)
     reports = judge_all(sandbox, programs, limits, checking.poll)

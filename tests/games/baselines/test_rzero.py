@@ -14,8 +14,8 @@ from lite_selfplay.games.baselines.rzero import (
     challenger_reward,
     cluster_shares,
     clusters,
-    read_question,
 )
+from lite_selfplay.games.propose_solve.questions import boxed_question
 from tests.games.scripted import NONE, THREE, TWO, played, small
 from tests.made import completion, rewards
 
@@ -43,7 +43,7 @@ def test_the_challengers_reward():
     ],
 )
 def test_a_question_needs_its_tag_and_a_boxed_answer_after_it(text: str, stop: str, reason: str):
-    found = read_question(completion(text, stop))
+    found = boxed_question(completion(text, stop))
     assert found.reason == reason
     if not reason:
         assert found.question == "A farmer has 3 hens and buys 4. How many are there now?"

@@ -10,9 +10,9 @@ from lite_selfplay.games.pasodoble.pasodoble import (
     PasoDoble,
     parse_proposal,
     proposer_prompt,
-    worked_proposal,
 )
 from lite_selfplay.games.prompts import fill
+from lite_selfplay.games.propose_solve.questions import fit_to_ask, read
 from lite_selfplay.runs.report.step_rows import progress_line
 from lite_selfplay.testing import ScriptedTable
 from tests.games.scripted import played, small
@@ -40,6 +40,7 @@ def steps(game: Any, said: Sequence[Any], answers: Sequence[str], n: int = 1, ki
     return episodes
 
 
+BOUNDS: Any = {"most": 512, "guard": "token3"}
 PROPOSALS = {
     "<problem> 3 + 4? </problem>\n<answer>3 + 4 = 7. \\boxed{7}</answer>": ("3 + 4?", "7"),
     "Draft <problem>a</problem>, no: <problem>b</problem> <answer>\\boxed{1} or \\boxed{2}</answer>": ("b", "2"),
@@ -75,13 +76,13 @@ def test_parsing():
     ],
 )
 def test_why_a_proposal_is_refused(text: str, stop: StopReason, reason: str):
-    assert make()._read(ScriptedTable({}), completion(text, stop)).reason == reason
+    assert fit_to_ask(read(completion(text, stop), parse_proposal), ScriptedTable({}), **BOUNDS).reason == reason
 
 
 def test_a_question_that_the_solvers_prompt_cannot_hold_is_malformed():
-    fits = make(question_tokens=len(fill("solver", problem="3 + 4?")))
-    read = [fits._read(ScriptedTable({}), completion(proposal(question))) for question in ("3 + 4?", "33 + 4?")]
-    assert [found.reason for found in read] == ["", "too_long"]
+    fits = make(2, question_tokens=len(fill("solver", problem="3 + 4?")))
+    (episode,) = steps(fits, ["3 + 4?", "33 + 4?"], [RIGHT])
+    assert episode.log["refused"] == {"too_long": 1}
     game = make(k=2)
     (episode,) = steps(game, ["long", "3 + 4?"], [RIGHT, RIGHT, RIGHT, WRONG], kind=Unread)
     assert episode.log["refused"] == {"too_long": 1}
@@ -259,13 +260,13 @@ def test_a_worked_proposal_reads_a_passage_to_compose_a_problem_from_and_not_to_
     example = make().cold_start("proposer", problem(), random.Random(0), thinks=False)
     assert example.prompt == proposer_prompt("3 + 4 = 7.")
     assert proposer_prompt("a\n```\nb").count("```") == 2  # a passage cannot close its fence
-    assert worked_proposal(problem(), knowledge=False, thinks=True).prompt == proposer_prompt()
+    assert make(knowledge="none").worked_proposal(problem(), thinks=True).prompt == proposer_prompt()
 
 
 def test_worked_proposals_need_a_solution_and_keep_to_the_games_own_guard():
     unsolved, gives_itself_away = Problem("p", "What is 3 + 4?", "7"), problem(answer="What")
     for refused in (unsolved, gives_itself_away, problem(solution="</answer>")):
-        assert worked_proposal(refused, knowledge=True, thinks=False) is None
+        assert make().worked_proposal(refused, thinks=False) is None
     # 4 stands in "What is 3 + 4?", as one character.
     taught = [
         make(leak_guard=guard).cold_start("proposer", problem(answer="4"), random.Random(0), thinks=False)

@@ -1,6 +1,7 @@
 import pytest
 
-from lite_selfplay.games.pasodoble.rewards import jaccard, leaks, proposer_reward, question_diversity, why_invalid
+from lite_selfplay.games.pasodoble.rewards import jaccard, proposer_reward, question_diversity, why_invalid
+from lite_selfplay.games.propose_solve.questions import leaks
 
 
 def test_diversity_is_the_share_of_the_history_that_is_unlike():

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lite_selfplay.data import Completion
+from lite_selfplay.data import Completion, Problem
 from lite_selfplay.games.propose_solve.questions import (
     Bounds,
     Candidate,
     Proposal,
     Vote,
     answered,
+    by_answer,
     count,
     count_fates,
     draw_until,
@@ -168,7 +169,7 @@ QUESTION = Proposal(SAID, "What is 1 + 1?")
 
 
 def candidate(votes: int, of: int, label: str | None = "2") -> Candidate:
-    return Candidate("q", QUESTION, (SAID,) * of, Vote(label, votes, of, (False,) * of))
+    return Candidate("q", QUESTION, vote=Vote(label, votes, of, (False,) * of))
 
 
 def test_what_becomes_of_a_question():
@@ -191,13 +192,14 @@ def proposals(*reasons: str) -> list[Proposal]:
 def test_questions_are_answered_in_one_call_and_refused_ones_never_reach_the_solver():
     table = ScriptedTable({"player": ["<answer>2</answer>", "<answer>2</answer>", "no"]})
     table.open(0, {"player": "player"})
-    found = answered(table, "player", proposals("", "empty", ""), 3, prefix="q-7", first=4)
-    assert [c.name for c in found] == ["q-7-4", "q-7-5", "q-7-6"]
+    found = answered(table, "player", proposals("", "empty", ""), 3, ["a", "b", "c"])
+    assert [c.name for c in found] == ["a", "b", "c"]
     ((_, prompts, n),) = table.asked
     assert ["What is 0 + 0?" in prompts[0], "What is 2 + 2?" in prompts[1], len(prompts), n] == [True, True, 2, 3]
     assert [c.label for c in found] == ["2", None, "2"]
     assert [c.share for c in found] == pytest.approx([2 / 3, 0, 2 / 3])
-    assert found[0].problem.answer == "2"
+    assert found[0].group.problem == Problem("a", "What is 0 + 0?", "2")
+    assert [sample.reward for sample in found[0].group.samples] == [1, 1, 0]
     assert found[1].vote is None
     assert watched(found)["questions"] == ["What is 0 + 0?", "What is 2 + 2?"]
     assert watched(found)["pass_rates"] == pytest.approx([2 / 3, 2 / 3])
@@ -206,11 +208,19 @@ def test_questions_are_answered_in_one_call_and_refused_ones_never_reach_the_sol
 
 def test_nobody_is_asked_where_there_is_no_question_and_one_too_long_for_a_prompt_is_refused():
     table = ScriptedTable({})
-    (found,) = answered(table, "player", proposals("empty"), 3, prefix="q")
+    (found,) = answered(table, "player", proposals("empty"), 3, "q")
     assert (found.proposal.reason, found.share, table.asked) == ("empty", 0.0, [])
     longer = replace(QUESTION, question="a long one")
-    (found,) = answered(Unread({"player": [""]}), "player", [longer], 2, prefix="q")
-    assert (found.proposal.reason, found.vote) == ("too_long", None)
+    (found,) = answered(Unread({"player": [""]}), "player", [longer], 2, "q")
+    assert (found.name, found.proposal.reason, found.vote) == ("q-0", "too_long", None)
+
+
+def test_answers_are_judged_by_the_proposers_own_where_nobody_votes():
+    table = ScriptedTable({"player": ["<answer>4</answer>", "<answer>2</answer>", "<answer>2</answer>"]})
+    (found,) = answered(table, "player", [replace(QUESTION, answer="4")], 3, "q", judge=by_answer)
+    assert (found.vote, found.label, found.share) == (None, None, pytest.approx(1 / 3))
+    assert [sample.reward for sample in found.group.samples] == [1, 0, 0]
+    table.close()
 
 
 def drawing(answers: list[str], wanted: int, most: int, batch: int = 2) -> list[Candidate]:

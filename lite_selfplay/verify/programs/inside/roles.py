@@ -47,12 +47,14 @@ def run(job: Job) -> None:
 
 
 def answer_calls(job: Job, reply: int) -> None:
-    """Results in canonical text, a line a call. Whoever compares them sits elsewhere, and knows what is expected."""
+    """Results in canonical text, or packed as JSON, a line a call. Whoever compares them sits elsewhere, and knows what
+    is expected."""
     space = main_module("candidate")
     execute(job["program"], space)
     for arguments in job["calls"]:
         try:
-            line = "= " + canonical(_function(space, job["function"])(*map(unpack, arguments)))
+            result = _function(space, job["function"])(*map(unpack, arguments))
+            line = "= " + (json.dumps(pack(result)) if job.get("packed") else canonical(result))
         except Unwritable as error:
             line = f"? a result that is no plain value: {error}"
         except Exception as error:

@@ -1,0 +1,322 @@
+"""Absolute Zero: self-play on programs (Zhao et al. 2025, arXiv 2505.03335, "Reinforced Self-play Reasoning with Zero
+Data").
+
+A task is made of a program, inputs and their outputs. One step, with B tasks of each kind and n answers to each:
+
+    deduction, abduction:  program, input ~ proposer(. | K earlier tasks);   output = program(input)
+    induction:             inputs, message ~ proposer(. | an earlier program);   outputs = program(inputs)
+    valid = the program runs, imports nothing forbidden, and returns the same plain value twice
+    y_1 .. y_n ~ solver(. | task)      deduction: the output; abduction: an input with that output;
+                                       induction: a program, by the first half of the pairs, judged on the others
+    R(answer) = 1 right, -0.5 wrong, -1 off format
+    R(task)   = 1 - share of right answers, 0 where that share is 0 or 1;   -1 where the task is not valid
+    advantages (r - mean) / std over all samples of one kind and role: six baselines
+    valid tasks enter the buffer of their kind, which begins with the identity
+
+Kept (paper and release): kinds, roles, one set of weights, validity, rewards, baselines, K = 6, 10 inputs, buffers that
+fill up the solver's batch if fewer than B tasks of a kind are new, no KL term, temperature 1, a constant rate.
+Ours: the n answers that estimate a task's difficulty also train the solver (the release draws one more for that), a
+task is kept once, and buffers begin with the identity alone (the release first fills them, without training). Inputs
+and outputs are Python literals, which are never evaluated; the prompts are worded anew. `unlearnable=-0.5` is the
+release's: it pays a task whose share is 0 or 1 like a wrong answer.
+"""
+
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import fmean
+from textwrap import indent
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
+from lite_selfplay.games.presentation import Figure
+from lite_selfplay.games.prompts import PROGRAM, asked, fenced, fill
+from lite_selfplay.games.propose_solve.propose_solve import (
+    BREAKDOWNS,
+    WATCHED,
+    YIELD,
+    ProposeSolve,
+    ProposeSolveOptions,
+    proposed,
+)
+from lite_selfplay.games.propose_solve.questions import (
+    NOBODYS,
+    Candidate,
+    Proposal,
+    answered,
+    by_answer,
+    last_tagged,
+    read,
+)
+from lite_selfplay.games.table import Table
+from lite_selfplay.games.worked_examples import after_reasoning, solution_of
+from lite_selfplay.verify.programs import CallTest, ProgramTests, StdinTest, read_tests
+from lite_selfplay.verify.programs.calls import CALL, arguments, literal
+
+Kind = Literal["deduction", "abduction", "induction"]
+KINDS: tuple[Kind, ...] = ("deduction", "abduction", "induction")
+WRONG, OFF_FORMAT = -0.5, -1.0
+AIMS = {
+    "deduction": "Somebody else will see both, and has to work out what the function returns.",
+    "abduction": "Somebody else will see the function and what it returns, and has to find an input that leads there.",
+}
+# Modules that no program may import: the release's, and `os`, `sys`, `secrets` and `uuid` as a whole.
+_IMPORTS = re.compile(
+    r"^[ \t]*(?:from|import)\b.*\b(?:bcrypt|calendar|datetime|hashlib|hmac|logging|multiprocessing|os|pebble|random|"
+    r"secrets|subprocess|sys|threading|time|uuid)\b",
+    re.MULTILINE,
+)
+_INPUT = re.compile(r"<input>(.*?)</input>", re.DOTALL)
+_OVER_NUMBERS = re.compile(
+    r"numbers = \[int\(word\) for word in input\(\)\.split\(\)\]\n"
+    r"(?P<body>(?:.*\n)*)print\((?P<many>\*?)(?P<value>.*)\)"
+)
+
+
+@dataclass(frozen=True)
+class Triple:
+    """A program, inputs as the arguments of a call, what it returns for them, and, for induction, a message."""
+
+    kind: Kind
+    program: str
+    inputs: list[str]
+    outputs: list[str]
+    message: str = ""
+
+    def problem(self, name: str) -> Problem:
+        """What the solver is asked. Of an induction's pairs it sees the first half, and is judged on the others."""
+        pairs = list(zip(self.inputs, self.outputs, strict=True))
+        half = len(pairs) // 2
+        shown = "\n".join(f"f({given}) returns {returned}" for given, returned in pairs[:half])
+        values = {"program": fenced(self.program), "input": self.inputs[0], "output": self.outputs[0]}
+        text = fill(f"absolute_zero_{self.kind}", **values, pairs=shown, message=self.message)
+        if self.kind == "induction":
+            tests = (CallTest("f", arguments(given), literal(returned)) for given, returned in pairs[half:])
+            return Problem(name, text, ProgramTests(tuple(tests)), PROGRAM)
+        known = {"program": self.program} if self.kind == "abduction" else {}
+        return Problem(name, text, {**known, "output": self.outputs[0]}, CALL)
+
+    def written(self) -> str:
+        """The reply that proposes it."""
+        inputs = "\n".join(f"<input>{each}</input>" for each in self.inputs)
+        if self.kind == "induction":
+            return f"{inputs}\n<message>{self.message}</message>"
+        return f"<program>\n{self.program}\n</program>\n{inputs}"
+
+    def answer(self) -> str:
+        """An answer that is right."""
+        right = {"deduction": self.outputs[0], "abduction": self.inputs[0]}.get(self.kind, f"\n{self.program}\n")
+        return f"<answer>{right}</answer>"
+
+
+# The tasks that buffers begin with.
+VALUES = ["'Hello world'", "1", "[2, 3]", "{'a': 1}"]
+IDENTITY = {kind: Triple(kind, "def f(a):\n    return a", VALUES, VALUES, "It returns its argument.") for kind in KINDS}
+
+
+def proposer_prompt(kind: Kind, earlier: Sequence[Triple], count: int) -> str:
+    """What the proposer is asked: for inputs of the first program, or for a program beside the earlier ones."""
+    if kind == "induction":
+        return fill("absolute_zero_inputs", earlier=fenced(earlier[0].program), count=str(count))
+    shown = [f"{fenced(task.program)}\nf({task.inputs[0]}) returns {task.outputs[0]}" for task in earlier]
+    return fill("absolute_zero_program", earlier="\n\n".join(shown), aim=AIMS[kind])
+
+
+def read_task(kind: Kind, earlier: Triple, completion: Completion, count: int) -> Proposal:
+    """A proposer's completion, with its task as far as it is known before the program runs."""
+
+    def parse(text: str) -> tuple[str, str | None] | None:
+        found = last_tagged(text, "message" if kind == "induction" else "program")
+        return None if found is None else (found, json.dumps([each.strip() for each in _INPUT.findall(text)]))
+
+    proposal = read(completion, parse)
+    inputs, told = json.loads(proposal.answer or "[]"), proposal.question
+    own = told.removeprefix("```python").strip("`").strip()
+    task = Triple(kind, earlier.program, inputs, [], told) if kind == "induction" else Triple(kind, own, inputs, [])
+    if proposal.usable and len(inputs) != (count if kind == "induction" else 1):
+        return proposal.refused("no_answer")
+    return proposal.refused("invalid") if proposal.usable and _IMPORTS.search(own) else replace(proposal, task=task)
+
+
+def task_reward(share: float, unlearnable: float = 0.0) -> float:
+    """What a valid task earns of whose answers this share is right."""
+    return 1 - share if 0 < share < 1 else unlearnable
+
+
+def solvers_sample(answer: Completion, verdict: Verdict, problem: Problem) -> Sample:
+    """An answer with what it earns: being right, being wrong in the right format, or neither.
+
+    A program that passes some of its tests is not right.
+    """
+    reward = OFF_FORMAT if not verdict.well_formed else 1.0 if verdict.correct else WRONG
+    masked = answer.stop == "prompt_too_long"
+    whole = replace(verdict, score=float(verdict.correct))
+    return Sample(answer, reward, whole, masked=masked, info={"question": problem.id})
+
+
+class AbsoluteZeroOptions(ProposeSolveOptions):
+    """Absolute Zero's switches.
+
+    `seats`: one adapter in both roles, or `two`. `kinds` of tasks. `references` is K, the earlier tasks that a proposer
+    sees; `inputs` are those of an induction. `buffer` is how many tasks of a kind are kept, the oldest leave.
+    `unlearnable`: what a valid task earns that is always or never solved.
+    """
+
+    seats: Literal["shared", "two"] = "shared"
+    kinds: tuple[Kind, ...] = Field(KINDS, min_length=1)
+    references: int = Field(6, ge=1)
+    inputs: int = Field(10, ge=2)
+    buffer: int = Field(1024, ge=1)
+    unlearnable: float = Field(0.0, ge=-1, le=0)
+
+
+class AbsoluteZero(ProposeSolve):
+    """A proposer writes programs and inputs; a solver works out outputs, inputs or the programs themselves."""
+
+    roles = ("proposer", "solver")
+    about = "Absolute Zero: programs of its own, whose outputs, inputs or code the solver works out; Python judges"
+    Options = AbsoluteZeroOptions
+    runs_programs = True
+    needs_answers = False
+    default_tasks = "code-arithmetic:tests=10"
+    figures = (
+        *YIELD,
+        Figure("success", "right answers by kind", "share", about="The share of a kind's answers that are right."),
+        Figure("buffers", "tasks kept by kind", how="last", about="Valid tasks that proposers see again."),
+        *WATCHED[:2],
+        *BREAKDOWNS,
+    )
+    recipe: ClassVar[dict[str, Any]] = {
+        "roles": {"*": {"beta": 0.0}},
+        "seats": {"*": {"lr": 3e-5, "schedule": "constant", "warmup": 0.0, "full_finetune_lr": 1e-6}},
+    }
+
+    def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):
+        super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
+        self._buffers = {kind: [task] for kind, task in IDENTITY.items()}
+
+    def rollouts_per_step(self) -> int:
+        """The most completions of a step: the solver has a whole batch of each kind."""
+        return len(self.options.kinds) * self.problems_per_step * (1 + self.group_size)
+
+    def rewards(self) -> Mapping[str, str]:
+        return {
+            "proposer": f"1 less the share of right answers, {self.options.unlearnable:g} if none or all are, "
+            f"{OFF_FORMAT:g} for no valid task",
+            "solver": f"1 for a right answer, {WRONG:g} for a wrong one, {OFF_FORMAT:g} off format",
+        }
+
+    def describe(self, steps: int) -> list[str]:
+        return [
+            f"a step is {self.problems_per_step} proposals each for {', '.join(self.options.kinds)}, and "
+            f"{self.group_size} answers to as many tasks, new ones first: at most {self.rollouts_per_step():,} "
+            "completions; programs run in the sandbox"
+        ]
+
+    def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
+        """Of a program over a line of numbers a task of some kind: what proposes it, or a right answer to it."""
+        kind = rng.choice(self.options.kinds)
+        task = task_of(problem, kind, self.options.inputs)
+        if task is None:
+            return super().cold_start(role, problem, rng, thinks=thinks)
+        if role == self.solver:
+            return Example(asked(task.problem(problem.id)), after_reasoning(task.answer(), "", thinks))
+        seen = task if kind == "induction" else IDENTITY[kind]
+        prompt = proposer_prompt(kind, [seen], self.options.inputs)
+        return Example(prompt, after_reasoning(task.written(), "", thinks))
+
+    def play(self, step: int, table: Table) -> Episode:
+        kinds, size, count = self.options.kinds, self.problems_per_step, self.options.inputs
+        wanted = [(kind, self._earlier(kind, table.rng)) for kind in kinds for _ in range(size)]
+        rows = table.ask("proposer", [proposer_prompt(kind, seen, count) for kind, seen in wanted])
+        pairs = zip(wanted, rows, strict=True)
+        written = self._run(table, [read_task(kind, seen[0], reply, count) for (kind, seen), (reply,) in pairs])
+        proposals = [*written, *self._again(table.rng, written)]
+        found = answered(
+            table,
+            "solver",
+            proposals,
+            self.group_size,
+            f"q-{step}",
+            judge=by_answer,
+            pay=solvers_sample,
+            pose=lambda proposal, name: proposal.task.problem(name),
+        )
+        new, solved = found[: len(written)], [each for each in found if each.group]
+        samples = [self._paid(each) for each in new]
+        by_kind = {kind: [each for each in solved if each.proposal.task.kind == kind] for kind in kinds}
+        answers = [[s for each in row if each.group for s in each.group.samples] for row in by_kind.values() if row]
+        streams = [
+            Stream("proposer", [Group(samples[i : i + size]) for i in range(0, len(samples), size)]),
+            Stream("solver", list(map(Group, answers))),
+        ]
+        valid = [each for each in new if each.group]
+        for task in (each.proposal.task for each in valid):
+            kept = self._buffers[task.kind]
+            kept[:] = [*kept, *[task] * (task not in kept)][-self.options.buffer :]
+        log = {
+            **self.question_yield([each.proposal for each in new], len(valid)),
+            "success": {kind: fmean(each.share for each in row) for kind, row in by_kind.items() if row},
+            "buffers": {kind: len(self._buffers[kind]) for kind in kinds},
+            **self.watch.look(
+                [each.proposal.task.written() for each in valid],
+                tokens=table.tokenize,
+                pass_rates=[each.share for each in valid],
+            ),
+        }
+        return Episode(streams, log=log)
+
+    def _earlier(self, kind: Kind, rng: random.Random) -> list[Triple]:
+        """The tasks of a kind that its proposer sees; for induction one of the others, whose program it takes."""
+        known = self._buffers[kind]
+        if kind == "induction":
+            return [rng.choice([*self._buffers["deduction"], *self._buffers["abduction"]])]
+        return rng.sample(known, min(self.options.references, len(known)))
+
+    def _run(self, table: Table, proposals: Sequence[Proposal]) -> list[Proposal]:
+        """Run what is proposed; a program that fails refuses its proposal."""
+        usable = [proposal for proposal in proposals if proposal.usable]
+        calls = [{"program": each.task.program, "inputs": each.task.inputs} for each in usable]
+        pairs = [(each.completion, Problem("", "", told, CALL)) for each, told in zip(usable, calls, strict=True)]
+        runs = zip(usable, table.verify(pairs), strict=True)
+        known = iter(replace(p.task, outputs=json.loads(v.answer or "")) if v.correct else None for p, v in runs)
+        filled = [replace(each, task=next(known)) if each.usable else each for each in proposals]
+        return [each.refused("invalid") if each.usable and each.task is None else each for each in filled]
+
+    def _again(self, rng: random.Random, written: Sequence[Proposal]) -> list[Proposal]:
+        """Earlier tasks, as if they were proposed again, in the place of what is missing of each kind."""
+        found = Counter(proposal.task.kind for proposal in written if proposal.usable)
+        sizes = {kind: self.problems_per_step - found[kind] for kind in self.options.kinds}
+        again = {kind: rng.sample(self._buffers[kind], min(n, len(self._buffers[kind]))) for kind, n in sizes.items()}
+        return [Proposal(NOBODYS, task=task) for tasks in again.values() for task in tasks]
+
+    def _paid(self, candidate: Candidate) -> Sample:
+        if candidate.group is None:
+            return proposed(candidate, OFF_FORMAT, None)
+        return proposed(candidate, task_reward(candidate.share, self.options.unlearnable), candidate.share)
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "buffers": {k: [asdict(task) for task in kept] for k, kept in self._buffers.items()}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        self._buffers = {kind: [Triple(**task) for task in state["buffers"][kind]] for kind in KINDS}
+
+
+def task_of(problem: Problem, kind: Kind, inputs: int) -> Triple | None:
+    """A program of `code-arithmetic` as a task about a function; None for any other, or with too few tests."""
+    found = _OVER_NUMBERS.fullmatch(solution_of(problem) or "") if problem.kind == PROGRAM else None
+    cases = [case for case in read_tests(problem.answer).cases if isinstance(case, StdinTest)] if found else []
+    cases = cases[: inputs if kind == "induction" else 1]
+    if found is None or len(cases) < (inputs if kind == "induction" else 1):
+        return None
+    program = indent(f"{found['body']}return {found['value']}", "    ")
+    given = [str([int(word) for word in case.stdin.split()]) for case in cases]
+    printed = [", ".join(case.stdout.split()) for case in cases]
+    returned = [f"[{each}]" for each in printed] if found["many"] else printed
+    return Triple(kind, f"def f(numbers):\n{program}", given, returned, str(problem.extra.get("content", "")))
