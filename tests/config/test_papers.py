@@ -108,7 +108,7 @@ def bare_run(game: str) -> str:
     """What a game's page says of a bare run, behind its first commands."""
     text = (ROOT / "docs" / "games" / f"{game}.md").read_text(encoding="utf-8")
     paragraph = text.split("```\n", 2)[2].strip().split("\n\n")[0]
-    assert paragraph.startswith("**A bare run** is "), game
+    assert paragraph.startswith("**A bare run** "), game
     return " ".join(paragraph.split())
 
 
@@ -130,4 +130,4 @@ def test_every_games_page_says_where_a_bare_run_differs_from_the_paper():
         differ = {key for key, value in paper.items() if bare.get(key) != value and not SIZES.match(key)}
         keys = {re.sub(r"^(roles|seats)\.\w+\.", r"\1.*.", key) for key in differ}
         assert keys == {key for key in re.findall(r"`([a-z_.*]+)[=`]", said[game]) if "." in key}, game
-        assert f"`--preset {preset}` is." in said[game]
+        assert f"`--preset {preset}`" in said[game]
