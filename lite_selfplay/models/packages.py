@@ -77,11 +77,11 @@ class Private:
 PRIVATE = (
     Private(TORCH, "torch", ("_foreach_copy_", "_foreach_mul", "_foreach_mul_", "_softmax_backward_data")),
     Private(TORCH, "torch.cpu", ("_is_avx512_bf16_supported",)),
-    Private(TORCH, "torch.ops.aten", ("_flash_attention_forward",)),
+    Private(TORCH, "torch.ops.aten", ("_flash_attention_backward", "_flash_attention_forward")),
     Private(TORCH, "torch:Tensor", ("_version",)),
     Private(TORCH, "torch.nn:Linear", ("_forward_hooks", "_forward_pre_hooks"), of_instance=True),
     Private(TRANSFORMERS, "transformers:PreTrainedConfig", ("_attn_implementation",)),
-    Private(TRANSFORMERS, "transformers.cache_utils", ("DynamicLayer",)),
+    Private(TRANSFORMERS, "transformers.cache_utils", ("DynamicLayer", "LinearAttentionLayer")),
     Private(TRANSFORMERS, "transformers.masking_utils", ("sdpa_mask",)),
     Private(TRANSFORMERS, "transformers.integrations.sdpa_attention", ("sdpa_attention_forward",)),
     Private(TRANSFORMERS, "transformers.modeling_layers", ("GradientCheckpointingLayer",)),

@@ -18,7 +18,7 @@ from lite_selfplay.models.backends.transformers import compute_dtype
 def test_the_command_tells_of_this_machine(call: Callable[..., Any]):
     ended = call("doctor")
     lines = {line.split()[0]: line for line in ended.out.splitlines()}
-    parts = ["python", "packages", "device", "backend", "precision", "models", "sandbox"]
+    parts = ["python", "packages", "device", "backend", "precision", "attention", "models", "sandbox"]
     assert [part for part in lines if part != "xformers"] == parts
     assert f"torch {torch.__version__}" in lines["packages"]
     assert lines["sandbox"].split()[1] in ("kernel,", "none:")
