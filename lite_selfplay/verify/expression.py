@@ -26,7 +26,7 @@ MAX_DIGITS, MAX_EXPONENT = 400, 1000
 
 
 class Unreadable(LiteSelfPlayError):
-    """A text that is not a formula of the kind parsed here."""
+    """A text that is not a supported formula."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 TIMES = "\\times"
-"""The name of a product that is written with this sign alone: it may be a size, whose numbers have an order."""
+"""The name of a product that is written only with this sign: it may be a size, such as 3 x 4, whose order matters."""
 
 
 def parse(text: str) -> Expression:

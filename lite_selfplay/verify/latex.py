@@ -1,4 +1,4 @@
-r"""Light normalisation of written answers: LaTeX stays LaTeX, and only what carries no meaning is removed.
+r"""Light normalisation of written answers: LaTeX stays LaTeX, and only parts without meaning are removed.
 
 `tidy` unifies different spellings of one answer, `values` splits a list of values, and `canonical` is the form in which
 two answers are compared as strings. Nothing is evaluated here.
@@ -18,7 +18,7 @@ from lite_selfplay.verify.units import compound
 _SCRIPTS = re.compile(r"(?P<power>[⁰¹²³⁴-⁹⁺⁻ⁿⁱ]+)|(?P<index>[₀-₉₊₋]+)|(?P<fraction>[¼-¾⅐-⅞])")
 _OTHER = re.compile(r"[^\x00-\x7f]")
 _ALIKE = dict(zip("−∶∕⁄∗‘’“”。", "-://*''\"\".", strict=True)) | {"μ": "µ"}
-_CATEGORIES = {"Pd": "-", "Zs": " ", "Cf": ""}  # dashes, blanks, and what is not shown
+_CATEGORIES = {"Pd": "-", "Zs": " ", "Cf": ""}  # dashes, spaces, invisible characters
 
 _UNICODE = str.maketrans(
     {
@@ -29,12 +29,12 @@ _UNICODE = str.maketrans(
 )  # fmt: skip
 
 CLOCK = " h"
-"""The end of a time whose half of the day is known: "3:45 pm" becomes "15:45 h"."""
+"""The suffix of a time whose am or pm is known: "3:45 pm" becomes "15:45 h"."""
 _NUMBER = r"(?:\d[\d,]{0,20}(?:\.\d{1,20})?(?:/[1-9]\d{0,9})?|\\frac\{\d{1,20}\}\{[1-9]\d{0,19}\})"
 _CLOCK = re.compile(r"(?<![\d.:])(\d{1,2})(?::([0-5]\d))?\s*([ap])(?:\.\s?m\b\.?|m\b)", re.IGNORECASE)
 _PART = rf"({_NUMBER})\s*([A-Za-zµ]+)\.?"
 _COMPOUND = re.compile(rf"(?<![\w.,/}}])(?<!\d[\s-]){_PART}(?:,?\s+and\s+|,?\s*){_PART}(?![\w^])", re.IGNORECASE)
-# Applied in this order, when numbers in words are digits.
+# Applied in this order, after numbers in words have become digits.
 _REWRITES = [
     (re.compile(pattern), replacement)
     for pattern, replacement in [
@@ -168,7 +168,7 @@ def _clock(match: re.Match[str]) -> str:
 
 
 def _as_fraction(match: re.Match[str]) -> str:
-    """A repeating decimal as the fraction that it is."""
+    """The fraction that equals a repeating decimal."""
     ahead = match["before"] or match["start"] or ""
     block = next(part for name in ("barred", "digit", "bracketed", "one", "block") if (part := match[name]))
     once, head = int(match["whole"] + ahead + block or 0), int(match["whole"] + ahead or 0)
@@ -177,13 +177,13 @@ def _as_fraction(match: re.Match[str]) -> str:
 
 
 def trim(text: str) -> str:
-    """`text` without the words and marks around its value that add nothing to it."""
+    """`text` without meaningless words and marks around its value."""
     lead = _LEADING.match(text)
     return _TRAILING.sub("", text[lead.end() :] if lead else text)
 
 
 def canonical(text: str) -> str:
-    """The form of a tidy text in which equal strings are equal answers.
+    """A normal form of a tidy text: equal strings are equal answers.
 
     Spaces are kept only between digits: "1 4/5" and "14/5" are different numbers.
     """
@@ -265,7 +265,7 @@ def _bare(value: str) -> str:
 
 
 def _signs(value: str) -> list[str]:
-    """The two values that a plus-minus sign stands for. Several such signs in one value change together."""
+    """The two values of a text with a plus-minus sign; several such signs in one value change together."""
     if not (_PLUS_MINUS.search(value) or _MINUS_PLUS.search(value)):
         return [value]
     upper = _MINUS_PLUS.sub("-", _PLUS_MINUS.sub("+", value))
