@@ -88,9 +88,9 @@ def _parts(limits: Sequence[int], ops: str, rng: random.Random) -> list[Part] | 
             signs, sizes = signs + operator, [*sizes, 1]
     parts: list[Part] = []
     total = 0
-    for place, (sign, size) in enumerate(zip(signs, sizes, strict=True)):
+    for position, (sign, size) in enumerate(zip(signs, sizes, strict=True)):
         # Each difference that follows directly subtracts at least 1.
-        reserve = len(list(takewhile("-".__eq__, signs[place + 1 :])))
+        reserve = len(list(takewhile("-".__eq__, signs[position + 1 :])))
         factors: list[int] = []
         for _ in range(size):
             limit = next(left)
@@ -126,7 +126,7 @@ def _by_partial_products(a: int, b: int) -> str:
     if not b:
         return f"{a} * 0 = 0."
     digits = str(b)
-    parts = [int(digit) * 10 ** (len(digits) - 1 - place) for place, digit in enumerate(digits) if digit != "0"]
+    parts = [int(digit) * 10 ** (len(digits) - 1 - position) for position, digit in enumerate(digits) if digit != "0"]
     steps = [f"{a} * {part} = {a * part}." for part in parts]
     total = a * parts[0]
     for part in parts[1:]:

@@ -144,9 +144,9 @@ def first_link(folder: Path) -> Path | None:
     """The first symbolic link among a folder and everything in it; None if there are no links."""
     if os.path.islink(folder):
         return folder
-    for place, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder):
         for name in sorted([*folders, *files]):
-            if (found := Path(place, name)).is_symlink():
+            if (found := Path(parent, name)).is_symlink():
                 return found
     return None
 

@@ -51,8 +51,8 @@ class HubData:
     revision: str | None = None
 
     def __str__(self) -> str:
-        place = ", ".join(part for part in (self.config, self.split) if part)
-        return f"{self.hub}{f'@{self.revision[:12]}' if self.revision else ''} ({place})"
+        which = ", ".join(part for part in (self.config, self.split) if part)
+        return f"{self.hub}{f'@{self.revision[:12]}' if self.revision else ''} ({which})"
 
 
 def read_data(
@@ -63,15 +63,14 @@ def read_data(
     Looks first in the folder (`in_folder`), then on the hub with its local cache, or in the cache only if the hub does
     not answer within a few seconds. If the split is not found, raises TaskError with what to do.
     """
-    place = in_folder(data, files, data_folder)
-    if place is None:
+    path = in_folder(data, files, data_folder)
+    if path is None:
         return str(data), _of_hub(data, columns, lambda why: _nowhere(data, files, folder_of_data(data_folder), why))
-    if place.is_dir():
-        return f"{place.relative_to(folder_of_data(data_folder) or place)} ({data.split})", _of_copy(
-            place, data, columns
-        )
-    rows = ((f"{place}, line {number}", row) for number, row in read_object_lines(place, TaskError))
-    return place.name, rows
+    if path.is_dir():
+        found = path.relative_to(folder_of_data(data_folder) or path)
+        return f"{found} ({data.split})", _of_copy(path, data, columns)
+    rows = ((f"{path}, line {number}", row) for number, row in read_object_lines(path, TaskError))
+    return path.name, rows
 
 
 def in_folder(data: HubData, files: Sequence[str], data_folder: str | Path | None = None) -> Path | None:
@@ -138,18 +137,18 @@ def within(seconds: float, call: Callable[[], T]) -> T:
     return value
 
 
-def _of_copy(place: Path, data: HubData, columns: set[str]) -> Rows:
+def _of_copy(folder: Path, data: HubData, columns: set[str]) -> Rows:
     """The rows of a copy of a repository, streamed from its files: a cache could be older than the files."""
     from datasets import load_dataset
 
     number = 0
     try:
         for split in data.split.split("+"):
-            for row in load_dataset(str(place), data.config, split=split, streaming=True):
+            for row in load_dataset(str(folder), data.config, split=split, streaming=True):
                 number += 1
                 yield f"{data.hub}, row {number}", {name: value for name, value in row.items() if name in columns}
     except Exception as error:  # the hub's library raises its own errors, pyarrow's and the system's
-        raise TaskError(f"cannot read the copy of a data set in {place}: {reason_of(error)}") from None
+        raise TaskError(f"cannot read the copy of a data set in {folder}: {reason_of(error)}") from None
 
 
 def _of_hub(data: HubData, columns: set[str], failed: Callable[[str], TaskError]) -> Rows:

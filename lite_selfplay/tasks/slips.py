@@ -27,23 +27,23 @@ def with_a_slip(solution: str, rng: random.Random) -> str:
     solution without steps is returned unchanged.
     """
     steps = list(_STEP.finditer(solution))
-    slips = [(place, by) for place in range(len(steps)) for by in _SLIPS]
-    for place, by in rng.sample(slips, len(slips)):
-        found = _retold(solution, steps, place, by)
+    slips = [(index, by) for index in range(len(steps)) for by in _SLIPS]
+    for index, by in rng.sample(slips, len(slips)):
+        found = _retold(solution, steps, index, by)
         if found is not None:
             return found
     return solution
 
 
-def _retold(solution: str, steps: Sequence[re.Match[str]], place: int, by: int) -> str | None:
-    """The solution with `by` added to the result of step `place`; None if a result becomes negative or a fraction."""
+def _retold(solution: str, steps: Sequence[re.Match[str]], index: int, by: int) -> str | None:
+    """The solution with `by` added to the result of step `index`; None if a result becomes negative or a fraction."""
     changed: dict[int, int] = {}  # from old to new results
     parts, end = [], 0
     for i, step in enumerate(steps):
         left, written = step["left"] or "", _int(step["result"])
         result: Fraction | int | None = written
         words = solution[end : step.start()]
-        if i == place:
+        if i == index:
             result = written + by
         elif left and calculate(left) == written:  # otherwise it was rounded or misread, and stays
             new = _with(left, changed, count=1)

@@ -119,9 +119,9 @@ _MINUS_PLUS = re.compile(r"\\mp(?![A-Za-z])")
 
 
 def plain(text: str) -> str:
-    r"""`text` with characters that Unicode has in several forms in one: NFKC, dashes, blanks, `10⁻³` as `10^{-3}`.
+    r"""Normalise Unicode, before anything is compared: NFKC, one form of dashes and spaces, `10⁻³` as `10^{-3}`.
 
-    What is not shown, such as a blank without width, is left out. Everything that is compared is normalised so first.
+    Invisible characters, such as zero-width spaces, are removed.
     """
     if text.isascii():
         return text
@@ -150,7 +150,7 @@ def tidy(text: str) -> str:
 
     Never raises; linear in the length of `text`.
     """
-    text = _REPEATING.sub(_as_fraction, plain(text).translate(_UNICODE))  # before the dots at its end are taken off
+    text = _REPEATING.sub(_as_fraction, plain(text).translate(_UNICODE))  # before dots at its end are removed
     text = in_digits(trim(text))  # markdown is removed first: "**" may also be a power
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
@@ -250,7 +250,7 @@ def values(text: str, thousands: bool = True) -> list[str]:
         members = inside(text, opening, closing)
         text = text if members is None or members.strip() == "\\emptyset" else members
     whole = _THOUSANDS.finditer(text) if thousands else ()
-    keep = frozenset(place for match in whole for place in range(match.start(), match.end()))
+    keep = frozenset(position for match in whole for position in range(match.start(), match.end()))
     found: dict[str, str] = {}
     for piece in split_top(text, _SEPARATORS, keep):
         for value in _signs(_bare(trim(piece))):

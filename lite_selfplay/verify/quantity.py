@@ -116,10 +116,10 @@ def _taken_off(text: str, letter_units: bool) -> tuple[str, Unit | None, bool, s
         return text[: degrees.start()], unit_of(degrees["scale"]), False, ""
     if percent := _PERCENT.search(text):
         return text[: percent.start()], unit, True, ""
-    for place in _BEFORE_UNIT.finditer(text, max(0, len(text) - _MAX_UNIT_CHARACTERS)):
-        match = _UNIT.fullmatch(text, place.start())
+    for start in _BEFORE_UNIT.finditer(text, max(0, len(text) - _MAX_UNIT_CHARACTERS)):
+        match = _UNIT.fullmatch(text, start.start())
         if match and _is_unit(match["unit"], match["blank"], letter_units):
-            return text[: place.start()], unit_of(match["unit"]) or unit, False, match["unit"]
+            return text[: start.start()], unit_of(match["unit"]) or unit, False, match["unit"]
     return text, unit, False, ""
 
 

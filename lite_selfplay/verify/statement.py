@@ -72,7 +72,7 @@ def statement(text: str) -> Statement:
         return Statement("")
     if not {"=", _NEAR}.issuperset(signs):
         return _interval(signs, sides)
-    near = [place for place, sign in enumerate(signs) if sign == _NEAR]
+    near = [index for index, sign in enumerate(signs) if sign == _NEAR]
     if near[:1] == [0] and _is_label(sides[0]):
         near = near[1:]  # x \approx 7 is the value of x
     rounded = ""
@@ -124,21 +124,21 @@ def _interval(signs: list[str], sides: list[str]) -> Statement:
     """
     if signs[0] in (">", "\\ge"):
         signs, sides = [_MIRRORED.get(sign, sign) for sign in reversed(signs)], sides[::-1]
-    named = [place for place, side in enumerate(sides) if _is_label(side)]
-    place = 1 if len(sides) == 3 else (named or [-1])[0]
-    if place not in named or len(sides) > 3 or (len(sides) == 2 and len(named) == 2) or not all(sides):
+    named = [index for index, side in enumerate(sides) if _is_label(side)]
+    index = 1 if len(sides) == 3 else (named or [-1])[0]
+    if index not in named or len(sides) > 3 or (len(sides) == 2 and len(named) == 2) or not all(sides):
         return Statement("")
-    name, low, high = canonical(sides[place]), "-\\infty", "\\infty"
+    name, low, high = canonical(sides[index]), "-\\infty", "\\infty"
     if signs == ["\\ne"]:
-        bound = sides[1 - place]
+        bound = sides[1 - index]
         return Statement(f"({low}, {bound}) \\cup ({bound}, {high})", name)
     if not set(signs) <= {"<", "\\le"}:
         return Statement("")
     opening, closing = "(", ")"
-    if place > 0:
-        low, opening = sides[place - 1], "(" if signs[place - 1] == "<" else "["
-    if place < len(sides) - 1:
-        high, closing = sides[place + 1], ")" if signs[place] == "<" else "]"
+    if index > 0:
+        low, opening = sides[index - 1], "(" if signs[index - 1] == "<" else "["
+    if index < len(sides) - 1:
+        high, closing = sides[index + 1], ")" if signs[index] == "<" else "]"
     return Statement(f"{opening}{low}, {high}{closing}", name)
 
 

@@ -68,7 +68,7 @@ class _Part:
     """A job, the indices of its tests among the program's, and a function that judges each of them from the run."""
 
     job: Job
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
     judge: Callable[[ProgramRun], list[bool]]
 
 
@@ -97,8 +97,8 @@ def _report(program: str | None, tests: ProgramTests, done: Sequence[tuple[_Part
     failed: tuple[Reason, str] = ("", "")
     for part, run in done:
         passed = part.judge(run)
-        for place, right in zip(part.places, passed, strict=True):
-            results[place] = right
+        for index, right in zip(part.indices, passed, strict=True):
+            results[index] = right
         if not all(passed) and (not failed[0] or run.reason == NOT_JUDGED):
             failed = (run.reason or "wrong_answer", run.detail or _said(run))
     return Report(tuple(results), *failed, seconds=sum(run.seconds for _, run in done))
@@ -116,21 +116,21 @@ def _parts(program: str, tests: ProgramTests, number: int) -> Iterator[_Part]:
     """The jobs of a program: one for each text of stdin, one for all calls of a function, one for all assertions."""
     calls: dict[str, list[int]] = {}
     asserted: list[int] = []
-    for place, case in enumerate(tests.cases):
+    for index, case in enumerate(tests.cases):
         if isinstance(case, StdinTest):
             job = Job("stdio", ({"program": program},), case.stdin.encode("utf-8", "surrogatepass"), number)
-            yield _Part(job, (place,), partial(_by_text, case.stdout.encode("utf-8", "surrogatepass"), tests.tolerance))
+            yield _Part(job, (index,), partial(_by_text, case.stdout.encode("utf-8", "surrogatepass"), tests.tolerance))
         elif isinstance(case, CallTest):
-            calls.setdefault(case.function, []).append(place)
+            calls.setdefault(case.function, []).append(index)
         else:
-            asserted.append(place)
-    for function, places in calls.items():
-        cases = [case for case in (tests.cases[place] for place in places) if isinstance(case, CallTest)]
+            asserted.append(index)
+    for function, indices in calls.items():
+        cases = [case for case in (tests.cases[index] for index in indices) if isinstance(case, CallTest)]
         body = {"program": program, "function": function, "calls": [[*map(pack, case.arguments)] for case in cases]}
         judge = partial(_by_value, [canonical(case.expected) for case in cases], tests.tolerance)
-        yield _Part(Job("call", (body,), program=number), tuple(places), judge)
+        yield _Part(Job("call", (body,), program=number), tuple(indices), judge)
     if asserted:
-        code = [case.code for case in (tests.cases[place] for place in asserted) if isinstance(case, AssertTest)]
+        code = [case.code for case in (tests.cases[index] for index in asserted) if isinstance(case, AssertTest)]
         nonce = secrets.token_hex(16)
         test = {"setup": tests.setup, "function": tests.function, "tests": code, "nonce": nonce}
         job = Job("check", (test, {"program": program}), program=number)

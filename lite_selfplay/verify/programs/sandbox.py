@@ -133,9 +133,9 @@ def open_sandbox(
 
 def probe(runner: "Zygotes") -> tuple[tuple[str, ...], str]:
     """Run a harmless program and a canary. Returns (its failed attempts, a sentence about a failure of the sandbox)."""
-    with tempfile.TemporaryDirectory(prefix="lite-selfplay-probe-") as place, contextlib.ExitStack() as stack:
-        os.chmod(place, 0o755)
-        path = Path(place, "canary")
+    with tempfile.TemporaryDirectory(prefix="lite-selfplay-probe-") as folder, contextlib.ExitStack() as stack:
+        os.chmod(folder, 0o755)
+        path = Path(folder, "canary")
         path.write_text("canary")
         path.chmod(0o666)
         listener, abstract = stack.enter_context(socket.socket()), stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -157,7 +157,7 @@ def probe(runner: "Zygotes") -> tuple[tuple[str, ...], str]:
             return (), f"a harmless program did not run ({harmless.reason}: {harmless.detail})"
         lines = tried.text.splitlines()
         possible = [line.removesuffix(" POSSIBLE") for line in lines if line.endswith(" POSSIBLE")]
-        if path.read_text() != "canary" or len(os.listdir(place)) > 1:
+        if path.read_text() != "canary" or len(os.listdir(folder)) > 1:
             possible.append("a change of files")
         with contextlib.suppress(BlockingIOError):
             listener.accept()[0].close()

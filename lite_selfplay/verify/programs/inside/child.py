@@ -37,7 +37,7 @@ def become(
     """
     try:
         _usual_signals()
-        _place(files, channel)
+        _move_files(files, channel)
         _streams()
         _confine(header, found, uid)
         with os.fdopen(JOB, "rb") as file:
@@ -55,13 +55,13 @@ def _usual_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _place(files: Sequence[int], channel: int | None) -> None:
+def _move_files(files: Sequence[int], channel: int | None) -> None:
     """Move the files to their descriptors, and close all others."""
     job, stdin, stdout, stderr, reply = files
     wanted = [stdin, stdout, stderr, reply, job, *([] if channel is None else [channel])]
-    aside = [os.dup2(file, 200 + place, inheritable=False) for place, file in enumerate(wanted)]
-    for place, file in enumerate(aside):
-        os.dup2(file, place, inheritable=False)
+    aside = [os.dup2(file, 200 + number, inheritable=False) for number, file in enumerate(wanted)]
+    for number, file in enumerate(aside):
+        os.dup2(file, number, inheritable=False)
     os.closerange(len(wanted), 1 << 16)
 
 

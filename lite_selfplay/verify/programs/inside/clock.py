@@ -25,10 +25,10 @@ def figures(pids: Sequence[int]) -> tuple[float, float, float, bool]:
     with contextlib.suppress(OSError, ValueError, IndexError, AttributeError, StopIteration):
         for pid in pids:
             with open(os.pidfd_open(pid), "rb", 0) as handle:  # its id may differ in the namespace of /proc
-                place = f"{_read(f'self/fdinfo/{handle.fileno()}').split('Pid:')[1].split()[0]}/task"
-            for name in next(os.fwalk(place, dir_fd=_PROCESSES))[1]:
-                states += _read(f"{place}/{name}/stat").rpartition(")")[2].split()[0]
-                spent = [int(figure) for figure in _read(f"{place}/{name}/schedstat").split()]
+                tasks = f"{_read(f'self/fdinfo/{handle.fileno()}').split('Pid:')[1].split()[0]}/task"
+            for name in next(os.fwalk(tasks, dir_fd=_PROCESSES))[1]:
+                states += _read(f"{tasks}/{name}/stat").rpartition(")")[2].split()[0]
+                spent = [int(figure) for figure in _read(f"{tasks}/{name}/schedstat").split()]
                 ran, waited = ran + spent[0], waited + spent[1]
     return time.monotonic(), ran / 1e9, waited / 1e9, "R" in states or "D" in states
 

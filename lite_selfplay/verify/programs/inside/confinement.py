@@ -99,11 +99,11 @@ def namespaces() -> None:
 def empty_root() -> None:
     """Change the root to a deleted folder: it is empty, and nothing can be created in it."""
     path = tempfile.mkdtemp(prefix="lite-selfplay-root-")
-    place = os.open(path, os.O_PATH | os.O_DIRECTORY)
+    folder = os.open(path, os.O_PATH | os.O_DIRECTORY)
     os.rmdir(path)
-    os.fchdir(place)
+    os.fchdir(folder)
     os.chroot(".")
-    os.close(place)
+    os.close(folder)
 
 
 def become(uid: int) -> None:

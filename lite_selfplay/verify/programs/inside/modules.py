@@ -43,7 +43,7 @@ def load_beforehand() -> None:
 class _Kept(NamedTuple):
     package: bool
     compiled: bool
-    place: slice
+    span: slice
     path: str
 
 
@@ -93,7 +93,7 @@ class InMemory:
 
     def exec_module(self, module: ModuleType) -> None:
         kept = self._modules[module.__name__]
-        content = self._contents[kept.place]
+        content = self._contents[kept.span]
         code = marshal.loads(content) if kept.compiled else compile(content, kept.path, "exec")
         exec(code, module.__dict__)
 
