@@ -6,8 +6,8 @@ system; `Path.is_file` raises an error.
 A user's own code (a reward function, a game, a task, a loss) is referred to as `FILE.py:NAME`, a task's with options as
 `FILE.py:NAME:OPTIONS`. Importing the file runs it.
 
-A user who names a file on the command line agrees to run it. A configuration may be somebody else's: code that a run
-folder or a file names is run only if this user has run it before. A record in the user's home has the path and the
+A user who names a file agrees to run it. A configuration may be somebody else's: code that a run folder or a
+configuration file names is run only if this user has run it before. A record in the user's home has the path and the
 SHA-256 of the source of all code that was run.
 
 Whatever such code raises becomes one error, and what it changes in the process is restored: a run relies on its working
@@ -46,7 +46,7 @@ def guarded(
     judges: bool = False,
     failed: str = "raised",
 ) -> Iterator[None]:
-    """A context for a user's own code. Errors begin with `what` it is (`the reward function f`) and how it `failed`.
+    """A context for running a user's own code. Errors begin with `what` (`the reward function f`) and `failed`.
 
     Whatever the code raises is raised as `error`, including `sys.exit` and exceptions outside `Exception`; this
     library's own errors and KeyboardInterrupt pass. Afterwards the working folder, torch's default type and grad mode

@@ -76,8 +76,8 @@ def vote_key(answer: str, choices: Iterable[str] = ()) -> str | None:
 def states_nothing(answer: str, choices: Iterable[str] = ()) -> bool:
     """Whether an answer, or one of several that are given together, says that there is none, such as "I do not know".
 
-    docs/answers.md lists the phrases; one of the problem's `choices` is always an answer. "None", "undefined", "no
-    solution" and "does not exist" are answers. Otherwise a solver that never gives an answer would be its own majority.
+    Such answers cannot win a vote, or a solver that never answers would agree with itself. docs/answers.md lists the
+    phrases. "None", "undefined", "no solution", "does not exist" and the problem's `choices` are always answers.
     """
     if (text := _bare_words(answer)).casefold() in (_bare_words(choice).casefold() for choice in choices):
         return False

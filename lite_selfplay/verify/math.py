@@ -41,7 +41,7 @@ def check(
         problem: The problem's text, if known: a noun in the answer must then occur there or in the reference.
 
     Returns a verdict with a score of 0 or 1 and a reason from `REASONS`. An answer with several different values is
-    "hedged" if the reference has one. An answer that leaves an operation unevaluated which its reference evaluates
+    "hedged" if the reference has only one. An answer that leaves an operation unevaluated which its reference evaluates
     ("48+24" for 72) is "restated". Raises TaskError if there is no reference.
     """
     return _verdict(completion, answer, AnswerFormat(thinks, block_only), problem)
