@@ -91,7 +91,7 @@ class Sandbox:
 
     def sentence(self) -> str:
         """A description for people."""
-        around = f"each program is confined by {', '.join(self.layers) or 'limits alone'}"
+        around = f"each program is confined by {', '.join(self.layers) or 'only limits'}"
         without = "; ".join(f"no {name}: {why}" for name, why in self.missing.items())
         seen = f"; a canary tried in vain: {', '.join(self.tried)}" if self.tried else ""
         return f"{self.tier}, {around}{f' ({without})' if without else ''}{seen}"
