@@ -1,8 +1,8 @@
-"""The nouns of the library: frozen dataclasses that games, tables and trainers hand to each other.
+"""The library's data types: frozen dataclasses that games, tables and trainers exchange.
 
 Reading order: a `Problem` is asked, a `Completion` comes back, a `Verdict` judges it, a `Sample` is a completion with
 its reward, a `Group` holds the samples that share a baseline, a `Stream` is what one role produced in one step, and an
-`Episode` is the whole step. Nothing here knows a tensor.
+`Episode` is the whole step. No tensors here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,20 +13,20 @@ from lite_selfplay.errors import GameError
 
 Credit = Literal["group", "group_mean", "reinforce", "batch", "baseline"]
 BASE = "base"
-"""The name under which the base speaks, every adapter off."""
+"""The name of the base model, sampled with every adapter off."""
 NOT_JUDGED = "not_judged"
-"""The reason of a verdict that could not be made: the machine gave the check next to no time."""
+"""The reason of a verdict if the check got almost no CPU time, so the answer was not judged."""
 
 StopReason = Literal["eos", "length", "string", "prompt_too_long", "loop"]
-"""What ended a completion; `loop`: it said the same again and again, and would have gone on to the limit."""
+"""Why a completion ended; `loop`: degenerate repetition, which would have continued to the limit."""
 
 
 @dataclass(frozen=True)
 class Problem:
     """A task to solve.
 
-    `kind` names the checker (`math`, `program`, `letters`, `reasoning-gym`); `extra` keeps the columns of a data file
-    that the library does not use itself. `answer` is None where a task has no reference answer.
+    `kind` names the checker (`math`, `program`, `letters`, `reasoning-gym`); `extra` keeps a data file's other
+    columns. `answer` is None if there is no reference answer.
     """
 
     id: str
@@ -38,14 +38,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class Turn:
-    """What somebody says in a conversation."""
+    """One message of a conversation."""
 
     role: Literal["system", "user", "assistant"]
     text: str
 
 
 FILTERS = ("top_p", "top_k", "min_p", "repetition_penalty")
-"""What leaves out or reweighs tokens as they are sampled: for evaluations; refused where a role would train on it."""
+"""Settings that filter or reweight tokens during sampling: for evaluations only, refused for training."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Sampling:
 
     @property
     def off_policy(self) -> list[str]:
-        """The settings, as `key=value`, by which samples follow other probabilities than the tempered policy's."""
+        """The settings, as `key=value`, that make samples deviate from the policy at its temperature."""
         keys = [key for key in FILTERS if getattr(self, key) != getattr(Sampling, key)]
         keys += ["temperature"] * (self.temperature == 0)
         return [f"{key}={getattr(self, key):g}" for key in keys]
@@ -76,11 +76,11 @@ class Sampling:
 class Completion:
     """A seat's completion, with everything training needs: it is never tokenised again.
 
-    `prompt` is the user's text before the chat template, `prefill` what was there already of the assistant's turn: what
-    the template wrote (some open `<think>` there), then the beginning that was asked for. `token_ids` ends with the
-    end-of-sequence token where `stop` is "eos". `logprobs[t]` is the natural log-probability with which `token_ids[t]`
-    was sampled, under `sampling`. `weights_version` counts the changes of the seat's weights until then (updates, and
-    snapshots put back); -1 marks a seat that never moves.
+    `prompt` is the user's text before the chat template. `prefill` is the beginning of the assistant's turn that was
+    not sampled: the template's part (such as `<think>`), then the requested beginning. `token_ids` ends with the
+    end-of-sequence token if `stop` is "eos". `logprobs[t]` is the natural log-probability of `token_ids[t]` under
+    `sampling`. `weights_version` counts the changes of the seat's weights so far (updates and restored snapshots);
+    -1 marks a seat that is never updated.
     """
 
     prompt: str
@@ -96,7 +96,7 @@ class Completion:
 
     @property
     def cut_off(self) -> bool:
-        """Whether it did not end by itself: at the limit, or as a loop."""
+        """Whether it was stopped, by the token limit or for repetition."""
         return self.stop in ("length", "loop")
 
 
@@ -104,8 +104,8 @@ class Completion:
 class Verdict:
     """A judgement of a completion. `correct`: a right answer or a valid proposal (`Game.accuracy` says which, by role).
 
-    `score` is in [0, 1] (a share of tests passed, for programs); `answer` is what was read out of the completion, None
-    where nothing could be; `reason` says why a completion was not correct, or NOT_JUDGED.
+    `score` is in [0, 1] (for programs the share of tests passed); `answer` is the one extracted from the completion,
+    None if there is none; `reason` says why a completion was not correct, or NOT_JUDGED.
     """
 
     correct: bool
@@ -117,12 +117,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Sample:
-    """A completion and its reward. A `masked` sample leaves both its group's baseline and the loss.
+    """A completion and its reward. A `masked` sample counts neither in its group's baseline nor in the loss.
 
-    A sample that was not judged is masked. `reward` None is in no mean of rewards: masked, such a sample is
-    for the record alone; with an `advantage` it is an example from anywhere, learned from by its likelihood: the mean
-    loss of a stream's examples, weighted with their advantages, is added to that of its other samples. An `advantage`
-    beside a reward replaces what the credit gives. `info` goes into `episodes.jsonl`. Raises GameError for any other.
+    A sample that was not judged is masked. With `reward` None it counts in no mean of rewards: if masked, it is only
+    recorded; if it has an `advantage`, it is an example from any source, trained on by likelihood: the mean loss of a
+    stream's examples, weighted with their advantages, is added to the loss of its other samples. With a reward, an
+    `advantage` replaces the credit's. `info` goes into `episodes.jsonl`. Raises GameError for other combinations.
     """
 
     completion: Completion
@@ -134,19 +134,19 @@ class Sample:
 
     def __post_init__(self) -> None:
         if self.reward is None and self.masked == (self.advantage is not None):
-            record, example = "masked and without an advantage", "to learn from, with an advantage and not masked"
-            raise GameError(f"a sample without a reward is for the record alone, {record}, or an example {example}")
+            record, example = "only recorded (masked, no advantage)", "an example to learn from (advantage, not masked)"
+            raise GameError(f"a sample without a reward must be either {record} or {example}")
         object.__setattr__(self, "masked", self.masked or getattr(self.verdict, "reason", "") == NOT_JUDGED)
 
     @property
     def is_example(self) -> bool:
-        """Whether it is learned from by its likelihood alone."""
+        """Whether it is trained on by likelihood only."""
         return self.reward is None and not self.masked
 
 
 @dataclass(frozen=True)
 class Group:
-    """Samples that share a baseline, and their problem. `baseline` is what the credit `baseline` takes off rewards."""
+    """Samples that share a baseline, and their problem. The credit `baseline` subtracts `baseline` from rewards."""
 
     samples: Sequence[Sample]
     problem: Problem | None = None
@@ -157,9 +157,9 @@ class Group:
 class Stream:
     """What one role produced in one step.
 
-    `drop_zero_variance`: groups without variance leave the mean of the policy's terms; a KL term holds for their rows
-    as for all others. `replay`: the update uses the ratio to the stored log-probabilities; the completions may be of
-    any seat and any age. Raises GameError for credit `baseline` where a group has none.
+    `drop_zero_variance`: groups without variance do not count in the mean of the policy terms, but a KL term still
+    applies to them. `replay`: the update uses the ratio to the stored log-probabilities; the completions may come from
+    any seat and be of any age. Raises GameError for credit `baseline` if a group has none.
     """
 
     role: str
@@ -170,18 +170,18 @@ class Stream:
 
     def __post_init__(self) -> None:
         if self.credit == "baseline" and any(group.baseline is None for group in self.groups):
-            raise GameError(f"the {self.role}'s stream has the credit `baseline`, and a group of it no baseline")
+            raise GameError(f"the {self.role}'s stream has the credit `baseline`, but a group without a baseline")
 
 
 START = "@start"
-"""What follows a seat's name in that of its snapshot as it entered training, which a KL term pulls it towards."""
+"""Suffix of the snapshot of a seat at the start of training, the reference of its KL term: `SEAT@start`."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """An action after the update: keep a copy of a seat under a name; it can speak as `name` from then on.
+    """An action after the update: keep a copy of a seat, which can be sampled as `name` from then on.
 
-    Raises GameError for a name that ends in `START`: those are the library's own.
+    Raises GameError for a name that ends in `START`, which the library reserves.
     """
 
     seat: str
@@ -189,12 +189,12 @@ class Snapshot:
 
     def __post_init__(self) -> None:
         if self.name.endswith(START):
-            raise GameError(f"a game keeps no snapshot as {self.name!r}: that is a seat as it entered training")
+            raise GameError(f"a game's snapshot cannot be named {self.name!r}: the library reserves such names")
 
 
 @dataclass(frozen=True)
 class Restore:
-    """An action after the update: put a kept copy back into its seat."""
+    """An action after the update: restore a seat from a kept copy."""
 
     seat: str
     name: str
@@ -203,11 +203,11 @@ class Restore:
 
 @dataclass(frozen=True)
 class Episode:
-    """One step of a game. Without streams nothing moves and no scheduler ticks. `log` goes into `metrics.jsonl`.
+    """One step of a game. Without streams no seat is updated and no scheduler ticks. `log` goes into `metrics.jsonl`.
 
-    `record`: what was said in vain, of which nothing is learned; it is written into `episodes.jsonl` and is in no mean.
-    `save` asks for a checkpoint after the step, whose work would be dear to repeat; `measure` for an evaluation, where
-    the run has held-out problems.
+    `record`: samples that are not trained on; they are written into `episodes.jsonl` and count in no mean. `save` asks
+    for a checkpoint after the step, because it was costly; `measure` asks for an evaluation, if the run has held-out
+    problems.
     """
 
     streams: Sequence[Stream] = ()
@@ -220,7 +220,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt and the completion a seat should learn to give, for cold start."""
+    """A prompt and the completion that a seat should learn, for cold start."""
 
     prompt: str
     completion: str
@@ -228,7 +228,7 @@ class Example:
 
 @dataclass(frozen=True)
 class EvalSpec:
-    """How a game's seats are measured: a mode by its name (see `lite_selfplay.games.modes`), and the seats in it."""
+    """How to evaluate a game's seats: the name of a mode (see `lite_selfplay.games.modes`), and its seats."""
 
     mode: str
     seats: tuple[str, ...]

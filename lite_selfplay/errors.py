@@ -15,7 +15,7 @@ class LiteSelfPlayError(Exception):
 
     exit_code = 1
     said_elsewhere = False
-    """Whether another process of the same run tells the user, so that this one need not."""
+    """Whether another process of the same run reports this error, so this one stays silent."""
 
 
 class RequestError(LiteSelfPlayError):
@@ -40,27 +40,27 @@ class UnknownNameError(RequestError):
 
 
 class ModelNotFoundError(RequestError):
-    """A base model that is not on this machine and cannot be downloaded, or that cannot be used."""
+    """The base model is neither here nor downloadable, or it cannot be used."""
 
 
 class TaskError(RequestError):
-    """A task that cannot be loaded; the message names file and line number of an invalid line."""
+    """A task cannot be loaded; for an invalid line the message gives file and line number."""
 
 
 class RunFolderError(RequestError):
-    """A run folder that exists already, or that cannot be resumed."""
+    """The run folder exists already, or cannot be resumed."""
 
 
 class PreflightError(RequestError):
-    """A run that cannot learn as it is configured, found out before its first step."""
+    """The pre-flight found that the run cannot learn as configured."""
 
 
 class RewardError(LiteSelfPlayError):
-    """A user's own reward function returned something that is not one finite number per completion."""
+    """A user's reward function did not return one finite number per completion."""
 
 
 class LossError(LiteSelfPlayError):
-    """A user's own loss raised an error, or returned something that nothing can be learned from."""
+    """A user's loss function raised an error, or returned no usable loss."""
 
 
 class GameError(LiteSelfPlayError):
@@ -80,15 +80,15 @@ class ProcessLost(LiteSelfPlayError):
 
 
 class RolloutsLost(LiteSelfPlayError):
-    """No server is left that samples completions (`rollouts.servers`)."""
+    """None of the sampling servers (`rollouts.servers`) is left."""
 
 
 class WorkerStartError(LiteSelfPlayError):
-    """Processes that check answers cannot be started, so that no answer can be judged."""
+    """The processes that check answers cannot be started."""
 
 
 class VerificationFailed(LiteSelfPlayError):
-    """An exported model does not answer as the seat it was made from, or could not be asked."""
+    """An exported model answers differently from its seat, or could not be run."""
 
 
 class Interrupted(LiteSelfPlayError):

@@ -1,6 +1,6 @@
-"""What is found by name: the extras, which training, resuming, measuring and reporting do without, and registries.
+"""Lookup by name: registries, and the extras, which training, resuming, measuring and reporting work without.
 
-Nothing below `lite_selfplay/extras` imports one; each is imported when it is asked for.
+No room below `lite_selfplay/extras` imports an extra; each is imported on first use.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 
 def extra(name: str) -> Any:
-    """A module of `lite_selfplay.extras`."""
+    """Import a module of `lite_selfplay.extras`."""
     return import_module(f"lite_selfplay.extras.{name}")
 
 
 class Registry(Generic[T]):
-    """Things of a `kind` by name: the library's own, by their `places` in it (`MODULE:NAME`), each imported when it is
-    asked for; those of installed packages, by entry points of a `group`; and those added in this process."""
+    """Objects of a `kind` by name: the library's own (`places`: name to `MODULE:NAME`, imported on first use), those
+    of installed packages (entry points of a `group`), and those added in this process."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class Registry(Generic[T]):
         }
 
     def add(self, name: str, thing: T) -> None:
-        """Make one known under a name. What was defined anew, by running its cell or its file again, takes the place of
-        the old one. Raises `error` where the name is the library's, or another one's."""
+        """Register one under a name. A redefinition, from running its cell or file again, replaces the old one.
+        Raises `error` if the name belongs to the library or to another object."""
         if name in self.own or (name in self.names() and _home(self.known[name]()) != _home(thing)):
             raise self.error(f"the {self.kind} {name!r} exists already: choose another name")
         self.known[name] = lambda: thing
@@ -52,12 +52,12 @@ class Registry(Generic[T]):
         return list(self.known)
 
     def require(self, name: str, hint: str = "") -> None:
-        """Raises UnknownNameError, with the near names and the `hint`, where there is none of that name."""
+        """Raises UnknownNameError, with similar names and the `hint`, if the name is unknown."""
         if name not in self.known and name not in self.names():
             raise UnknownNameError(self.kind, name, self.known, hint)
 
     def find(self, name: str, hint: str = "") -> T:
-        """One by its name. Raises as `require`."""
+        """The object of this name. Raises like `require`."""
         self.require(name, hint)
         return self.known[name]()
 

@@ -27,8 +27,8 @@ def clopper_pearson(k: int, n: int, confidence: float = 0.95) -> tuple[float, fl
 
 
 def is_above(share: float, n: int, bound: float) -> bool | None:
-    """Whether a share seen in `n` trials lies above a bound (True) or below it (False) with 95% confidence, by Clopper
-    and Pearson; None where that is open."""
+    """Whether a share observed in `n` trials lies above (True) or below (False) a bound with 95% confidence
+    (Clopper-Pearson); None if neither is certain."""
     low, high = clopper_pearson(round(share * n), n)
     return True if low > bound else False if high < bound else None
 
@@ -51,7 +51,7 @@ def paired_test(before: Sequence[bool], after: Sequence[bool]) -> tuple[int, int
 
 
 class Paired(NamedTuple):
-    """Outcomes of the problems `shared`, before and after: see `paired`."""
+    """The result of `paired`: the outcomes of the problems `shared`, before and after."""
 
     shared: list[str]
     before: list[float]
@@ -68,10 +68,10 @@ class Paired(NamedTuple):
 
 
 def paired(before: Mapping[str, float], after: Mapping[str, float]) -> Paired | None:
-    """What changed in the outcomes of problems (right or not, or shares of answers that were), by the problem's key.
+    """Compare outcomes by problem key: right or wrong, or the share of right answers.
 
-    `difference` is that of the means over the problems that both have, in shares; `paired_test` gives the rest where
-    each outcome is right or wrong, None otherwise. None where they share no problem.
+    `difference` is the difference of the means over the shared problems. The rest comes from `paired_test` if every
+    outcome is right or wrong, else it is None. Returns None if no problem is shared.
     """
     shared = [key for key in after if key in before]
     was, now = [before[key] for key in shared], [after[key] for key in shared]
@@ -83,10 +83,10 @@ def paired(before: Mapping[str, float], after: Mapping[str, float]) -> Paired | 
 
 
 def majority_vote(classes: Sequence[T | None]) -> tuple[T | None, int]:
-    """The largest class of answers, and its size. `classes[i]` is the class of answer i, None a vote for nothing.
+    """The largest class of answers, and its size. `classes[i]` is the class of answer i, None an abstention.
 
-    If classes tie for the largest, there is no winner: (None, size). Votes for nothing are a class of their own, which
-    never wins: where no other is larger, (None, 0).
+    If classes tie for the largest, there is no winner: (None, size). Abstentions never win: (None, 0) if no class
+    outnumbers them.
     """
     counts = Counter(key for key in classes if key is not None)
     most = max(counts.values(), default=0)
@@ -97,7 +97,7 @@ def majority_vote(classes: Sequence[T | None]) -> tuple[T | None, int]:
 
 
 def pass_at_k(correct: int, n: int, k: int) -> float:
-    """The unbiased estimate that at least one of `k` samples is right, where `correct` of `n` samples were.
+    """The unbiased estimate of pass@k: at least one of `k` samples is right, given `correct` of `n`.
 
     In [0, 1]. Raises ValueError unless 0 <= correct <= n and 1 <= k <= n.
     Source: Chen et al. 2021 (Codex), section 2.1: 1 - C(n - correct, k) / C(n, k).
@@ -108,7 +108,7 @@ def pass_at_k(correct: int, n: int, k: int) -> float:
 
 
 def mean_at_k(right: Sequence[bool | float], k: int) -> float:
-    """The share of a problem's first `k` samples that is right. Raises ValueError where there are fewer."""
+    """The share of right ones among a problem's first `k` samples. Raises ValueError if there are fewer."""
     if not 1 <= k <= len(right):
         raise ValueError(f"need 1 <= k <= {len(right)} samples, got k={k}")
     return sum(right[:k]) / k
@@ -117,10 +117,10 @@ def mean_at_k(right: Sequence[bool | float], k: int) -> float:
 def maj_at_k(classes: Sequence[Hashable | None], right: Sequence[bool], k: int) -> float:
     """Whether the majority of a problem's first `k` samples is right; a tie counts as the mean of its classes.
 
-    `classes[i]` is the class of sample i's answer, None a vote for nothing; those are a class that is never right.
-    `right[i]` says whether sample i is right. In [0, 1], and for k = 1 the same as `mean_at_k` wherever what is right
-    states a value. Raises ValueError where there are fewer than `k` samples or lengths differ.
-    Source: Wang et al. 2022 (self-consistency), with the expectation of a tie that is broken at random.
+    `classes[i]` is the class of sample i's answer, None an abstention; abstentions form a class that is never right.
+    `right[i]` says whether sample i is right. In [0, 1]; for k = 1 it equals `mean_at_k` if every right sample has a
+    class. Raises ValueError if there are fewer than `k` samples or lengths differ.
+    Source: Wang et al. 2022 (self-consistency), with the expected result of breaking ties at random.
     """
     if not 1 <= k <= len(classes) or len(classes) != len(right):
         raise ValueError(
@@ -139,8 +139,8 @@ def paired_bootstrap(
 ) -> tuple[float, float, float]:
     """The mean of `after - before` over the same problems, with its bootstrap interval: (difference, low, high).
 
-    Problems are drawn with replacement, each with both of its results (percentile interval; the same for equal seeds).
-    Raises ValueError where the lengths differ or are under 2. Source: Efron and Tibshirani 1993, chapter 13.
+    Problems are resampled with both of their results (percentile interval; equal seeds give equal intervals).
+    Raises ValueError if the lengths differ or are under 2. Source: Efron and Tibshirani 1993, chapter 13.
     """
     import numpy as np
     from scipy.stats import bootstrap
@@ -164,7 +164,7 @@ def paired_bootstrap(
 class Spread:
     """Values over seeds: their mean, standard deviation (n - 1), standard error and the t interval of the mean.
 
-    Of a single value, all but the mean are None.
+    For a single value, all but the mean are None.
     """
 
     n: int

@@ -134,5 +134,5 @@ def test_a_running_baseline_by_hand():
     again = RunningBaseline(0.5)
     again.restore(baseline.state())
     assert (again.of("first"), again.of("second")) == (0.125, 0.0)
-    with pytest.raises(GameError, match="a group of it no baseline"):
+    with pytest.raises(GameError, match="a group without a baseline"):
         Stream("first", [group(1.0)], credit="baseline")

@@ -1,9 +1,8 @@
-"""The keys of a configuration by their paths and flags, and its layers: plain nested dictionaries, the later laid over
-the earlier.
+"""Configuration keys by path and flag, and layers: nested dictionaries, of which later ones override earlier ones.
 
-A flag of the command line is also a flat key of configuration files and of `RunConfig` (`steps`, `group_size`, ...), in
-place of its path (`run.steps`). `model`, `tasks` and `cold_start` are flags as well, but as keys they are sections.
-Presets, files and flags all become layers here, and are checked only when a `RunConfig` is made of them.
+A flag of the command line is also a flat key of configuration files and of `RunConfig`: `steps` instead of the path
+`run.steps`. `model`, `tasks` and `cold_start` are flags as well, but as keys they are sections. Presets, files and
+flags all become layers here, and are validated only when a `RunConfig` is built from them.
 """
 
 import copy
@@ -43,18 +42,18 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "run": RunSection,
     "rollouts": RolloutsSection,
 }
-"""The sections by name; `roles` and `seats` hold one such section for each role and each seat."""
+"""The sections by name; `roles` and `seats` have one section for each role and each seat."""
 _EACH = {"roles": "roles.ROLE", "seats": "seats.SEAT"}
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": "length >="}
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key: where it stands, what it takes and what it means.
+    """A key: its path, its type and its meaning.
 
-    `kind` is the type of its value (`str` where there are `choices` alone), `bounds` its range, such as `>= 0, < 1`.
-    `default` is None where it has none, and `unset` then says what stands in for it. `flag` is its flat name, empty
-    where it has none; `short` and `metavar` are those of its option.
+    `kind` is the type of its value (`str` if it takes only `choices`), `bounds` its range, such as `>= 0, < 1`. If it
+    has no default, `default` is None and `unset` says what is used instead. `flag` is its flat name, empty if it has
+    none; `short` and `metavar` belong to its option.
     """
 
     path: str
@@ -71,12 +70,12 @@ class Key:
 
     @property
     def type_text(self) -> str:
-        """What it takes, in words: `int`, `grpo|dapo`, `auto|bool`."""
+        """Its type as text: `int`, `grpo|dapo`, `auto|bool`."""
         return "|".join([*self.choices, *([] if self.choices and self.kind is str else [_NAMES[self.kind]])])
 
     @property
     def default_text(self) -> str:
-        """Its default in words; empty where it has none, or must be given."""
+        """Its default as text; empty if it has none or is required."""
         if self.default is None:
             return self.unset
         if isinstance(self.default, bool):
@@ -92,14 +91,14 @@ _NAMES: Mapping[type, str] = {
 
 
 def keys_in(section: str) -> list[Key]:
-    """The keys of a section, in order. Raises UnknownNameError for no section."""
+    """The keys of a section, in order. Raises UnknownNameError for an unknown section."""
     if section not in SECTIONS:
         raise UnknownNameError("section", section, SECTIONS)
     return declared_by(SECTIONS[section], f"{_EACH.get(section, section)}.")
 
 
 def declared_by(section: type[BaseModel], before: str = "") -> list[Key]:
-    """The keys that a section declares, in order, with what stands `before` them in their paths."""
+    """The keys that a section declares, in order, with `before` as the prefix of their paths."""
     return [_key(f"{before}{name}", field) for name, field in section.model_fields.items()]
 
 
@@ -121,7 +120,7 @@ def _key(path: str, field: FieldInfo) -> Key:
 
 
 def _kind(annotation: Any) -> tuple[type, tuple[str, ...]]:
-    """(the type of a value, the names it may be) of a field's annotation."""
+    """(the type of its values, the allowed names) of a field's annotation."""
     if get_origin(annotation) is Literal:
         return str, tuple(get_args(annotation))
     if get_origin(annotation) in (Union, types.UnionType):
@@ -134,17 +133,17 @@ KEYS: Mapping[str, Key] = {key.path: key for section in SECTIONS for key in keys
 """Every key by its path."""
 
 FLAGS: Mapping[str, Key] = {key.flag: key for key in KEYS.values() if key.flag}
-"""The keys that have a flag of `train`, by its name with underscores."""
+"""The keys that have a flag in `train`, by the flag's name with underscores."""
 
 FLAT_KEYS: Mapping[str, str] = {
     flag: key.path.replace(".SEAT.", ".*.") for flag, key in FLAGS.items() if flag not in SECTIONS
 }
-"""The path that each flat key stands for: of a seat's key, that of every seat."""
+"""The path of each flat key; a seat's key stands for that of every seat (`seats.*.lr`)."""
 
 
 PRESETS = files("lite_selfplay.config") / "presets"
 FILE_LIMIT = 2**20
-"""Bytes of a configuration file."""
+"""The most bytes of a configuration file."""
 _MOST_VALUES, _DEEPEST = 100_000, 20
 # ValueError: a date that does not exist. TypeError: a key that is a list. AttributeError, LookupError: `!!int ""`.
 _NO_YAML = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError)
@@ -154,7 +153,7 @@ NAMED_SECTIONS = {"game": "name", "model": "name", "tasks": "train", "rollouts":
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Sections from values that may hold flat keys (`steps=3`) and short sections (`game="agon"`).
 
-    Raises ConfigError where a flat key and its section's key are both given and differ.
+    Raises ConfigError if a flat key and its section's key are both given and differ.
     """
     result: dict[str, Any] = {}
     if odd := [key for key in values if not isinstance(key, str)]:
@@ -173,7 +172,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _section(name: str, value: Any) -> Any:
-    """A section, whatever stands for it: its name, nothing, whether there is a cold start, rows of problems."""
+    """A section from its short form: a name, None, a switch for the cold start, or rows of problems."""
     if value is None and name in SECTIONS:
         return {}
     if isinstance(value, bool) and name == "cold_start":
@@ -184,9 +183,9 @@ def _section(name: str, value: Any) -> Any:
 
 
 def as_lines(rows: Any) -> str:
-    """Problems given as objects, as the text of a JSONL file: rows such as `{"problem": ..., "answer": ...}`, or pairs.
+    """The text of a JSONL file from rows such as `{"problem": ..., "answer": ...}`, or from pairs.
 
-    A run writes them into its folder. Raises ConfigError for anything else.
+    A run writes it into its folder. Raises ConfigError for anything else.
     """
     try:
         rows_given = list(rows)
@@ -203,7 +202,7 @@ def as_lines(rows: Any) -> str:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` laid over `base`, mapping by mapping; neither is changed. What it has under `*` goes over every entry."""
+    """A new layer: `base`, overridden key by key by `over`. A `*` in `over` applies to every entry of `base`."""
     every = over.get("*")
     result = {
         key: merge(value, every) if isinstance(every, Mapping) and isinstance(value, Mapping) else value
@@ -216,7 +215,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def set_key(values: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set `a.b.c` in nested dictionaries, making those that are missing. Raises ConfigError where it leads too deep, or
+    """Set `a.b.c` in nested dictionaries, creating missing ones. Raises ConfigError if the path is too deep or runs
     through a value."""
     *path, last = dotted.split(".")
     if len(path) >= _DEEPEST:
@@ -246,8 +245,8 @@ def parse_assignment(text: str) -> dict[str, Any]:
 
 
 def _parse(text: str, name: str) -> Any:
-    """The value of a YAML text. Raises ConfigError, with the `name` of what holds it, where it holds itself, or stands
-    for more than a configuration does: a few lines of YAML can name each other billions of times."""
+    """The value of a YAML text called `name` in errors. Raises ConfigError if it contains itself or expands to too many
+    values: by its aliases, a few lines of YAML can expand to billions."""
     left = _MOST_VALUES
 
     def count(value: Any, depth: int) -> None:
@@ -268,14 +267,14 @@ def _parse(text: str, name: str) -> Any:
 
 
 def load_layer(path: Path) -> dict[str, Any]:
-    """A configuration file as a layer. Raises ConfigError where it is missing or is not a YAML mapping."""
+    """A configuration file as a layer. Raises ConfigError if it is missing or is not a YAML mapping."""
     if not os.path.exists(path):
         raise ConfigError(f"no configuration file at {path}")
     return nested(parse_mapping(read_utf8(path, ConfigError, FILE_LIMIT), str(path)))
 
 
 def parse_mapping(text: str, name: str) -> dict[str, Any]:
-    """A YAML mapping. Raises ConfigError, with the `name` of what holds it, for anything else."""
+    """The mapping of a YAML text called `name` in errors. Raises ConfigError for anything else."""
     try:
         values = _parse(text, name)
     except _NO_YAML as error:
@@ -289,12 +288,12 @@ def parse_mapping(text: str, name: str) -> dict[str, Any]:
 
 
 def preset_names() -> list[str]:
-    """The presets, by name."""
+    """The names of the presets."""
     return sorted(file.name.removesuffix(".yaml") for file in PRESETS.iterdir())
 
 
 def preset_layer(name: str) -> dict[str, Any]:
-    """A preset as a layer, which names it as `run.preset`. Raises UnknownNameError with all names."""
+    """A preset as a layer, with its name as `run.preset`. Raises UnknownNameError with all names."""
     if name not in (names := preset_names()):
         raise UnknownNameError("preset", str(name), names, f"There are {', '.join(names)}.")
     values = _preset(name)
@@ -303,14 +302,14 @@ def preset_layer(name: str) -> dict[str, Any]:
 
 
 def require_own_preset(name: str | None, game: str) -> None:
-    """Raises ConfigError where a configuration of a game was laid over a preset that is of another game."""
+    """Raises ConfigError if the preset belongs to another game."""
     own = preset_layer(name).get("game", {}).get("name", game) if name in preset_names() else game
     if own != game:
-        raise ConfigError(f"the preset {name} is of {own}, not of {game}: `lite-selfplay list presets` lists them")
+        raise ConfigError(f"the preset {name} is for {own}, not for {game}: `lite-selfplay list presets` lists them")
 
 
 def preset_about(name: str) -> str:
-    """What a preset is for, in a sentence."""
+    """One sentence about a preset's purpose."""
     return str(_preset(name)["about"])
 
 
@@ -320,9 +319,9 @@ def _preset(name: str) -> dict[str, Any]:
 
 
 def spread(layer: Mapping[str, Any], section: str, names: tuple[str, ...]) -> dict[str, Any]:
-    """Lay `section.*` under each named entry of a section: `seats: {"*": {lr: 1e-4}}` reaches every seat.
+    """Expand `section.*` into defaults of each of its `names`: `seats: {"*": {lr: 1e-4}}` applies to every seat.
 
-    Raises UnknownNameError for an entry that is not among `names`.
+    Raises UnknownNameError for an entry that is not in `names`.
     """
     entries = dict(layer.get(section) or {})
     common = entries.pop("*", {})

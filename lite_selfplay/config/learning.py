@@ -1,4 +1,4 @@
-"""The sections that say what is learned and how: roles with their losses, seats, and the cold start."""
+"""The sections about learning: roles with their losses, seats, and the cold start."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -14,29 +14,29 @@ from lite_selfplay.data import FILTERS, Sampling
 
 LOSSES = {
     "grpo": "the mean over completions of their means over tokens",
-    "dr_grpo": "a sum over tokens by a fixed length",
+    "dr_grpo": "a sum over tokens, divided by a fixed length",
     "dapo": "a mean over all tokens",
-    "sequence": "a term a completion",
+    "sequence": "one term per completion",
 }
-"""How the tokens' terms become one number, by the name of the loss."""
+"""How each loss reduces the terms of the tokens to one number."""
 ARGUMENTS = ("logprobs", "old", "reference", "advantages", "mask")
-"""What a loss of a user's own may ask for by name, besides keys of its role: see `training.losses`."""
+"""Parameters that a user's own loss may have, besides keys of its role: see `training.losses`."""
 
 
 class RoleConfig(Section):
-    """How a role samples, and how its stream is turned into a loss. It samples from its seat's own probabilities: of
-    what may change them only the temperature can be set.
+    """How a role samples, and how its stream becomes a loss. Only the temperature can be set: filters such as top_p
+    would make the samples off-policy.
 
-    `loss` says how the tokens' terms become one number: `grpo` is a mean over each completion's tokens and then over
-    completions, `dr_grpo` a sum over tokens divided by completions and the token limit, `dapo` a mean over the stream's
-    tokens. `sequence` is one term a completion, and a mean over them: min(r A, clip(r) A) with r the ratio of the
-    probabilities of the whole completion, so that no length divides its gradient; its KL is summed over a completion's
-    tokens (CPMobius, equation 2). `FILE.py:FUNCTION` is a loss of a user's own. In the other three `ratio` says whose
-    ratio is clipped: each `token`'s own, or one a completion, `sequence`, which is exp of the mean over its tokens of
-    the log-ratio (Zheng et al. 2025, GSPO).
+    `loss` is how the terms of the tokens are reduced to one number: `grpo` is a mean over each completion's tokens and
+    then over completions, `dr_grpo` a sum over tokens divided by completions and the token limit, `dapo` a mean over
+    the stream's tokens. `sequence` has one term per completion, and takes their mean: min(r A, clip(r) A) with r the
+    ratio of the probabilities of the whole completion, so that no length divides its gradient; its KL is summed over a
+    completion's tokens (CPMobius, equation 2). `FILE.py:FUNCTION` is a user's own loss. For the other three, `ratio`
+    says which ratio is clipped: that of each `token`, or one per completion (`sequence`), the exp of the mean log-ratio
+    of its tokens (Zheng et al. 2025, GSPO).
 
-    `kl=advantage` takes beta times the mean over a completion's tokens of log p - log p_reference off its advantage, as
-    a number without a gradient (SPC, section 3.5), and leaves the loss without a KL term.
+    `kl=advantage` subtracts beta times the mean of log p - log p_reference over a completion's tokens from its
+    advantage, without a gradient (SPC, section 3.5); the loss then has no KL term.
     """
 
     temperature: float = key(1.0, "Temperature of sampling", ge=1e-3)
@@ -44,43 +44,42 @@ class RoleConfig(Section):
     stop: tuple[str, ...] = key((), "Texts that end a completion")
     beta: float = key(0.0, "Weight of the KL term towards the reference", ge=0)
     reference: Literal["seat", "base"] = key(
-        "seat", "What the KL term pulls towards: the seat as it entered training, or the base"
+        "seat", "Reference of the KL term: the seat at the start of training, or the base"
     )
     loss: str = key(
         "grpo",
-        f"How the tokens' terms become one number: {', '.join(f'{about} ({name})' for name, about in LOSSES.items())}; "
+        f"How token terms become one number: {', '.join(f'{about} ({name})' for name, about in LOSSES.items())}; "
         "or a loss of your own, FILE.py:FUNCTION",
     )
     ratio: Literal["token", "sequence"] = key(
-        "token", "Whose probability ratio is clipped: each token's own, or one a completion (GSPO)"
+        "token", "Which probability ratio is clipped: one per token, or one per completion (GSPO)"
     )
     kl: Literal["loss", "advantage"] = key(
         "loss",
-        "Where the KL term stands: a term of the loss, with a gradient of its own, or taken off each completion's "
-        "advantage",
+        "Where the KL term acts: in the loss, with its own gradient, or subtracted from each completion's advantage",
     )
     clip_ratio: Unit = key(0.2, "How far that ratio may lie from 1 before it is clipped")
     mask_truncated: bool = key(
         False,
-        "Leave completions that the token limit cut off out of the loss, as DAPO does; their rewards stay in the mean "
-        "of their group",
+        "Exclude completions that the token limit cut off from the loss, as DAPO does; their rewards still count in "
+        "the mean of their group",
     )
     entropy: float = key(
-        0.0, "Coefficient c of an entropy bonus: the loss less c times the mean entropy of the stream's tokens"
+        0.0, "Coefficient c of an entropy bonus: the loss minus c times the mean entropy of the stream's tokens"
     )
 
     @model_validator(mode="before")
     @classmethod
     def _only_temperature(cls, values: Any) -> Any:
-        """Filters may be named where they change nothing, as papers do and older runs' files."""
+        """Accept filters that are switched off: papers and older runs' files name them."""
         if not isinstance(values, Mapping):
             return values
         filters = {key: values[key] for key in FILTERS if key in values}
         if any(value != getattr(Sampling, key) for key, value in filters.items()):
             raise PydanticCustomError(
                 "filters",
-                "completions sampled with top_p, top_k, min_p or a repetition penalty are not the policy's own, and "
-                "training on them as if they were is silently wrong: only temperature may change",
+                "completions sampled with top_p, top_k, min_p or a repetition penalty are off-policy, and training "
+                "would silently treat them as on-policy: only the temperature can be set",
             )
         return {key: value for key, value in values.items() if key not in filters}
 
@@ -94,7 +93,7 @@ class RoleConfig(Section):
     @field_validator("ratio")
     @classmethod
     def _one_ratio(cls, value: str, info: ValidationInfo) -> str:
-        """`loss` stands before `ratio`, so it has been read."""
+        """`loss` is declared before `ratio`, so its value is known here."""
         if value != "token" and info.data.get("loss") == "sequence":
             raise PydanticCustomError(
                 "ratio", "cannot be chosen with loss=sequence, whose ratio is the whole completion's"
@@ -103,16 +102,16 @@ class RoleConfig(Section):
 
     @property
     def own_loss(self) -> bool:
-        """Whether the loss is a function of a user's own."""
+        """Whether the loss is a user's own function."""
         return self.loss not in LOSSES
 
     @property
     def one_ratio(self) -> bool:
-        """Whether a completion has one ratio, and not each of its tokens."""
+        """Whether there is one ratio per completion instead of one per token."""
         return "sequence" in (self.loss, self.ratio)
 
     def sampling(self, default_max_tokens: int) -> Sampling:
-        """How this role samples; `default_max_tokens` caps its completions where it has no cap of its own."""
+        """How this role samples; `default_max_tokens` is the cap if it has none of its own."""
         return Sampling(
             temperature=self.temperature,
             max_tokens=self.max_completion_tokens or default_max_tokens,
@@ -121,8 +120,8 @@ class RoleConfig(Section):
 
 
 def load_loss(place: str) -> Callable[..., Any]:
-    """A user's own loss, by its `FILE.py:FUNCTION`. Raises ConfigError where it cannot be had, or asks for an argument
-    that is neither one of `ARGUMENTS` nor a key of its role."""
+    """A user's own loss from `FILE.py:FUNCTION`. Raises ConfigError if it cannot be loaded, or has a parameter that is
+    neither in `ARGUMENTS` nor a key of its role."""
     found: Callable[..., Any] = load(place, "roles.*.loss", "function", _is_a_loss, f" of {', '.join(ARGUMENTS)}")
     return found
 
@@ -133,7 +132,7 @@ def _is_a_loss(value: Any) -> bool:
 
 
 class SeatConfig(Section):
-    """A LoRA adapter and how it moves."""
+    """A LoRA adapter and its optimizer."""
 
     lr: float = key(5e-5, "Learning rate", flag="lr", ge=0, le=10)
     schedule: Literal["linear", "cosine", "constant"] = key("linear", "How the learning rate falls after the warm-up")
@@ -144,12 +143,12 @@ class SeatConfig(Section):
     alpha: int = key(32, "LoRA's alpha: the adapter is scaled by alpha / rank", ge=1)
     init: Literal["zero", "gaussian"] = key(
         "zero",
-        "How the adapter starts: at zero, as the base, or from noise, so that two seats differ from the first token on",
+        "How the adapter starts: at zero, equal to the base, or from noise, so that two seats differ from the start",
     )
     init_std: float = key(1e-3, "Standard deviation of that noise, in the up-projection", gt=0)
     full_finetune_lr: float | None = key(
         None,
-        "For the record: the rate at which the game's paper trained all weights; adapters hardly move at it",
+        "For the record: the rate at which the game's paper trained all weights; for adapters it is too low",
         gt=0,
     )
 
@@ -157,35 +156,35 @@ class SeatConfig(Section):
 class ColdStartSection(Section):
     """Supervised learning of the output format before the first step, without a teacher.
 
-    `source` says what is learned from:
+    `source` says where the examples come from:
 
-    - `worked`: solutions that the tasks bring along (as `stories` and GSM8K's files do), written in the game's format;
-    - `self`: the base plays the game by itself, and what was right and well-formed is kept;
+    - `worked`: worked solutions of the tasks (`stories` and GSM8K's files have some), written in the game's format;
+    - `self`: the base plays the game by itself; right, well-formed completions are kept;
     - a path to a `.jsonl` file: lines of `prompt`, `completion` and possibly `role` (without it, every role);
-    - `auto`: `worked` where the tasks bring solutions, `self` elsewhere.
+    - `auto`: `worked` if the tasks have solutions, else `self`.
     """
 
     enabled: bool | None = key(
         None,
-        "Teach the format first, by worked solutions or by what the base gets right",
+        "Teach the format first, by worked solutions or by the base's own right completions",
         flag="cold_start",
-        unset="where a look at the base finds that it never has it",
+        unset="if a probe finds that the base never follows it",
     )
-    source: str = key("auto", "What is learned from: worked, self, a .jsonl file of prompt and completion, or auto")
+    source: str = key("auto", "Source of examples: worked, self, a .jsonl file of prompt and completion, or auto")
     roles: tuple[str, ...] | None = key(
         None,
-        "The roles that are taught; a seat that plays none of them stays as it was made",
+        "The roles that are taught; a seat that plays none of them is not changed",
         unset="all",
         min_length=1,
     )
     tasks: str | None = key(None, "The problems of worked and self", unset="the run's own")
     top_up: str | None = key(
-        "stories", "A task whose worked solutions stand in for what the base did not get right often enough in self"
+        "stories", "A task whose worked solutions fill up self if the base gives too few right completions"
     )
     steps: int = key(20, "Batches that a seat learns from", ge=1)
     examples_per_step: int = key(16, "Examples in a batch", ge=1)
     lr: float = key(2e-4, "Learning rate after a short warm-up; it falls to a tenth at the end", gt=0, le=10)
-    temperature: float = key(1.0, "The base's own while it plays the game by itself", ge=1e-3)
+    temperature: float = key(1.0, "Temperature of the base while it plays the game by itself", ge=1e-3)
     rounds: int = key(8, "The most steps of the game that the base plays", ge=1)
 
     @field_validator("source", mode="before")

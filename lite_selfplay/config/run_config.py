@@ -1,7 +1,7 @@
 """The whole configuration of a run.
 
-It is filled from layers: the library's defaults, the game's recipe, what the base model suggests, a preset, the file,
-the flags, the later over the earlier.
+It is built from layers, of which later ones override earlier ones: the library's defaults, the game's recipe, the base
+model's suggestions, a preset, the file, the flags.
 """
 
 import re
@@ -28,7 +28,7 @@ from lite_selfplay.errors import ConfigError, UnknownNameError
 
 
 class RunConfig(Section):
-    """Everything a run needs to be repeated. `preset` names a layer that is laid under everything else given.
+    """Everything needed to repeat a run. `preset` names a layer that everything else given overrides.
 
     >>> RunConfig(game="agon", model="tiny", tasks="letters", steps=3).run.steps
     3
@@ -56,11 +56,11 @@ class RunConfig(Section):
 
     @classmethod
     def of(cls, *layers: Mapping[str, Any]) -> Self:
-        """Merge layers, the later over the earlier, and validate. Raises ConfigError."""
+        """Merge layers, of which later ones override earlier ones, and validate. Raises ConfigError."""
         return cls(*layers)
 
     def having(self, *layers: Mapping[str, Any]) -> Self:
-        """The same with layers laid over it. Raises ConfigError."""
+        """This configuration, overridden by layers. Raises ConfigError."""
         return self.of(self.model_dump(mode="json"), *layers)
 
     def chosen(self) -> dict[str, Any]:
@@ -68,41 +68,41 @@ class RunConfig(Section):
         return self.model_dump(mode="json", exclude_unset=True)
 
     def values(self) -> dict[str, Any]:
-        """The whole configuration as JSON, without the run's own place."""
+        """The whole configuration as JSON, without the run folder."""
         values = self.model_dump(mode="json")
         values["run"].pop("dir")
         return values
 
     def to_yaml(self) -> str:
-        """The whole configuration as YAML, without the run's own place."""
+        """The whole configuration as YAML, without the run folder."""
         return yaml.safe_dump(self.values(), sort_keys=False, allow_unicode=True)
 
 
 def explain(error: ValidationError) -> ConfigError:
-    """pydantic's findings as one sentence each, with the near names of an unknown key."""
+    """A ConfigError with one sentence per pydantic error, and similar names for an unknown key."""
     return ConfigError("; ".join(_explain_one(item) for item in error.errors()))
 
 
-# Keys that configurations of older runs hold, and what to do.
-_LEFT = {
-    "model.share_cores": "take it out; beside busy processes --threads helps",
-    "model.tune_memory": "take it out; memory is always tuned on a CPU",
+# Removed keys that older runs' configurations have, and what to do.
+_REMOVED = {
+    "model.share_cores": "remove it; if other processes are busy, set --threads",
+    "model.tune_memory": "remove it; memory is always tuned on a CPU",
 }
 
-_SHORT = reprlib.Repr()  # a few lines of YAML can stand for billions of values
+_SHORT = reprlib.Repr()  # a few lines of YAML can expand to billions of values
 _SHORT.maxstring = _SHORT.maxother = 200
 
 
 def _explain_one(item: Any) -> str:
-    # Without the alternatives of a key that takes several types.
+    # For a key that takes several types, drop pydantic's name of the alternative.
     loc = [part for part in map(str, item["loc"]) if part != "bool" and not part.startswith("literal[")]
     path = ".".join(loc)
-    if path in _LEFT:
-        return f"{path} is a key no more: {_LEFT[path]}"
+    if path in _REMOVED:
+        return f"the key {path} no longer exists: {_REMOVED[path]}"
     *section, last = loc or [""]
     like = "lr" if last == "learning_rate" else last
     elsewhere = [re.sub("SEAT|ROLE", "*", key) for key in KEYS if key.endswith(f".{like}")]
-    if section in (["seats"], ["roles"]) and elsewhere:  # a key in the place of a name
+    if section in (["seats"], ["roles"]) and elsewhere:  # a key where a name belongs
         return str(UnknownNameError("key", path, elsewhere))
     if item["type"] == "extra_forbidden":
         hint = f"There is {' and '.join(elsewhere)}." if elsewhere else ""
@@ -113,7 +113,7 @@ def _explain_one(item: Any) -> str:
 
 
 def keys_of(section: list[str]) -> list[str]:
-    """The keys that may stand in a section, given by its path (`["run"]`, `["seats", "A"]`)."""
+    """The known keys of a section, given by its path (`["run"]`, `["seats", "A"]`)."""
     if not section:
         return [*SECTIONS, "preset", *FLAT_KEYS]
     return list(SECTIONS[section[0]].model_fields)

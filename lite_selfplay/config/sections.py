@@ -1,8 +1,7 @@
 """The sections of a configuration: every key with its default, its bounds, its meaning and its flag, declared once.
 
-How roles and seats learn stands in `learning.py`. Command-line options, their help, the flat keys of configuration
-files (`lite_selfplay.config.layers`) and the output of `lite-selfplay config keys` are made from what stands here and
-there.
+Sections about learning are in `learning.py`. Command-line options, their help, the flat keys of configuration files
+(`lite_selfplay.config.layers`) and the output of `lite-selfplay config keys` are derived from both modules.
 """
 
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from pydantic_core import PydanticCustomError
 from lite_selfplay.config.user_files import short_name
 
 LARGEST = 2**32 - 1
-"""The largest number that any key takes: NumPy takes no larger seed, and torch computes with no much larger one."""
+"""The largest number that any key takes: the largest seed of NumPy, and near the limits of torch."""
 LONGEST = 4096
 """The most characters of a text or a name: as many as a path may have."""
 Unit = Annotated[float, Field(gt=0, le=1)]
@@ -25,18 +24,18 @@ Unit = Annotated[float, Field(gt=0, le=1)]
 def key(
     default: Any, about: str, *, flag: str = "", short: str = "", metavar: str = "", unset: str = "", **bounds: Any
 ) -> Any:
-    """A key of a section, `...` as the default of one that must be given.
+    """A key of a section; a required one has the default `...`.
 
-    `about` is its meaning, in phrases without a full stop at the end. `flag` is its name as a flat key and, in
-    kebab-case, as an option of the command line; `short` and `metavar` are that option's. `unset` says what stands in
-    for None. `bounds` are pydantic's.
+    `about` is its meaning, without a full stop at the end. `flag` is its name as a flat key and, in kebab-case, as an
+    option of the command line; `short` and `metavar` belong to that option. `unset` says what is used instead of None.
+    `bounds` are pydantic's.
     """
     extra = {"flag": flag, "short": short, "metavar": metavar, "unset": unset}
     return Field(default, description=about, json_schema_extra={k: v for k, v in extra.items() if v}, **bounds)
 
 
 class Section(BaseModel):
-    """A mapping of known keys, which never changes."""
+    """An immutable mapping of known keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
@@ -46,14 +45,14 @@ class Section(BaseModel):
         if isinstance(value, int | float) and abs(value) > LARGEST:
             raise PydanticCustomError("number", "should be at most {most}", {"most": LARGEST})
         texts = [value] if isinstance(value, str) else value if isinstance(value, Mapping) else ()
-        # Problems that were given as objects are a text of many lines.
+        # `tasks` given as objects are JSON lines of any length.
         if any(isinstance(text, str) and len(text) > LONGEST and not text.startswith("{") for text in texts):
             raise PydanticCustomError("text", "should have at most {most} characters", {"most": LONGEST})
         return value
 
 
 class GameSection(BaseModel):
-    """Which game, and its own options: any other key goes to the game, which checks it."""
+    """The game and its options: the game itself checks every other key."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -65,17 +64,17 @@ class GameSection(BaseModel):
 
     @property
     def label(self) -> str:
-        """The name to show: of a game at `FILE.py:CLASS` that of its class."""
+        """The name to show: for `FILE.py:CLASS` the name of the class."""
         return short_name(self.name)
 
     @property
     def options(self) -> dict[str, Any]:
-        """The game's own options, as they were given."""
+        """The game's own options, as given."""
         return dict(self.model_extra or {})
 
 
 class ModelSection(Section):
-    """The base model, and how it is computed."""
+    """The base model, and the hardware and precision that it runs on."""
 
     name: str = key(
         ...,
@@ -84,42 +83,43 @@ class ModelSection(Section):
         short="-m",
         metavar="M",
     )
-    precision: Literal["4bit", "bf16", "fp16", "fp32"] = key("4bit", "What the weights are held in", flag="precision")
+    precision: Literal["4bit", "bf16", "fp16", "fp32"] = key("4bit", "Precision of the weights", flag="precision")
     compute_dtype: Literal["auto", "bf16", "fp16", "fp32"] = key(
         "auto",
-        "What 4-bit weights are multiplied in; auto takes bf16 where the hardware has it, fp16 on older GPUs and fp32 "
-        "on other CPUs",
+        "Precision of arithmetic with 4-bit weights; auto is bf16 if the hardware supports it, else fp16 on GPUs and "
+        "fp32 on CPUs",
     )
     backend: str = key(
         "auto",
-        "Which library computes: transformers, unsloth, or a name given to register_backend; auto is transformers",
+        "The library that runs the model: transformers, unsloth, or a name given to register_backend; auto is "
+        "transformers",
         flag="backend",
     )
     device: Literal["auto", "cpu"] = key(
         "auto",
-        "What computes: auto is the first card that torch sees, and the CPU only where there is no card",
+        "Where the model runs: auto is the first GPU that torch sees, or the CPU if there is none",
         flag="device",
     )
     thinking: Literal["auto", "on", "off"] = key(
-        "auto", "Switches a chat template's reasoning on or off; auto leaves it as the template has it"
+        "auto", "Switches a chat template's reasoning on or off; auto keeps the template's default"
     )
     gradient_checkpointing: Literal["auto"] | bool = key(
         "auto",
-        "Compute activations again in the backward pass instead of keeping them; auto does so on GPUs where those of a "
-        "microbatch would take half of the memory, and on CPUs where a token keeps more than 1 MB, but for the results "
-        "of matrix products where these are less than that",
+        "Recompute activations in the backward pass instead of keeping them; auto does so on a GPU if those of a "
+        "microbatch would take half of its memory, and on a CPU if a token's take more than 1 MB, except for the "
+        "results of matrix products if these take less than that",
     )
     decoding: Literal["auto", "plain", "lookup"] = key(
         "auto",
-        "How tokens follow each other: auto replays CUDA graphs on a card, and looks at every 16th token which "
-        "completions have ended; lookup, not measured on a card, also reads several tokens of the last eight at once "
-        "where there is flash attention; plain looks at each, as on a CPU",
+        "The decoding loop: auto replays CUDA graphs on a GPU and checks every 16 tokens for finished completions; "
+        "lookup, not measured on a GPU, also reads several tokens of the last eight completions at once if there is "
+        "flash attention; plain checks after each token, as on a CPU",
     )
     threads: int | None = key(
         None,
         "Threads on a CPU",
         flag="threads",
-        unset="one for a base of small matrices, else the cores that the process may use",
+        unset="one for a small base, else the cores that the process may use",
         ge=1,
         le=1024,
     )
@@ -127,7 +127,7 @@ class ModelSection(Section):
         False, "Sample through vLLM on the Unsloth backend: experimental, and needs the package vllm"
     )
     trust_remote_code: bool = key(
-        False, "Run the Python code that the model brings along, with all your rights", flag="trust_remote_code"
+        False, "Run the Python code in the model's repository, with all your rights", flag="trust_remote_code"
     )
 
     @field_validator("thinking", mode="before")
@@ -138,7 +138,7 @@ class ModelSection(Section):
 
 
 class TasksSection(Section):
-    """Where problems come from: a `.jsonl` file or a task by name."""
+    """Sources of problems: `.jsonl` files or tasks by name."""
 
     train: str | None = key(
         None,
@@ -172,24 +172,24 @@ class TasksSection(Section):
     validation_limit: int = key(100, "How many of them: the first ones", ge=1)
     data_dir: str | None = key(
         None,
-        "The folder of downloaded data that benchmarks and hub:NAME are looked for in",
+        "The folder of downloaded data, searched for benchmarks and hub:NAME",
         flag="data_dir",
         metavar="D",
         unset="$LITE_SELFPLAY_DATA",
     )
     answer_from: Literal["anywhere", "block"] = key(
         "anywhere",
-        "Where an answer is read: in the <answer> block, a box or a sentence (anywhere), or in the block alone",
+        "Where answers are read from: the <answer> block, a box or a sentence (anywhere), or only the block",
     )
     unsafe_code: bool = key(
         False,
-        "Run programs that a model wrote where no sandbox protects this machine from them as well",
+        "Run programs that a model wrote even if no sandbox protects this machine from them",
         flag="unsafe_code",
     )
 
 
 class EvalSection(Section):
-    """Held-out problems, and when the run is measured on them: before training, after it, and every `every` steps."""
+    """Evaluation on held-out problems: before training, after it, and every `every` steps."""
 
     tasks: str | None = key(
         None,
@@ -203,7 +203,7 @@ class EvalSection(Section):
     every: int | None = key(
         None, "Steps between evaluations", flag="eval_every", unset="before and after training", ge=1
     )
-    samples: int = key(1, "Completions of each seat a problem", ge=1)
+    samples: int = key(1, "Completions per seat and problem", ge=1)
     temperature: float = key(0.6, "Temperature of sampling; 0 is greedy", ge=0)
     top_p: Unit = key(0.95, "Nucleus sampling; 1 switches it off")
 
@@ -214,10 +214,10 @@ class EvalSection(Section):
 
 
 class RunSection(Section):
-    """The run itself. `dir` is its place, the only key that `config.yaml` leaves out."""
+    """The run itself. `dir` is its folder, the only key that `config.yaml` omits."""
 
     preset: str | None = key(
-        None, "For the record: the preset that the other keys were laid over", unset="the one that fits the machine"
+        None, "For the record: the preset that the other keys override", unset="the one that fits the machine"
     )
     steps: int = key(200, "Steps of play and update", flag="steps", ge=1, le=1_000_000)
     least_steps: int | None = key(
@@ -227,17 +227,17 @@ class RunSection(Section):
         ge=1,
     )
     group_size: int = key(8, "Completions that share a baseline", flag="group_size", ge=2, le=65536)
-    problems_per_step: int = key(4, "Problems drawn at a step", flag="problems_per_step", ge=1, le=65536)
+    problems_per_step: int = key(4, "Problems drawn per step", flag="problems_per_step", ge=1, le=65536)
     max_completion_tokens: int | None = key(
         None, "Cap of a completion", flag="max_completion_tokens", unset="the task's, else 512", ge=1
     )
-    max_prompt_tokens: int = key(2048, "A longer prompt is not asked", ge=1)
-    seed: int = key(0, "Everything random follows from it", flag="seed", ge=0)
+    max_prompt_tokens: int = key(2048, "Cap of a prompt; longer ones are not sampled", ge=1)
+    seed: int = key(0, "Seed of everything random", flag="seed", ge=0)
     dir: Path | None = key(None, "The run folder; never overwritten", flag="run_dir", unset="runs/GAME-MODEL-TIME")
     minutes: float = key(
         0,
-        "Minutes that the run may take, closing evaluation included: as many of the steps as fit are played, and no "
-        "more problems evaluated than a quarter of the time allows; 0: no bound",
+        "Minutes that the run may take, final evaluation included: it plays as many of the steps as fit, and evaluates "
+        "no more problems than a quarter of the time allows; 0: no bound",
         flag="minutes",
         ge=0,
         le=1e6,
@@ -250,72 +250,72 @@ class RunSection(Section):
     )
     save_every: int = key(50, "Steps between checkpoints", flag="save_every", ge=1)
     save_minutes: float = key(
-        10, "A checkpoint is also saved after a step where the last one is so old; 0: by steps alone", ge=0
+        10, "A checkpoint is also saved if the last one is this many minutes old; 0: only by steps", ge=0
     )
     preflight: bool | None = key(
         None,
-        "Before the first step play a little, for a minute at most: look at the base, say what to expect, and refuse a "
-        "run that cannot learn",
+        "Before the first step play for up to a minute: probe the base, say what to expect, and refuse a run that "
+        "cannot learn",
         flag="preflight",
         unset="yes, except for tiny, whose weights are random, and the demo's own problems",
     )
     max_bad_steps: int = key(
-        3, "A step with a number that is not finite is skipped; so many in a row stop the run", ge=1
+        3, "Steps with numbers that are not finite are skipped; this many in a row stop the run", ge=1
     )
-    keep_checkpoints: int = key(3, "Checkpoints to keep; the best one is kept besides", ge=1)
-    episodes_limit_mb: float = key(256, "Size at which episodes.jsonl ends", ge=0)
+    keep_checkpoints: int = key(3, "Checkpoints to keep, besides the best one", ge=1)
+    episodes_limit_mb: float = key(256, "Size in MB after which nothing is added to episodes.jsonl", ge=0)
     keep_tokens: bool = key(
         False,
         "Also write each step's token ids and log-probabilities, from which it can be recomputed",
         flag="keep_tokens",
     )
     minibatches: int = key(
-        1, "Updates of a step, each on its share of every stream; above 1 the ratio's clip acts", ge=1
+        1, "Updates per step, each on its share of every stream; above 1 the ratio's clip has an effect", ge=1
     )
     microbatch_tokens: int | None = key(
         None,
         "The most tokens of one forward and backward pass, padding included",
-        unset="8,192 on a GPU; 1,280 on a CPU, where more is hardly faster, and 896 for large models in float32",
+        unset="8,192 on a GPU; 1,280 on a CPU, or 896 for large models in float32",
         ge=1,
     )
     generation_tokens: int | None = key(
         None,
-        "The most tokens whose keys and values are held at once while sampling",
-        unset="two fifths of a card's memory; 65,536 on a CPU",
+        "Size of the KV cache while sampling, in tokens",
+        unset="two fifths of a GPU's memory; 65,536 on a CPU",
         ge=1,
     )
     end_loops: bool = key(
         True,
-        "End a completion whose last 256 tokens or more are the same ones again and again: it would not end otherwise",
+        "End a completion whose last 256 tokens or more only repeat themselves: it would not end otherwise",
     )
-    reward: str | None = key(None, "A function in the checker's place", flag="reward", metavar="FILE.py:FUNCTION")
+    reward: str | None = key(None, "A function that replaces the checker", flag="reward", metavar="FILE.py:FUNCTION")
     verify_timeout_s: float = key(5.0, "Seconds that checking one answer may take before it counts as wrong", gt=0)
     report_to: Literal["none", "tensorboard", "wandb", "trackio"] = key(
         "none", "A tracker that gets the curves and warnings as well", flag="report_to"
     )
 
     def tokens_at_once(self, *, on_cpu: bool, lean: bool = False) -> int:
-        """What `microbatch_tokens` comes to on a kind of machine; `lean`: see `models.memory.is_lean`."""
+        """The value of `microbatch_tokens` on a GPU or a CPU; `lean`: see `models.memory.is_lean`."""
         return self.microbatch_tokens or ((896 if lean else 1280) if on_cpu else 8192)
 
 
 class RolloutsSection(Section):
-    """Servers that sample in this process's place: vLLM's, which load a seat's adapter anew after each of its updates.
+    """vLLM servers that sample instead of this process. They reload a seat's adapter after each of its updates.
 
-    They have to see `folder`, where adapters are written for them.
+    They must have access to `folder`, where adapters are written for them.
     """
 
     servers: tuple[str, ...] = key(
         (),
-        "Servers that sample in this process's place, such as http://node-1:8000: `vllm serve` with LoRA, over the "
-        "run's base; `none` samples here",
+        "Servers that sample instead of this process, such as http://node-1:8000: `vllm serve` with LoRA and the run's "
+        "base; `none` samples here",
         flag="rollouts",
         metavar="URL,...",
         unset="none",
     )
-    model: str | None = key(None, "The base's name on the servers", unset="the first base that a server names")
-    timeout_s: float = key(600, "Seconds that a server may take for one answer", gt=0)
-    rows_at_once: int = key(128, "The most completions that a server is asked for at a time", ge=1, le=1024)
+    model: str | None = key(None, "The base's name on the servers", unset="the first base that a server lists")
+    timeout_s: float = key(600, "Seconds that a server may take for one request", gt=0)
+    rows_at_once: int = key(128, "The most completions requested from a server at a time", ge=1, le=1024)
     folder: str | None = key(
         None, "Where adapters are written for the servers", unset="rollouts in the run folder", min_length=1
     )
@@ -324,7 +324,7 @@ class RolloutsSection(Section):
     @field_validator("servers", mode="before")
     @classmethod
     def _a_list(cls, value: Any) -> Any:
-        """One text holds several, as a flag does; `none` switches them off."""
+        """A text, such as a flag's, may list several; `none` switches them off."""
         if isinstance(value, str):
             value = [] if value == "none" else [part.strip() for part in value.split(",")]
         return value
@@ -339,7 +339,7 @@ class RolloutsSection(Section):
 
     @property
     def again(self) -> str:
-        """What a resume is given besides the run folder: ` --rollouts URL,...`, nothing without servers."""
+        """The option that a resume needs besides the run folder: ` --rollouts URL,...`, empty without servers."""
         return f" --rollouts {','.join(self.servers)}" if self.servers else ""
 
 

@@ -1,18 +1,17 @@
-"""Files that a user names: opened so that no kind of file, and no name, hangs a command or fails it without a sentence.
+"""Files that a user names, opened safely: whatever the file or its name, a command never hangs, and explains failures.
 
-Whether something is there is asked by `os.path.isfile` and `os.path.exists`, which say no where a name is too long for
-the system; `Path.is_file` raises there.
+Existence is checked with `os.path.isfile` and `os.path.exists`, which return False if a name is too long for the
+system; `Path.is_file` raises an error.
 
-Code of a user's own in such a file is named `FILE.py:NAME`: a reward function, a game, a task, a loss. Importing the
-file runs it. After another colon, a task's place may go on with its options: `FILE.py:NAME:OPTIONS`.
+A user's own code (a reward function, a game, a task, a loss) is referred to as `FILE.py:NAME`, a task's with options as
+`FILE.py:NAME:OPTIONS`. Importing the file runs it.
 
-Whoever names a file asks for that; a configuration that somebody else may have written does not. What was ever run is
-noted in a record of the user's own, by its path and the SHA-256 of its source, and what a run folder or a file names is
-run only if it stands there.
+A user who names a file agrees to run it. A configuration may be somebody else's: code that a run folder or a
+configuration file names is run only if this user has run it before. A record in the user's home has the path and the
+SHA-256 of the source of all code that was run.
 
-What such code raises becomes one error, and what it changes in the process is put back: a run relies on the folder it
-was started in and on torch's defaults; a reward function that leaves them otherwise would break a later step, far from
-its cause.
+Whatever such code raises becomes one error, and what it changes in the process is restored: a run relies on its working
+folder and on torch's defaults, and a reward function that changed them would break a later step, far from the cause.
 """
 
 import contextlib
@@ -47,12 +46,12 @@ def guarded(
     judges: bool = False,
     failed: str = "raised",
 ) -> Iterator[None]:
-    """A context for a user's own code; `what` names it in sentences (`the reward function f`), `failed` what it did.
+    """A context for running a user's own code. Errors begin with `what` (`the reward function f`) and `failed`.
 
-    Whatever the code raises is raised as `error`, `sys.exit` and exceptions outside `Exception` included; this
+    Whatever the code raises is raised as `error`, including `sys.exit` and exceptions outside `Exception`; this
     library's own errors and KeyboardInterrupt pass. Afterwards the working folder, torch's default type and grad mode
-    are what they were, and for code that only `judges` also the environment, the number of torch's threads and the
-    state of the global random generators. `warn` reports, once for each of them, what the code had changed.
+    are restored, and for code that only `judges` also the environment, the number of torch's threads and the state of
+    the global random generators. `warn` is called once for each of these that the code had changed.
     """
     before = _state(judges)
     try:
@@ -65,12 +64,12 @@ def guarded(
         for name, kept in before.items():
             if _put_back(name, kept) and (what, name) not in _warned:
                 _warned.add((what, name))
-                warn(f"{what} changed {name}, which was put back: it is the whole run's")
+                warn(f"{what} changed {name}, which was restored: the whole run depends on it")
 
 
 @contextlib.contextmanager
 def unnoticed() -> Iterator[None]:
-    """A context after which the global random generators are where they were, whatever was run meanwhile."""
+    """A context that restores the state of the global random generators at its end."""
     before = {name: kept for name, kept in _state(judges=True).items() if name.startswith("the state of")}
     try:
         yield
@@ -80,13 +79,13 @@ def unnoticed() -> Iterator[None]:
 
 
 def _state(judges: bool) -> dict[str, Any]:
-    """What is to be put back, by what it is."""
+    """The state to restore, by the keys of `_KEPT`."""
     names = [name for name, (_, _, only_judges) in _KEPT.items() if judges or not only_judges]
     return {name: _KEPT[name][0]() for name in names}
 
 
 def _put_back(name: str, kept: Any) -> bool:
-    """Make something what it was; False where it is."""
+    """Restore one item of the state. Returns whether it had changed."""
     read, write, _ = _KEPT[name]
     now = read()
     if kept is None or now is None or _equal(kept, now):
@@ -102,7 +101,7 @@ def _equal(first: Any, second: Any) -> bool:
     return bool(same.all()) if hasattr(same, "all") else bool(same)
 
 
-# None: what cannot be read, or belongs to a library that nobody has imported.
+# None: it cannot be read, or its library is not imported.
 
 
 def _folder() -> str | None:
@@ -118,7 +117,7 @@ def _set_environment(kept: dict[str, str]) -> None:
 
 
 def _of(library: str, name: str) -> Callable[..., Any]:
-    """A function of a library by its name, once somebody has imported the library."""
+    """Calls a library's function of this name; returns None while the library is not imported."""
 
     def call(*arguments: Any) -> Any:
         found: Any = getattr(sys.modules.get(library), name, None)
@@ -127,7 +126,7 @@ def _of(library: str, name: str) -> Callable[..., Any]:
     return call
 
 
-# How each is read and written, and whether it is put back only for code that judges.
+# How to read and to write each, and whether it is restored only for code that judges.
 _KEPT: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], bool]] = {
     "the working folder": (_folder, os.chdir, False),
     "torch's default type": (_of("torch", "get_default_dtype"), _of("torch", "set_default_dtype"), False),
@@ -140,10 +139,10 @@ _KEPT: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], bool]] = {
 }
 
 
-_PLACE = re.compile(r"(?P<file>.+?\.py)(?::(?P<name>[^:]*)(?::(?P<options>.*))?)?", re.DOTALL)
+_REFERENCE = re.compile(r"(?P<file>.+?\.py)(?::(?P<name>[^:]*)(?::(?P<options>.*))?)?", re.DOTALL)
 DATA_FILE = re.compile(r"(?P<file>.+?\.(?:jsonl?|csv)):(?P<options>.*)", re.DOTALL)
 """A file of problems with options: `problems.csv:answer=result`."""
-# Keys of a configuration that may name code; those of its roles' losses do as well.
+# Keys of a configuration that may name code, besides `roles.*.loss`.
 _NAMING_CODE = (
     *("game.name", "run.reward", "tasks.train", "tasks.validation", "tasks.solutions"),
     *("cold_start.tasks", "cold_start.top_up", "eval.tasks"),
@@ -161,7 +160,7 @@ _KINDS = {
 
 @contextlib.contextmanager
 def failing_as(error: type[LiteSelfPlayError], what: str) -> Iterator[None]:
-    """A context in which what the system refuses becomes `error`: `what`, say `cannot read PATH`, and the reason."""
+    """A context that turns an OSError into `error`: `what` failed, such as `cannot read PATH`, and the reason."""
     try:
         yield
     except OSError as problem:
@@ -169,7 +168,7 @@ def failing_as(error: type[LiteSelfPlayError], what: str) -> Iterator[None]:
 
 
 def require_file(path: Path, error: type[LiteSelfPlayError]) -> None:
-    """Raises `error` unless a path leads to a regular file: to open a pipe waits, and a device may never end."""
+    """Raises `error` unless a path is a regular file: opening a pipe blocks, and reading a device may never end."""
     try:
         with failing_as(error, f"cannot read {path}"):
             mode = path.stat().st_mode
@@ -180,14 +179,14 @@ def require_file(path: Path, error: type[LiteSelfPlayError]) -> None:
 
 
 def open_file(path: Path, error: type[LiteSelfPlayError]) -> IO[bytes]:
-    """A user's file, open for reading bytes. Raises `error` where it is none, is missing, or may not be read."""
+    """Open a user's file for reading bytes. Raises `error` if it is missing, unreadable or not a regular file."""
     require_file(path, error)
     with failing_as(error, f"cannot read {path}"):
         return path.open("rb")
 
 
 def read_file(path: Path, error: type[LiteSelfPlayError], limit: int | None = None) -> bytes:
-    """The content of a user's file. Raises `error`, also where it is longer than `limit` bytes."""
+    """The content of a user's file. Raises `error`, also if it is longer than `limit` bytes."""
     with open_file(path, error) as file, failing_as(error, f"cannot read {path}"):
         content = file.read() if limit is None else file.read(limit + 1)
     if limit is not None and len(content) > limit:
@@ -196,40 +195,40 @@ def read_file(path: Path, error: type[LiteSelfPlayError], limit: int | None = No
 
 
 def read_utf8(path: Path, error: type[LiteSelfPlayError], limit: int | None = None) -> str:
-    """The text in a user's file, without a byte order mark. Raises `error`, also where it is not UTF-8."""
+    """The text in a user's file, without a byte order mark. Raises `error`, also if it is not UTF-8."""
     try:
         return read_file(path, error, limit).decode("utf-8-sig")
     except UnicodeDecodeError as problem:
         raise error(f"{path}: not UTF-8 ({problem.reason} at byte {problem.start})") from None
 
 
-# Code of a user's own
+# A user's own code
 
 
 def file_of(spec: str) -> Path | None:
-    """The file of a place; None for any other name."""
-    found = _PLACE.fullmatch(spec)
+    """The file of a `FILE.py:NAME` reference; None for any other name."""
+    found = _REFERENCE.fullmatch(spec)
     return Path(found["file"]) if found else None
 
 
 def options_of(spec: str) -> str:
-    """The options at the end of a place; empty without any."""
-    found = _PLACE.fullmatch(spec)
+    """The options at the end of a reference; empty without any."""
+    found = _REFERENCE.fullmatch(spec)
     return (found["options"] or "") if found else ""
 
 
 def short_name(spec: str) -> str:
-    """The name alone of a place; any other name as it is."""
-    found = _PLACE.fullmatch(spec)
+    """The NAME of a `FILE.py:NAME` reference; any other name unchanged."""
+    found = _REFERENCE.fullmatch(spec)
     return (found["name"] or Path(found["file"]).stem) if found else spec
 
 
 def absolute(spec: str, *, folder: bool = False) -> str:
-    """A file, or a place in one, by its whole path, so that another folder finds it too; other names as they are.
+    """A file, or a `FILE.py:NAME` reference, with its absolute path; other names unchanged.
 
-    `folder`: so is a folder, where one may be meant. Elsewhere a folder that happens to have the name of a task is not.
+    `folder`: do the same for a folder. Otherwise a folder that happens to have a task's name stays as it is.
     """
-    found = _PLACE.fullmatch(spec) or DATA_FILE.fullmatch(spec)
+    found = _REFERENCE.fullmatch(spec) or DATA_FILE.fullmatch(spec)
     if found is None:
         there = os.path.isfile(spec) or (folder and os.path.isdir(spec))
         return os.path.realpath(spec) if there else spec
@@ -240,12 +239,12 @@ def absolute(spec: str, *, folder: bool = False) -> str:
 def load(
     spec: str, flag: str, what: str, fits: Callable[[Any], bool] = callable, of: str = "", *, options: bool = False
 ) -> Any:
-    """What a place names. `fits` tells whether it is what was asked for; `flag`, `what` (`function`) and `of` (`of two
-    arguments`) say in errors what that is. `options`: whether some may follow.
+    """Import the object that `FILE.py:NAME` refers to. `fits` tells whether it is of the expected kind, which errors
+    describe by `flag`, `what` (`function`) and `of` (`of two arguments`). `options`: whether options may follow.
 
-    Raises ConfigError where there is no such file, where it cannot be imported, or has nothing of that name that fits.
+    Raises ConfigError if there is no such file, it cannot be imported, or it has nothing of that name that fits.
     """
-    found = _PLACE.fullmatch(spec)
+    found = _REFERENCE.fullmatch(spec)
     if found is None or found["name"] is None or (found["options"] is not None and not options):
         raise ConfigError(f"{flag} takes FILE.py:{what.upper()}, got {spec!r}")
     path = Path(found["file"])
@@ -264,7 +263,7 @@ def load(
 
 
 class _FromSource(importlib.machinery.SourceFileLoader):
-    """Runs what was read and noted: neither takes a compiled file of it, which may hold other code, nor leaves one."""
+    """Always compiles the source that was recorded: a cached .pyc may hold other code, and none is written."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)
@@ -275,7 +274,7 @@ def _imported(path: Path, name: str, flag: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look there for a class's own module
+    sys.modules[name] = module  # dataclasses and pickle look up a class's module there
     with guarded(f"{flag}: {path}", ConfigError, warnings.warn, failed="cannot be imported:"):
         spec.loader.exec_module(module)
     return module
@@ -285,13 +284,12 @@ def _imported(path: Path, name: str, flag: str) -> ModuleType:
 
 
 def places_in(config: Mapping[str, Any]) -> dict[str, str]:
-    """The places that a configuration, or a layer of one, names code at, by their keys."""
+    """The `FILE.py:NAME` references in a configuration or a layer, by key."""
     return {key: place for key, place in _names(config, _NAMING_CODE).items() if file_of(place) is not None}
 
 
 def whole_paths(config: Mapping[str, Any]) -> dict[str, str]:
-    """What a configuration names files, or places in them, by: their whole paths, by their keys; names of tasks as they
-    are."""
+    """The files and `FILE.py:NAME` references in a configuration by key, with absolute paths; task names unchanged."""
     named = _names(config, _NAMING_CODE + _NAMING_DATA).items()
     files = {k: v for k, v in named if file_of(v) is not None or not k.startswith(("game.", "roles."))}
     return {key: absolute(spec, folder=key == "tasks.knowledge") for key, spec in files.items()}
@@ -314,8 +312,8 @@ def _names(config: Mapping[str, Any], keys: Sequence[str]) -> dict[str, str]:
 def require_accepted(places: Mapping[str, str], where: object) -> None:
     """Raises ConfigError, with the command that accepts it, for code that this user has not run on this machine.
 
-    `where` names what holds the places: a run folder, or a configuration file. A file that is not there passes, since
-    nothing of it can be run.
+    `where` is the run folder or the configuration file that names the code. A missing file passes, since it cannot be
+    run.
     """
     for key, place in places.items():
         if os.path.exists(file_of(place) or "") and not was_run(place):
@@ -323,20 +321,20 @@ def require_accepted(places: Mapping[str, str], where: object) -> None:
             kind = "games" if key == "game.name" else "losses" if key.startswith("roles.") else "tasks"
             accepts = f"give --reward {quoted}" if key == "run.reward" else f"`lite-selfplay list {kind} {quoted}`"
             raise ConfigError(
-                f"{where} names code that you have not run on this machine, or that has changed since, and it is not "
+                f"{where} names code that you have not run on this machine, or that has changed since, so it was not "
                 f"run: {key}: {place}. Read it, and if you trust it: {accepts}"
             )
 
 
 def was_run(place: str) -> bool:
-    """Whether this user has run what is named, as it is now, on this machine."""
+    """Whether this user has run the present version of this code on this machine."""
     file = file_of(place)
     return file is not None and os.path.isfile(file) and _line_of(file) in _record()
 
 
 def sources_of(config: Mapping[str, Any], reward: Any = None) -> dict[str, dict[str, str | None]]:
-    """The code of a user's own in a configuration, by its key, and a `reward` that was given as an object: the name,
-    the file and the SHA-256 of the source of each, None where there is no source."""
+    """A user's own code in a configuration, by key, and a `reward` given as an object: name, file and SHA-256 of the
+    source of each, None if there is no source."""
     found = {}
     for key, place in places_in(config).items():
         file = file_of(place) or Path()
@@ -347,7 +345,7 @@ def sources_of(config: Mapping[str, Any], reward: Any = None) -> dict[str, dict[
         code = code if inspect.isroutine(code) or inspect.isclass(code) else type(code)
         name: str = getattr(code, "__qualname__", repr(code))
         found["reward"] = {"name": name, "file": None, "sha256": None}
-        with contextlib.suppress(OSError, TypeError):  # typed at a prompt, or not of Python
+        with contextlib.suppress(OSError, TypeError):  # typed at a prompt, or not written in Python
             source = inspect.getsource(code).encode()
             found["reward"] |= {"file": inspect.getsourcefile(code), "sha256": _sha256(source)}
     return found
@@ -363,7 +361,7 @@ def _record_file() -> Path:
 
 
 def _record() -> set[str]:
-    """The lines of the user's own record. One that cannot be read holds nothing."""
+    """The lines of the user's record; empty if it cannot be read."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         return set(_record_file().read_text(encoding="utf-8").splitlines())
     return set()
@@ -374,7 +372,7 @@ def _line_of(file: Path) -> str:
 
 
 def _note(file: Path) -> None:
-    """Write a file that is about to be run into the user's record; where that cannot be, it has to be named again."""
+    """Record a file that is about to be run. If the record cannot be written, the user must name the file again."""
     line = _line_of(file)
     if line not in _record():
         with contextlib.suppress(OSError):

@@ -242,7 +242,7 @@ def shorter(config: RunConfig, length: float, times: float) -> str:
 def without_its_card(config: RunConfig) -> str:
     """What is said where a preset is made for a card and there is none; empty elsewhere."""
     preset = config.run.preset
-    if preset is None or " GB card" not in preset_about(preset) or _card(config) is not None:
+    if preset is None or " GB GPU" not in preset_about(preset) or _card(config) is not None:
         return ""
     return (
         f"the preset {preset} is for a card, and this machine has none: steps take very long; --preset cpu is smaller"

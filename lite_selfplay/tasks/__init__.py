@@ -1,7 +1,7 @@
-"""Where problems come from.
+"""Tasks, the sources of problems.
 
-A task is a sequence of problems; a source draws from it without end, each pass in an order that follows from the seed.
-Which problems are held out is decided here; how an answer is judged is not.
+A task is a sequence of problems; a source draws from it endlessly, each epoch in an order derived from the seed. This
+room decides which problems are held out, but not how answers are judged.
 """
 
 from lite_selfplay.tasks.registry import is_data, load_task, register_task, split_specs, task_about, task_names

@@ -1,4 +1,4 @@
-"""`arithmetic`, `multiplication`, `equations` and `stories`, each with a worked solution written by rule.
+"""`arithmetic`, `multiplication`, `equations` and `stories`, each with generated worked solutions.
 
 Source of `multiplication`: the arithmetic test of SQLM, 4,096 problems "following the setup from TinyZero" (section
 5.1), whose script draws both factors from 0 to 999. Linear equations with up to two variables are the algebra task of
@@ -28,9 +28,9 @@ def arithmetic(seed: int = 0, held_out: bool = False, /, **options: str) -> Task
 
     Options: `digits`, the maximum number of digits of a term (1 to 6, default 2); `terms` (2 to 6, default 3); `ops`,
     some of `+-*` (default `+-`); `max`, the largest term, instead of `digits`; `last`, the largest last term (both 1 to
-    999999); `brief` (0 or 1), whether prompts are short and begin with what all problems share, for slow machines;
-    `seed`, added to the run's. Terms and factors in another order make the same problem. Raises TaskError for other
-    values, an unknown option, and options that no problem satisfies.
+    999999); `brief` (0 or 1), whether prompts are short and share their beginning, for slow machines; `seed`, added to
+    the run's. Terms and factors in another order make the same problem. Raises TaskError for other values, an unknown
+    option, and options that allow no problem.
     """
     refuse_unknown("arithmetic", options, _OPTIONS)
     seed += whole_number("arithmetic", "seed", options.get("seed", "0"), 0, 2**32)
@@ -80,8 +80,8 @@ def multiplication(seed: int = 0, held_out: bool = False, /, digits: str = "3", 
 
 
 def _parts(limits: Sequence[int], ops: str, rng: random.Random) -> list[Part] | None:
-    """Parts drawn from left to right, each term from 1 to its limit, so that the total is never negative; None if that
-    is not possible."""
+    """Draw parts from left to right, each term from 1 to its limit, such that the total is never negative; None if that
+    is impossible."""
     signs, sizes, left = "+", [1], iter(limits)
     for _ in limits[1:]:
         operator = rng.choice(ops)
@@ -91,9 +91,9 @@ def _parts(limits: Sequence[int], ops: str, rng: random.Random) -> list[Part] | 
             signs, sizes = signs + operator, [*sizes, 1]
     parts: list[Part] = []
     total = 0
-    for place, (sign, size) in enumerate(zip(signs, sizes, strict=True)):
+    for position, (sign, size) in enumerate(zip(signs, sizes, strict=True)):
         # Each difference that follows directly subtracts at least 1.
-        reserve = len(list(takewhile("-".__eq__, signs[place + 1 :])))
+        reserve = len(list(takewhile("-".__eq__, signs[position + 1 :])))
         factors: list[int] = []
         for _ in range(size):
             limit = next(left)
@@ -129,7 +129,7 @@ def _by_partial_products(a: int, b: int) -> str:
     if not b:
         return f"{a} * 0 = 0."
     digits = str(b)
-    parts = [int(digit) * 10 ** (len(digits) - 1 - place) for place, digit in enumerate(digits) if digit != "0"]
+    parts = [int(digit) * 10 ** (len(digits) - 1 - position) for position, digit in enumerate(digits) if digit != "0"]
     steps = [f"{a} * {part} = {a * part}." for part in parts]
     total = a * parts[0]
     for part in parts[1:]:
@@ -229,7 +229,7 @@ _SHORT_STORIES = (
 def stories(seed: int = 0, held_out: bool = False, /, max: str = "20", steps: str = "2", **unknown: str) -> Task:
     """Problems `a +- b +- c` in words; numbers are from 1 to `max` (3 to a million), results are never negative.
 
-    With `steps=1` the problems are `a +- b`; by default a draft can go wrong in one step and go on from there. The same
+    With `steps=1` the problems are `a +- b`; with two steps a draft can make a mistake and continue from it. The same
     story about another person and other things is the same problem. Raises TaskError for other values of these options
     or an unknown option.
     """

@@ -1,8 +1,7 @@
-"""Benchmarks by name: where each one's data lies on the hub, which columns hold what, how many samples it takes.
+"""Benchmarks by name: each with its data set on the hub, the meaning of its columns and its number of samples.
 
-The evaluation split is what `--eval-tasks` and `eval` take, the training split, where there is one, what `--tasks`
-takes. Columns, revisions and sizes are those that the hub's data cards and public evaluation code state
-(docs/tasks.md).
+`--eval-tasks` and `eval` use the evaluation split, `--tasks` the training split if there is one. Columns, revisions and
+sizes are taken from the hub's data cards and public evaluation code (docs/tasks.md).
 """
 
 import re
@@ -28,18 +27,18 @@ _BINARY = re.compile(r"[\\(\[{$ ]*(?:text|boxed|mathrm)?[{(]*\s*(?:yes|no|true|f
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A data set to measure on.
+    """A data set for evaluation.
 
-    - `split` is evaluated, `train` learned from; without `train`, all rows serve both.
-    - `samples`: completions a problem, by default. `size`: rows of the evaluation split as published.
+    - `split` is for evaluation, `train` for training; without `train`, all rows are for both.
+    - `samples`: completions per problem, by default. `size`: rows of the evaluation split as published.
     - `files`: further names of JSONL files, after `NAME_SPLIT.jsonl` and `NAME.jsonl`.
-    - `read`: makes a problem of a row with its columns, what names it in an error, its id and the column of its own
-      id; None for a row that cannot be judged. Without it the columns say all.
-    - `alternatives`: an answer that is a list holds values each right alone.
-    - `difficulty`: the column that the option `difficulty` selects by, and the option's default: a number, two joined
-      by a dash, or `all`; where the default is one of `LEVELS`, their names as well.
-    - `own_split`: without answers of two values (yes, no, true, false), the rows are split into so many for training
-      and so many held out, by content alone. Fewer rows are split in the same proportion.
+    - `read`: makes a problem from a row, its name in errors, its default id and its id column; it returns None for a
+      row that cannot be judged. Without it, `columns` suffice.
+    - `alternatives`: an answer that is a list holds alternatives, each right alone.
+    - `difficulty`: the column that the option `difficulty` filters by, and the option's default: a number, two joined
+      by a dash, or `all`; if the default is one of `LEVELS`, their names are allowed as well.
+    - `own_split`: the numbers of rows (for training, held out) into which rows are split, by content alone and without
+      binary answers (yes, no, true, false). Fewer rows are split in the same proportion.
     """
 
     hub: str
@@ -66,7 +65,7 @@ class Benchmark:
 
 
 LEVELS = {"easy": "1", "medium": "2", "hard": "3"}
-"""As CodeContests numbers its difficulties."""
+"""The difficulties of CodeContests, by its numbers."""
 _NONE = "none stated"
 _HUMANEVAL = Columns(("prompt",), "test", id="task_id", solution="canonical_solution", keep=("entry_point",))
 _MBPP = Columns(
@@ -149,7 +148,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         "evalplus/mbppplus", "test", replace(_MBPP, keep=("test",)), "program", "Apache-2.0", 378,
         max_completion_tokens=512, read=partial(program_of_row, mbpp),
     ),
-    # As many as Agon trains on and holds out (section 5); to common knowledge none of the test split is EASY.
+    # As many as Agon trains on and holds out (section 5); none of the test split is known to be EASY.
     "codecontests": Benchmark(
         "deepmind/code_contests", "train",
         Columns(("description",), "public_tests", id="name", keep=("private_tests",)), "program", "CC-BY-4.0", 13_328,
@@ -165,9 +164,9 @@ def load_benchmark(name: str, held_out: bool = True, **options: str) -> Task:
     """A benchmark's problems: its evaluation split with `held_out`, else its training split.
 
     Options: `config`, `split` and `revision` instead of the benchmark's own; `sha256`, the beginning of the problems'
-    fingerprint, which must fit; `data_dir`, the folder of downloaded data; `difficulty` of DeepMath and CodeContests,
-    one (`8`), from one to another (`5-7`) or `all`. Rows of programs without tests are passed over. Raises TaskError
-    where the data cannot be had or read, and for other options.
+    fingerprint, which must match; `data_dir`, the folder of downloaded data; `difficulty` of DeepMath and CodeContests,
+    a number (`8`), a range (`5-7`) or `all`. Rows of programs without tests are skipped. Raises TaskError if the data
+    cannot be found or read, and for other options.
     """
     benchmark = BENCHMARKS[name]
     refuse_unknown(name, options, (*_OPTIONS, *(["difficulty"] if benchmark.difficulty else [])))
@@ -198,7 +197,7 @@ def load_benchmark(name: str, held_out: bool = True, **options: str) -> Task:
 
 
 def _problem(benchmark: Benchmark, row: Row, where: str, default_id: str) -> Problem | None:
-    """A row as a problem, in the hub's columns or in those of our files; None for a program without tests."""
+    """A problem from a row with the hub's columns or those of our files; None for a program without tests."""
     columns, ours = benchmark.columns, benchmark.ours
     if benchmark.read is not None:
         require_columns(row, columns, where)
@@ -208,8 +207,8 @@ def _problem(benchmark: Benchmark, row: Row, where: str, default_id: str) -> Pro
 
 
 def missing(name: str, data_dir: str | None = None) -> str:
-    """Why a benchmark's data cannot be had, a clause; empty where a folder of downloaded data holds both its splits, or
-    the hub answers. Raises TaskError for a folder that is not there."""
+    """Why a benchmark's data are unavailable, as a clause; empty if the folder of downloaded data has both splits or
+    the hub is reachable. Raises TaskError for a missing folder."""
     data = BENCHMARKS[name]
     splits = {data.split, data.train or data.split}
     if all(in_folder(HubData(data.hub, split), _files(name, split, {}), data_dir) for split in splits):
@@ -218,7 +217,7 @@ def missing(name: str, data_dir: str | None = None) -> str:
 
 
 def _files(name: str, split: str, options: Mapping[str, str]) -> tuple[str, ...]:
-    """The names of the JSONL files that may hold a split: a file says nothing of configurations and revisions."""
+    """The names of JSONL files that may hold a split; none for another configuration or revision, which files lack."""
     if "config" in options or "revision" in options:
         return ()
     return (f"{name}_{split}", *(() if "split" in options else (name, *BENCHMARKS[name].files)))
@@ -236,7 +235,7 @@ def _is_of_difficulty(name: str, row: Row, column: str, wanted: str, levels: Map
 
 
 def _own_side(name: str, problems: Sequence[Problem], sizes: tuple[int, int], held_out: bool) -> list[Problem]:
-    """One side of the split: contents in an order that follows from each alone, the held-out ones first."""
+    """One side of the split. Problems are sorted by a hash of their content; the held-out ones come first."""
     different = {content_key(p): p for p in reversed(problems) if not _BINARY.fullmatch(str(p.answer).strip())}
     order = sorted(different, key=lambda key: derived_seed("split", name, key))
     training, kept = sizes
@@ -246,7 +245,7 @@ def _own_side(name: str, problems: Sequence[Problem], sizes: tuple[int, int], he
 
 
 def benchmark_maker(name: str) -> Callable[..., Task]:
-    """What `register_task` takes for one of `BENCHMARKS`."""
+    """The maker for `register_task` of one of `BENCHMARKS`."""
 
     def make(seed: int = 0, held_out: bool = False, /, **options: str) -> Task:
         return load_benchmark(name, held_out, **options)

@@ -1,9 +1,9 @@
-"""`code-arithmetic`: programs of a few lines over a line of whole numbers, within reach of a small model.
+"""`code-arithmetic`: short programs over a line of whole numbers, within reach of a small model.
 
     Read a line of whole numbers. Keep those that are greater than 5, multiply each by 3, and print their sum.
 
-What is kept, what is done to each and what is printed are drawn apart. Each problem brings tests, a program that passes
-them, and its explanation, all written by rule.
+The filter, the change and the output are drawn independently. Each problem has generated tests, a program that passes
+them, and its explanation.
 """
 
 import random
@@ -24,7 +24,7 @@ Numbers = list[int]
 
 
 class _Step(NamedTuple):
-    """A step in words, as Python over the list `numbers`, and what it does. `changes`: as many are left as before."""
+    """A step in words, as Python code over the list `numbers`, and as a function. `changes`: it keeps their count."""
 
     words: str
     code: str
@@ -33,7 +33,7 @@ class _Step(NamedTuple):
 
 
 class _End(NamedTuple):
-    """What is printed: in words, as Python, and as text."""
+    """The output: in words, as Python code, and as a function."""
 
     words: str
     code: str
@@ -60,10 +60,10 @@ _ENDS = (
 def code_arithmetic(
     seed: int = 0, held_out: bool = False, /, steps: str = "2", tests: str = "5", **unknown: str
 ) -> Task:
-    """Programs of a few lines over a line of whole numbers, with tests and solutions made by rule.
+    """Short programs over a line of whole numbers, with generated tests and solutions.
 
-    `steps`: at most so many before something is printed, 0 to 2 (numbers are kept, then changed). `tests`: 1 to 20 a
-    problem. Raises TaskError for other options.
+    `steps`: the most steps before the output, 0 to 2 (a filter, then a change). `tests`: 1 to 20 per problem. Raises
+    TaskError for other options.
     """
     refuse_unknown("code-arithmetic", unknown, ("steps", "tests"))
     most = whole_number("code-arithmetic", "steps", steps, 0, 2)
@@ -72,7 +72,7 @@ def code_arithmetic(
     def make(index: int, attempt: int) -> Problem:
         rng = attempt_rng(seed, "code-arithmetic", index, attempt)
         drawn = _draw(rng, most)
-        # How many there are tells nothing of what was done to each.
+        # A count does not depend on a change of each number.
         ends = [end for end in _ENDS if end.shown is not len or not any(step.changes for step in drawn)]
         return _problem(f"code-arithmetic-{index}", drawn, rng.choice(ends), count)
 
@@ -81,7 +81,7 @@ def code_arithmetic(
 
 
 def _draw(rng: random.Random, most: int) -> list[_Step]:
-    """Which numbers are kept, and what becomes of each: at most so many steps, at least none."""
+    """A filter and a change, or one of them, or none: at most `most` steps, and none only if `most` is 0."""
     steps = [_kept(rng), _changed(rng)]
     return [steps[i] for i in sorted(rng.sample(range(2), rng.randint(min(1, most), most)))]
 
@@ -116,7 +116,7 @@ def _changed(rng: random.Random) -> _Step:
 
 
 def _problem(name: str, steps: Sequence[_Step], end: _End, count: int) -> Problem:
-    """The problem, whose tests and name for the split follow from its words alone."""
+    """The problem; its tests and its content for the split are derived from its words alone."""
     done = ", ".join(step.words if i == 0 else step.words[0].lower() + step.words[1:] for i, step in enumerate(steps))
     doing = f"{done}, and print {end.words}" if steps else f"Print {end.words}"
     program = "\n".join(["numbers = [int(word) for word in input().split()]", *(step.code for step in steps), end.code])
@@ -126,7 +126,7 @@ def _problem(name: str, steps: Sequence[_Step], end: _End, count: int) -> Proble
 
 
 def _tests(rng: random.Random, steps: Sequence[_Step], end: _End, count: int) -> list[list[str]]:
-    """Lines of numbers and what must be printed; each step shows in one of them, as far as so few can tell."""
+    """Lines of numbers and their expected output, if possible such that omitting any step changes an output."""
     for _ in range(_TRIES):
         lines = [[rng.randint(0, 30) for _ in range(rng.randint(1, _MOST_NUMBERS))] for _ in range(count)]
         printed = [_printed(line, steps, end) for line in lines]

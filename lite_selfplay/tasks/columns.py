@@ -1,4 +1,4 @@
-"""From a row of somebody's data set to a problem: which columns hold what, and how an answer is written down."""
+"""From a row of any data set to a problem: the meaning of its columns, and the form of its answer."""
 
 import re
 import string
@@ -19,8 +19,8 @@ Kind = Literal["number", "expression", "choice", "program"]
 KINDS: tuple[Kind, ...] = ("number", "expression", "choice", "program")
 LETTERS = string.ascii_uppercase
 
-# What an option, or a question, says of the arrangement of the options. Rather too much is found than too little: then
-# options only stay in the order of their row. (?-i:...) is for capitals, since `a` and `i` are words.
+# References to the order of options, in an option or a question. False positives are harmless: options then keep the
+# order of their row. (?-i:...) is for capitals, since `a` and `i` are words.
 _CHOICE = r"(?: options? | choices? | alternatives? | answers? | statements? )"
 _NTH = r"(?: first | second | third | fourth | fifth | last | [1-9](?:st|nd|rd|th) )"
 _NAMED = rf"""
@@ -47,14 +47,13 @@ _NUMBER = re.compile(r"([-+]?)(\d[\d,_]*)(?:\.(\d*))?")
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a row. A name with dots leads into what is nested: `messages.0.content`.
+    """The columns of a row. A name with dots leads to a nested value: `messages.0.content`.
 
-    - `problem`: one or several, joined by a blank.
-    - `answer`: the reference answer; of a multiple choice, the letter, the position (from 0) or the text of the right
-      option, or the right option itself where `options` names the columns of the wrong ones; of a program, its tests.
+    - `problem`: one or several, joined by a space.
+    - `answer`: the reference answer; for multiple choice the letter, the position (from 0) or the text of the right
+      option, or the right option itself if `options` names the columns of the wrong ones; for a program its tests.
     - `options`: none, one column with a list of all options, or several columns with a wrong option each.
-    - `id`, `solution` and what `optional` names: used where a row has them. `keep`: further columns that go into
-      `Problem.extra`.
+    - `id`, `solution` and `optional`: used if a row has them. `keep`: further columns that go into `Problem.extra`.
     """
 
     problem: tuple[str, ...] = ("problem",)
@@ -71,17 +70,17 @@ class Columns:
 
     @property
     def names(self) -> set[str]:
-        """The top-level columns that may be read."""
+        """All columns that may be read, those with dots also by their top-level names."""
         used = (*self.required, self.id, self.solution, *self.optional)
         return {part for name in used for part in (name, name.partition(".")[0])}
 
     def missing(self, row: Mapping[str, Any]) -> list[str]:
-        """What is required and a row lacks."""
+        """The required columns that a row lacks."""
         return [name for name in self.required if not _found(row, name)]
 
 
 def require_columns(row: Mapping[str, Any], columns: Columns, where: str) -> None:
-    """Raises TaskError, beginning with `where`, unless a row has everything that is required."""
+    """Raises TaskError, beginning with `where`, unless a row has all required columns."""
     if missing := columns.missing(row):
         raise TaskError(f"{where}: no column {missing[0]!r} among {', '.join(row) or 'none'}")
 
@@ -95,11 +94,11 @@ def problem_of_row(
     kind: Kind = "expression",
     alternatives: bool = False,
 ) -> Problem:
-    """A row as a problem; of a `choice`, its options stand in the text, in an order that follows from the question, or
-    in that of the row's list where the question or an option refers to it (`A and C only`, `all of the above`).
+    """A problem from a row. For a `choice`, the text lists the options in an order derived from the question, or in the
+    row's order if the question or an option refers to it (`A and C only`, `all of the above`).
 
-    `alternatives`: an answer that is a list holds values each right alone; otherwise they are right together.
-    Raises TaskError, beginning with `where`, for a column that is missing or holds something else.
+    `alternatives`: the values of a list as the answer are each right alone; otherwise all of them are required.
+    Raises TaskError, beginning with `where`, for a missing column or a value of a wrong type.
     """
     require_columns(row, columns, where)
     texts = [_value(row, name) for name in columns.problem]
@@ -119,7 +118,7 @@ def problem_of_row(
         refers = [bool(_REFERS_IN.search(each) or letters.intersection(_LETTER.findall(each))) for each in options]
         if len(columns.options) > 1 or not (any(refers) or _NAMED_IN.search(question)):
             derived_rng("options", question, *options).shuffle(order)
-            order.sort(key=refers.__getitem__)  # in columns they have no order: `all of the above` stands last
+            order.sort(key=refers.__getitem__)  # columns have no order: `all of the above` comes last
         extra["options"] = shown = [options[i] for i in order]
         answer = LETTERS[order.index(right)]
         listed = "\n".join(f"({letter}) {option}" for letter, option in zip(LETTERS, shown, strict=False))
@@ -136,8 +135,8 @@ def problem_of_row(
 def tidy_number(value: Any, where: str) -> Any:
     """A plain number as the shortest text of its value: `142.0`, `1_080`, `025` are "142", "1080", "25".
 
-    Anything else is returned as it is. Raises TaskError, beginning with `where`, for groups that are not of three
-    digits, which the checker reads as several numbers: "1,5" may be meant as 1.5 or as 1 and 5.
+    Anything else is returned unchanged. Raises TaskError, beginning with `where`, for groups of other than three
+    digits, which the checker reads as several numbers: "1,5" may mean 1.5, or 1 and 5.
     """
     match = _NUMBER.fullmatch(trim(plain(str(value)))) if isinstance(value, str | int | float) else None
     if match is None:
@@ -184,7 +183,7 @@ def _found(row: Mapping[str, Any], name: str) -> bool:
 
 
 def _value(row: Mapping[str, Any], name: str) -> Any:
-    """What stands under a name, or along the dots of one. Raises LookupError where nothing does."""
+    """The value of a column, or of a path with dots. Raises LookupError if there is none."""
     if name in row:
         return row[name]
     value: Any = row

@@ -1,8 +1,8 @@
-"""Files: read with distrust, written whole or not at all.
+"""Files: untrusted when read, and written atomically.
 
-A file that is read may be damaged, or a stranger's. Nothing is executed, no link is followed, nothing is read without a
-bound; what does not fit is refused in one sentence that names the file. What is written goes aside first and takes its
-place by a rename, so that a crash or a full disk leaves the older file or folder.
+A file may be damaged or a stranger's. So nothing is executed, no link is followed, and sizes are bounded; errors are
+one sentence that names the file. Files and folders are written beside their target and then renamed, so that the older
+one survives a crash or a full disk.
 """
 
 import codecs
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 JSON_LIMIT = LINE_LIMIT = 64 * 2**20
-"""Bytes of a JSON file, and of a line."""
+"""The most bytes of a JSON file, and of a line."""
 
 DATA_LINE_LIMIT = 10_000_000
-"""Bytes of a line of problems, passages or examples."""
+"""The most bytes of a line of problems, passages or examples."""
 
 
 def read_json(path: Path, kind: type[BaseModel] | None = None) -> dict[str, Any]:
-    """The object in a JSON file, as it stands there.
+    """The object in a JSON file, unchanged.
 
-    Raises RunFolderError where the file cannot be read, is longer than `JSON_LIMIT`, is a link, or holds no object, no
-    object of a `kind`, or a number that JSON does not have.
+    Raises RunFolderError if the file cannot be read, is longer than `JSON_LIMIT`, is a link, holds no object or not
+    one of this `kind`, or has a number such as NaN.
     """
     require_no_link(path)
     found = parse_object(read_file(path, RunFolderError, JSON_LIMIT), str(path))
@@ -53,10 +53,10 @@ def read_json(path: Path, kind: type[BaseModel] | None = None) -> dict[str, Any]
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
-    """The objects of a JSONL file, each after its line number and its bytes; none where there is no file.
+    """(line number, bytes, object) of each line of a JSONL file; nothing if there is no file.
 
-    A last line that a kill cut short is passed over. Raises RunFolderError, with the line's number, where a line is
-    longer than `LINE_LIMIT` or holds no object.
+    Skips a last line that a kill cut short. Raises RunFolderError, with the line's number, if a line is longer than
+    `LINE_LIMIT` or holds no object.
     """
     if not os.path.lexists(path):
         return
@@ -67,9 +67,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
 
 
 def read_object_lines(path: Path, error: type[LiteSelfPlayError]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a JSONL file of somebody's data, each after its line number; blank lines are passed over.
+    """(line number, object) of each line of a JSONL file with a user's data, without blank lines.
 
-    Raises `error`, with the line's number, where a line is longer than `DATA_LINE_LIMIT` or holds no object.
+    Raises `error`, with the line's number, if a line is longer than `DATA_LINE_LIMIT` or holds no object.
     """
     for number, line in lines_of(path, error, DATA_LINE_LIMIT):
         if number == 1:
@@ -79,7 +79,7 @@ def read_object_lines(path: Path, error: type[LiteSelfPlayError]) -> Iterator[tu
 
 
 def read_rows(path: Path, error: type[LiteSelfPlayError]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """`read_object_lines`, and the same of a CSV file: its first line names the columns, empty cells are left out."""
+    """Like `read_object_lines`, also for a CSV file: its first line names the columns; empty cells are omitted."""
     if path.suffix.lower() != ".csv":
         yield from read_object_lines(path, error)
         return
@@ -94,8 +94,8 @@ def read_rows(path: Path, error: type[LiteSelfPlayError]) -> Iterator[tuple[int,
 
 
 def lines_of(path: Path, error: type[LiteSelfPlayError], limit: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file, each after its number from 1. Raises `error` for one of more than `limit` bytes (by default
-    `LINE_LIMIT`), and where the file cannot be read."""
+    """(number from 1, line) of each line of a file. Raises `error` for a line of more than `limit` bytes (by default
+    `LINE_LIMIT`), and if the file cannot be read."""
     most = limit or LINE_LIMIT
     with open_file(path, error) as file, failing_as(error, f"cannot read {path}"):
         for number, line in enumerate(iter(lambda: file.readline(most + 1), b""), 1):
@@ -107,8 +107,7 @@ def lines_of(path: Path, error: type[LiteSelfPlayError], limit: int | None = Non
 def read_tensors(path: Path) -> "dict[str, Tensor]":
     """The tensors of a safetensors file, on the CPU.
 
-    Raises RunFolderError where the file is a link, is anything else than safetensors, is cut, or holds a number that is
-    not finite.
+    Raises RunFolderError if the file is a link, is not safetensors, is truncated, or has numbers that are not finite.
     """
     from safetensors.torch import load_file
 
@@ -119,7 +118,7 @@ def read_tensors(path: Path) -> "dict[str, Tensor]":
     try:
         with failing_as(RunFolderError, f"cannot read {path}"):
             tensors: dict[str, Tensor] = load_file(path)
-    except (  # the header is a stranger's JSON, and its reader raises whatever its content makes of it
+    except (  # the header is untrusted JSON, and parsing it may raise any of these
         SafetensorError,
         ArithmeticError,
         AttributeError,
@@ -136,7 +135,7 @@ def read_tensors(path: Path) -> "dict[str, Tensor]":
 
 
 def require_no_link(path: Path) -> None:
-    """Raises RunFolderError where a file or folder is a symbolic link."""
+    """Raises RunFolderError if a file or folder is a symbolic link."""
     if os.path.islink(path):
         raise RunFolderError(f"{path} is a symbolic link, which is not followed")
 
@@ -145,18 +144,18 @@ def first_link(folder: Path) -> Path | None:
     """The first symbolic link among a folder and everything in it; None if there are no links."""
     if os.path.islink(folder):
         return folder
-    for place, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder):
         for name in sorted([*folders, *files]):
-            if (found := Path(place, name)).is_symlink():
+            if (found := Path(parent, name)).is_symlink():
                 return found
     return None
 
 
 def parse_object(content: bytes, where: str, error: type[LiteSelfPlayError] = RunFolderError) -> dict[str, Any]:
-    """The object in the bytes of a JSON text; `where` begins the sentence of what is raised, as `error`."""
+    """The object in the bytes of a JSON text. Raises `error`, beginning with `where`."""
     try:
         found = json.loads(content.decode("utf-8"), parse_constant=_no_number, parse_float=_finite)
-        if b"\\u" in content:  # else no character is half a pair
+        if b"\\u" in content:  # only escapes can be half a surrogate pair
             json.dumps(found, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
         raise error(f"{where}: holds half a surrogate pair, which is no text") from None
@@ -188,7 +187,7 @@ def _finite(text: str) -> float:
 
 @contextlib.contextmanager
 def write_errors(what: Path | str, error: type[LiteSelfPlayError] = RunFolderError) -> Iterator[None]:
-    """A context in which something is written. Raises `error`, which says what cannot be, and why."""
+    """A context for writing `what`. Raises `error` with the reason if that fails."""
     try:
         yield
     except (OSError, SafetensorError) as problem:
@@ -198,7 +197,7 @@ def write_errors(what: Path | str, error: type[LiteSelfPlayError] = RunFolderErr
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the place of `path` once its content is on the disk; after an error the older one is there.
+    """Write `path` atomically: it is replaced after the new content is on disk, and kept if anything fails.
 
     Raises OSError.
     """
@@ -215,15 +214,15 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text as UTF-8 in the place of an older file, whole or not at all. Raises OSError."""
+    """Write a text as UTF-8 atomically. Raises OSError."""
     with written_whole(path) as file:
         file.write(text.encode("utf-8"))
 
 
 @contextlib.contextmanager
 def written_whole_folder(target: Path) -> Iterator[Path]:
-    """An empty folder beside `target` that takes its place once everything in it is on the disk; after an error the
-    older one is there, and nothing of the new one. Raises OSError. One process at a time writes a folder so."""
+    """An empty folder beside `target` that replaces it once everything in it is on disk. If anything fails, the older
+    one is kept and the new one deleted. Raises OSError. Only one process at a time may write to a `target`."""
     aside = target.with_name(f".{target.name}.partial")
     shutil.rmtree(aside, ignore_errors=True)  # what a killed process left
     aside.mkdir(parents=True)
@@ -239,10 +238,10 @@ def written_whole_folder(target: Path) -> Iterator[Path]:
 
 
 def replace_folder(aside: Path, target: Path) -> None:
-    """Put a folder that was written aside, beside `target`, in its place by a rename. Raises OSError.
+    """Replace `target` by the folder `aside`, in the same parent, with a rename. Raises OSError.
 
-    An older one is there, as `target` or as `.NAME.old`, until the new one is. Where a killed process left both, the
-    one in the place is damaged or a copy of the other.
+    The older folder is kept, as `target` or as `.NAME.old`, until then. If a killed process left both, `target` is
+    damaged or a copy of the other.
     """
     old = target.with_name(f".{target.name}.old")
     if target.exists() and old.exists():
@@ -260,7 +259,7 @@ def replace_folder(aside: Path, target: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Push a file or folder to the disk, so that a rename never survives a crash that its content did not."""
+    """Flush a file or folder to disk, so that after a crash no renamed file lacks its content."""
     if path.is_dir() and os.name == "nt":
         return  # Windows has no handle to flush a folder by.
     descriptor = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)

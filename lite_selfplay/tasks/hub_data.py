@@ -1,7 +1,7 @@
-"""Data sets of the hub: from a folder of downloaded data where one is given, else over the network.
+"""Data sets of the hub: from a folder of downloaded data if one is given, else over the network.
 
-A folder holds our JSONL files (`gsm8k_test.jsonl`) or copies of the hub's own repositories (`openai/gsm8k/`, as
-`hf download --local-dir` leaves them). Nothing of a data set is executed.
+The folder has our JSONL files (`gsm8k_test.jsonl`) or copies of the hub's repositories (`openai/gsm8k/`, as written by
+`hf download --local-dir`). No code of a data set is executed.
 """
 
 import contextlib
@@ -29,21 +29,21 @@ FILES = {
     "prm800k": "https://github.com/openai/prm800k",
     "deltabench": "https://github.com/OpenStellarTeam/DeltaBench",
 }
-"""Sets that experiments read from a file of this name, and where each is to be had."""
+"""Data sets that experiments read from a file of this name, and where to get each."""
 
 ASK_AGAIN_S = 60.0
-"""Seconds for which what was found of the hub holds."""
-# When each hub was asked, by the clock, and why it did not answer.
+"""Seconds after which to check again whether the hub is reachable."""
+# When each hub was checked, on the monotonic clock, and why it was unreachable (None: it answered).
 _answers: dict[str, tuple[float, str | None]] = {}
 
 T = TypeVar("T")
 Rows = Iterable[tuple[str, dict[str, Any]]]
-"""Rows, each after what names it in an error: `gsm8k_test.jsonl, line 3`."""
+"""(name in errors, row) of each row; a name is `gsm8k_test.jsonl, line 3`."""
 
 
 @dataclass(frozen=True)
 class HubData:
-    """A split of a data set of the hub; `split` may join several with `+`. Without `revision`, the newest."""
+    """A split of a data set of the hub; `split` may join several with `+`. The default `revision` is the newest."""
 
     hub: str
     split: str
@@ -51,32 +51,31 @@ class HubData:
     revision: str | None = None
 
     def __str__(self) -> str:
-        place = ", ".join(part for part in (self.config, self.split) if part)
-        return f"{self.hub}{f'@{self.revision[:12]}' if self.revision else ''} ({place})"
+        which = ", ".join(part for part in (self.config, self.split) if part)
+        return f"{self.hub}{f'@{self.revision[:12]}' if self.revision else ''} ({which})"
 
 
 def read_data(
     data: HubData, columns: set[str], files: Sequence[str] = (), data_folder: str | Path | None = None
 ) -> tuple[str, Rows]:
-    """Where a split was found, and its rows with these columns alone.
+    """(where a split was found, its rows with only these columns).
 
-    Looked for, in this order: what `in_folder` finds; the hub, or its cache on this machine, which alone is asked where
-    the hub does not answer in a few seconds. Raises TaskError, saying what to do, where it is nowhere.
+    Looks first in the folder (`in_folder`), then on the hub with its local cache, or in the cache only if the hub does
+    not answer within a few seconds. If the split is not found, raises TaskError with what to do.
     """
-    place = in_folder(data, files, data_folder)
-    if place is None:
+    path = in_folder(data, files, data_folder)
+    if path is None:
         return str(data), _of_hub(data, columns, lambda why: _nowhere(data, files, folder_of_data(data_folder), why))
-    if place.is_dir():
-        return f"{place.relative_to(folder_of_data(data_folder) or place)} ({data.split})", _of_copy(
-            place, data, columns
-        )
-    rows = ((f"{place}, line {number}", row) for number, row in read_object_lines(place, TaskError))
-    return place.name, rows
+    if path.is_dir():
+        found = path.relative_to(folder_of_data(data_folder) or path)
+        return f"{found} ({data.split})", _of_copy(path, data, columns)
+    rows = ((f"{path}, line {number}", row) for number, row in read_object_lines(path, TaskError))
+    return path.name, rows
 
 
 def in_folder(data: HubData, files: Sequence[str], data_folder: str | Path | None = None) -> Path | None:
-    """Where a folder of downloaded data (by default `$LITE_SELFPLAY_DATA`) holds a split: as one of `files` (names of
-    JSONL files), or as a copy of its repository in `owner/name` or `name`. Raises TaskError where there is no folder.
+    """The path of a split in a folder of downloaded data (by default `$LITE_SELFPLAY_DATA`): one of `files` (names of
+    JSONL files), or a copy of its repository in `owner/name` or `name`. Raises TaskError if the folder is missing.
     """
     folder = folder_of_data(data_folder)
     if folder is None:
@@ -95,8 +94,8 @@ def folder_of_data(given: str | Path | None) -> Path | None:
 
 
 def hub_problem() -> str | None:
-    """Why the hub cannot be asked, a clause; None where it answers. It is waited for once a minute, for
-    `HF_HUB_ETAG_TIMEOUT` seconds (4 unless set), where the library underneath would try again for half a minute."""
+    """Why the hub is unreachable, as a clause; None if it answers. Checked at most once a minute, with a timeout of
+    `HF_HUB_ETAG_TIMEOUT` seconds (4 unless set): the hub's own library would retry for half a minute."""
     from huggingface_hub import constants, get_session
 
     if constants.HF_HUB_OFFLINE:
@@ -113,19 +112,19 @@ def hub_problem() -> str | None:
 
 
 def deadline() -> float:
-    """Seconds that the hub has for its first answer."""
+    """The timeout of the hub's first answer, in seconds."""
     return float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or 4.0)
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """What `call` returns or raises; `TimeoutError` after `seconds`, leaving it behind in its daemon thread: looking up
-    a name takes as long as the resolver likes."""
+    """Return or raise what `call` does, or TimeoutError after `seconds`; the call then continues in a daemon thread,
+    because a DNS look-up cannot be interrupted."""
     box: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
 
     def work() -> None:
         try:
             box.put((call(), None))
-        except Exception as error:  # Handed over and raised in the caller's thread.
+        except Exception as error:  # raised in the caller's thread
             box.put((None, error))
 
     threading.Thread(target=work, daemon=True, name="hub-look-up").start()
@@ -138,18 +137,18 @@ def within(seconds: float, call: Callable[[], T]) -> T:
     return value
 
 
-def _of_copy(place: Path, data: HubData, columns: set[str]) -> Rows:
-    """The rows of a copy of a repository, streamed from its files: a cache of a folder outlives its change."""
+def _of_copy(folder: Path, data: HubData, columns: set[str]) -> Rows:
+    """The rows of a copy of a repository, streamed from its files: a cache could be older than the files."""
     from datasets import load_dataset
 
     number = 0
     try:
         for split in data.split.split("+"):
-            for row in load_dataset(str(place), data.config, split=split, streaming=True):
+            for row in load_dataset(str(folder), data.config, split=split, streaming=True):
                 number += 1
                 yield f"{data.hub}, row {number}", {name: value for name, value in row.items() if name in columns}
-    except Exception as error:  # the hub's library raises of its own, of pyarrow and of the operating system
-        raise TaskError(f"cannot read the copy of a data set in {place}: {reason_of(error)}") from None
+    except Exception as error:  # the hub's library raises its own errors, pyarrow's and the system's
+        raise TaskError(f"cannot read the copy of a data set in {folder}: {reason_of(error)}") from None
 
 
 def _of_hub(data: HubData, columns: set[str], failed: Callable[[str], TaskError]) -> Rows:
@@ -160,38 +159,38 @@ def _of_hub(data: HubData, columns: set[str], failed: Callable[[str], TaskError]
         with _cache_alone() if why else contextlib.nullcontext():
             found = load_dataset(data.hub, data.config, split=data.split, revision=data.revision)
         found = found.select_columns([name for name in found.column_names if name in columns])
-    except Exception as error:  # the hub's library raises of its own, of requests and of the operating system
+    except Exception as error:  # the hub's library raises its own errors, its HTTP client's and the system's
         raise failed(why or reason_of(error)) from None
     return ((f"{data.hub}, row {number}", row) for number, row in enumerate(found, 1))
 
 
 @contextlib.contextmanager
 def _cache_alone() -> Iterator[None]:
-    """A context in which the hub's libraries ask their cache and nothing else."""
+    """A context in which the hub's libraries use only their cache."""
     from datasets import config
     from huggingface_hub import constants
 
-    places: list[Any] = [config, constants]
-    before = [place.HF_HUB_OFFLINE for place in places]
+    modules: list[Any] = [config, constants]
+    before = [module.HF_HUB_OFFLINE for module in modules]
     try:
-        for place in places:
-            place.HF_HUB_OFFLINE = True
+        for module in modules:
+            module.HF_HUB_OFFLINE = True
         yield
     finally:
-        for place, value in zip(places, before, strict=True):
-            place.HF_HUB_OFFLINE = value
+        for module, value in zip(modules, before, strict=True):
+            module.HF_HUB_OFFLINE = value
 
 
 def reason_of(error: Exception) -> str:
-    """The first line of what an error says, short."""
+    """The first line of an error's message, shortened."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def no_file(name: str, folder: Path | None) -> TaskError:
-    """What to do where the file of one of `FILES` is not in a folder of downloaded data, or there is none."""
+    """The error if the file of one of `FILES` is not in the folder of downloaded data, or no folder is given."""
     looked = f"which is not in {folder}" if folder else "and no folder of data is given"
     return TaskError(
-        f"{name} is read from the file {name}.jsonl, {looked}. It is to be had at {FILES[name]}: put it into a folder "
+        f"{name} is read from the file {name}.jsonl, {looked}. Download it from {FILES[name]}, put it into a folder "
         f"and name that with --data-dir or {DATA_VARIABLE}"
     )
 
@@ -200,9 +199,9 @@ def _nowhere(data: HubData, files: Sequence[str], folder: Path | None, why: str)
     wanted = " or ".join([*(f"{name}.jsonl" for name in files), f"{data.hub}/"])
     looked = f"not in {folder}" if folder else "and no folder of data is given"
     return TaskError(
-        f"the hub does not give {data} ({why}), {looked}. Put {wanted} into a folder and name it with --data-dir or "
-        f"{DATA_VARIABLE}; where there is a network: hf download --repo-type dataset {data.hub} "
-        f"--local-dir FOLDER/{data.hub} (after hf auth login and its terms, where the data set asks for them)"
+        f"cannot get {data} from the hub ({why}), {looked}. Put {wanted} into a folder and name it with --data-dir or "
+        f"{DATA_VARIABLE}; if there is a network: hf download --repo-type dataset {data.hub} "
+        f"--local-dir FOLDER/{data.hub} (log in with hf auth login and accept its terms if the data set requires it)"
     )
 
 
@@ -234,8 +233,8 @@ def hub_task(
     """`hub:OWNER/NAME[:SPLIT]`, or a file by its path: any data set, with a map of its columns as options (`Columns`).
 
     Several columns are joined with `+`: `hub:me/sums:test,problem=Body+Question,answer=Answer,kind=number`. Without
-    `problem`, the column `problem` or `question`. `sha256` pins the problems by their fingerprint. All rows, whichever
-    side is asked for. Raises TaskError for anything that cannot be had or read.
+    `problem`, the column is `problem` or `question`. `sha256` pins the problems by their fingerprint. `held_out` is
+    ignored: all rows are returned. Raises TaskError if anything cannot be found or read.
     """
     is_file = os.path.isfile(dataset)
     hub, _, split = (dataset, "", "") if is_file else dataset.partition(":")

@@ -20,12 +20,12 @@ _THOUSANDS = re.compile(rf"[-+$]*{GROUPED}(\.\d*)?%?")
 def read_jsonl(path: Path) -> list[Problem]:
     """Every line of a file, or row of a `.csv` file, as a problem; blank lines are skipped.
 
-    A line is an object with `problem` or `question`, usually `answer` (of a worked solution, what follows `####`), and
+    A line is an object with `problem` or `question`, usually `answer` (in a worked solution the part after `####`), and
     possibly `id`; other columns are kept in `Problem.extra`. A worked solution is kept there as `solution`; a column
-    `content` identifies the problem where its wording does not. With `tests`, the answer is a program that passes them
-    (`lite_selfplay.verify.programs.read_tests`); lines in the columns of HumanEval and MBPP are read as well. A list as
-    the answer means values that must all be given; alternatives are written {"any_of": [...]}. Raises TaskError, naming
-    file and line, for anything else, for tests that no program fails and for a reference that no answer matches.
+    `content` identifies the problem if its text does not. With `tests`, the answer is a program that passes them
+    (`lite_selfplay.verify.programs.read_tests`); lines with the columns of HumanEval and MBPP are read as well. A list
+    as the answer means values that are all required; alternatives are {"any_of": [...]}. Raises TaskError, with file
+    and line, for anything else, for tests that no program fails and for a reference that no answer matches.
     """
     if not os.path.exists(path):
         raise TaskError(f"no task file at {path}")
@@ -33,7 +33,7 @@ def read_jsonl(path: Path) -> list[Problem]:
 
 
 def to_problems(rows: Iterable[tuple[int, dict[str, Any]]], path: Path) -> list[Problem]:
-    """Rows as problems, as `read_jsonl` describes them, each after its line number in what is called `path`."""
+    """Problems from (line number, row) pairs, as `read_jsonl` describes them; errors begin with `path`."""
     problems = {
         (where := f"{path}, line {number}"): to_problem(row, where, f"{path.stem}-{number}") for number, row in rows
     }
@@ -44,18 +44,16 @@ def to_problems(rows: Iterable[tuple[int, dict[str, Any]]], path: Path) -> list[
 
 
 def require_able_to_fail(found: Iterable[tuple[str, Problem]]) -> None:
-    """Raises TaskError, beginning with what is given before it, for a problem whose tests no program fails."""
+    """Raises TaskError for a problem whose tests no program fails, beginning with the text paired with it."""
     tested = [(where, problem) for where, problem in found if problem.kind == programs.KIND]
     if tested:
         programs.require_failing(tested)
 
 
 def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
-    """A row as `read_jsonl` describes it. Raises TaskError, beginning with `where`, for anything else."""
+    """A problem from a row, as `read_jsonl` describes it. Raises TaskError, beginning with `where`, for other rows."""
     if (seen := next((name for name in ("image", "images") if row.get(name)), None)) is not None:
-        raise TaskError(
-            f"{where}: it has an image ({seen!r}), and models read text alone here: leave such problems out"
-        )
+        raise TaskError(f"{where}: it has an image ({seen!r}), but models read only text here: remove such problems")
     key = next((key for key in _PROBLEM_KEYS if key in row), None)
     if key is None and ("test_list" in row or {"prompt", "entry_point", "test"} <= row.keys()):
         program = problem_of_benchmark(row, where, default_id)
@@ -63,8 +61,8 @@ def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
             return program
     if key is None:
         raise TaskError(
-            f"{where}: neither 'problem' nor 'question' among its columns ({', '.join(row) or 'none'}): name those "
-            "that stand for them behind the file's name, as in FILE:problem=prompt,answer=solution"
+            f"{where}: neither 'problem' nor 'question' among its columns ({', '.join(row) or 'none'}): map its "
+            "columns after the file's name, as in FILE:problem=prompt,answer=solution"
         )
     text = row[key]
     if not isinstance(text, str) or not text.strip():
@@ -83,12 +81,12 @@ def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
             answer = final.strip()
             answer = answer.replace(",", "") if _THOUSANDS.fullmatch(answer) else answer
         answer = answer if answer.strip() else None
-    # A reference that is not right as the answer to its own problem: nothing else would be, either.
+    # If a reference is not right as the answer to its own problem, no answer is.
     if answer is not None and not any(
         verdict.correct
         for verdict in check_all([(f"<answer>{'; '.join(each)}</answer>", answer) for each in references(answer)])
     ):
-        raise TaskError(f"{where}: no answer is right by this reference: {str(answer)[:80]!r}")
+        raise TaskError(f"{where}: no answer matches this reference: {str(answer)[:80]!r}")
     return Problem(name, text.strip(), answer, extra=extra)
 
 
@@ -99,13 +97,13 @@ def _values(answer: Any) -> list[Any]:
     return answer if isinstance(answer, list) and answer else [answer]
 
 
-# Rows of benchmarks of programs: nothing in them is run before a program is tested with it, in the sandbox
+# Rows of programming benchmarks: their code is run only in the sandbox, to test a program
 
 Row = Mapping[str, Any]
 Reader = Callable[[Row, str], tuple[str, Any, Mapping[str, Any]]]
-"""From a row, and what names it in an error: the statement, the tests, and what else is kept (`solution`)."""
+"""(row, its name in errors) -> (the statement, the tests, other columns to keep, such as `solution`)."""
 
-# The two names of numpy that EvalPlus' tests use: there is no other package in a sandbox.
+# The part of numpy that EvalPlus' tests use: packages are not available in a sandbox.
 _ARRAYS = """
 import sys, types
 numpy = types.ModuleType("numpy")
@@ -121,9 +119,9 @@ sys.modules["numpy"] = numpy
 
 
 def program_of_row(read: Reader, row: Row, where: str, default_id: str, id_column: str = "task_id") -> Problem | None:
-    """A row as a problem that a program solves; None where it brings no tests.
+    """A programming problem from a row; None if it has no tests.
 
-    Raises TaskError, beginning with `where`, for a column that holds something else.
+    Raises TaskError, beginning with `where`, for a malformed row.
     """
     try:
         statement, tests, extra = read(row, where)
@@ -136,13 +134,13 @@ def program_of_row(read: Reader, row: Row, where: str, default_id: str, id_colum
 
 
 def problem_of_benchmark(row: Row, where: str, default_id: str) -> Problem | None:
-    """A line in the columns of HumanEval or MBPP as a problem; None and errors as in `program_of_row`."""
+    """A problem from a line with the columns of HumanEval or MBPP; None and errors as in `program_of_row`."""
     read = humaneval if {"prompt", "entry_point", "test"} <= row.keys() else mbpp
     return program_of_row(read, row, where, default_id)
 
 
 def humaneval(row: Row, where: str) -> tuple[str, Any, Mapping[str, Any]]:
-    """`check(candidate)` over a function whose head and docstring are given."""
+    """HumanEval: complete a function from its signature and docstring; the tests are `check(candidate)`."""
     name, stub, test = _texts(row, ("entry_point", "prompt", "test"), where)
     statement = f"Complete this Python function:\n\n```python\n{stub.strip()}\n```"
     setup = stub if "import numpy" not in test else f"{_ARRAYS}\n{stub}"
@@ -152,7 +150,7 @@ def humaneval(row: Row, where: str) -> tuple[str, Any, Mapping[str, Any]]:
 
 
 def mbpp(row: Row, where: str) -> tuple[str, Any, Mapping[str, Any]]:
-    """A list of assertions, which are a part of what is asked: they say the function's name and its arguments."""
+    """MBPP: a list of assertions, also shown in the statement because they define the function's name and arguments."""
     text = row.get("text") or row.get("prompt")
     asserted = row.get("test_list")
     if not isinstance(text, str) or not isinstance(asserted, list) or not all(isinstance(x, str) for x in asserted):
@@ -167,7 +165,7 @@ def mbpp(row: Row, where: str) -> tuple[str, Any, Mapping[str, Any]]:
 
 
 def codecontests(row: Row, where: str) -> tuple[str, Any, Mapping[str, Any]]:
-    """Public and private tests of stdin and stdout."""
+    """CodeContests: public and private tests of stdin and stdout."""
     (statement,) = _texts(row, ("description",), where)
     tests = []
     for column in ("public_tests", "private_tests"):
@@ -184,5 +182,5 @@ def codecontests(row: Row, where: str) -> tuple[str, Any, Mapping[str, Any]]:
 def _texts(row: Row, columns: tuple[str, ...], where: str) -> list[str]:
     found = [row[column] for column in columns]
     if not all(isinstance(text, str) and text.strip() for text in found):
-        raise TaskError(f"{where}: {' and '.join(columns)} must be texts with something in them")
+        raise TaskError(f"{where}: {' and '.join(columns)} must be non-empty texts")
     return found

@@ -1,7 +1,7 @@
-"""Passages: texts that a proposer is given before it writes a problem.
+"""Passages: texts that a proposer reads before it writes a problem.
 
 A text file is split at blank lines, and neighbouring paragraphs are joined up to a maximum length. A JSONL file has a
-passage per line, a folder has those of all its files, and of a data set on the hub the first rows are streamed. A
+passage per line, a folder has those of all its files, and from a data set on the hub the first rows are streamed. A
 passage is a `Problem` without an answer.
 """
 
@@ -24,7 +24,7 @@ JOINED_CHARACTERS = 1500
 """Paragraphs of a text are joined up to this many characters."""
 
 HUB_ROWS = 10_000
-"""The most rows that are taken from a data set on the hub."""
+"""The most rows that are read from a data set on the hub."""
 
 
 def read_passages(spec: str) -> list[Problem]:
@@ -111,8 +111,8 @@ def _from_hub(name: str, split: str = "train", column: str = "", *rest: str) -> 
                 yield Problem(f"{name}-{number}", text)
     except TaskError:
         raise
-    except Exception as error:  # of the hub's library, of its HTTP client and of the operating system
+    except Exception as error:  # the hub's library raises its own errors, its HTTP client's and the system's
         raise TaskError(
-            "passages may also be a text or JSONL file, or a folder of them (--knowledge): cannot stream "
-            f"{name} from the hub: {reason_of(error)}"
+            f"cannot stream {name} from the hub: {reason_of(error)}. Passages may also be a text or JSONL file, or a "
+            "folder of them (--knowledge)"
         ) from None

@@ -1,4 +1,4 @@
-"""Shared by the procedural tasks: a sequence whose problems are generated on demand, and the parsing of options.
+"""Shared parts of procedural tasks: a sequence of problems generated on demand, and the parsing of options.
 
 The simplest of them is here: `letters`, a toy task that even a random model solves about half the time, so that runs of
 `tiny` can learn.
@@ -15,7 +15,7 @@ from lite_selfplay.tasks.split import content_key, held_out_side
 from lite_selfplay.tasks.task import Task, derived_rng
 
 SIZE = 100_000
-# How often a problem is drawn again: enough for a side of the split with one problem in a hundred.
+# How often to draw a problem: enough if only one problem in a hundred is on the requested side of the split.
 TRIES = 1000
 
 
@@ -43,13 +43,13 @@ class Procedural(Sequence[Problem]):
                 return problem
         side = "held out" if self._held_out else "for training"
         raise TaskError(
-            f"{self._name} has too few different problems: in {TRIES} draws came none that is {side}. "
+            f"{self._name} has too few different problems: none of {TRIES} draws was {side}. "
             "Choose options that allow more"
         )
 
 
 def attempt_rng(seed: int, name: str, index: int, attempt: int) -> random.Random:
-    """The random generator of one attempt to draw a problem; that of attempt 0 depends on seed, name and index only."""
+    """The random generator of one attempt to draw a problem; for attempt 0 it depends on seed, name and index only."""
     return derived_rng(seed, name, index, attempt) if attempt else derived_rng(seed, name, index)
 
 
@@ -64,8 +64,8 @@ def by_rule(
     kind: str = "math",
     seeded: str = "",
 ) -> Task:
-    """A task of `size` problems, each with the text, the answer and the `extra` that `draw` makes with a generator of
-    its own. `seeded` is what the generators follow from in the place of the name."""
+    """A task of `size` problems, whose text, answer and `extra` `draw` makes, each with its own random generator.
+    `seeded` replaces the name in the generators' seeds."""
 
     def make(index: int, attempt: int) -> Problem:
         text, answer, extra = draw(attempt_rng(seed, seeded or name, index, attempt))

@@ -1,4 +1,4 @@
-"""Tasks by what `--tasks` takes: a file of problems, a name with options, or your own function."""
+"""Loading tasks from the argument of `--tasks`: a file of problems, a name with options, or your own function."""
 
 import inspect
 import os
@@ -17,10 +17,10 @@ from lite_selfplay.tasks.jsonl import read_jsonl, require_able_to_fail, to_probl
 from lite_selfplay.tasks.task import Task
 
 Maker = Callable[..., Task]
-"""Makes a task, as `maker(seed, held_out, **options)`; options come as texts.
+"""Makes a task, as `maker(seed, held_out, **options)`; options are texts.
 
-`held_out` asks for problems that training never sees. A maker whose task is `procedural` keeps the two sides apart, as
-`lite_selfplay.tasks.procedural.Procedural` does; of another task the library leaves out what is held out.
+`held_out` asks for problems that training never sees. A maker of a `procedural` task must keep the two sides apart, as
+`lite_selfplay.tasks.procedural.Procedural` does; from other tasks the library removes the held-out problems.
 """
 
 TASKS = Registry[Maker](
@@ -41,16 +41,16 @@ for _name in BENCHMARKS:
     TASKS.add(_name, benchmark_maker(_name))
 
 OBJECTS = "tasks.jsonl"
-"""The file of a run that holds problems which were given as objects: before it is there, a text of JSON lines."""
+"""The file in a run folder with problems that were given as objects; until it is written, they are JSON lines."""
 
 
 def register_task(name: str, maker: Maker) -> None:
-    """Make a task known under a name. Raises TaskError if another task has that name, or the name is not valid.
+    """Register a task under a name. Raises TaskError if another task has that name, or the name is not valid.
 
-    A function that was defined anew, by running its cell or its file again, takes the place of the old one.
+    A redefined function, from running its cell or file again, replaces the old one.
     """
     if not re.fullmatch(r"[\w-]+", name):
-        raise TaskError(f"a task's name has letters, digits, _ and - alone, got {name!r}")
+        raise TaskError(f"a task's name may have only letters, digits, _ and -, got {name!r}")
     TASKS.add(name, maker)
 
 
@@ -60,15 +60,15 @@ def task_names() -> list[str]:
 
 
 def task_about(name: str) -> str:
-    """What the problems of a task are, in a sentence: the first line of its maker's docstring.
+    """One sentence about a task's problems: the first line of its maker's docstring.
 
-    Raises UnknownNameError; ConfigError where there is no such function.
+    Raises UnknownNameError, or ConfigError if there is no such function.
     """
     return (_maker(name).__doc__ or "").strip().partition("\n")[0]
 
 
 def _maker(spec: str) -> Maker:
-    """What makes a task of one's own, or one known by name."""
+    """The maker of a user's own task, or of one registered by name."""
     if file_of(spec) is not None:
         maker: Maker = load(spec, "--tasks", "function", options=True)
         return maker
@@ -79,15 +79,15 @@ def _maker(spec: str) -> Maker:
 
 
 def is_data(spec: str) -> bool:
-    """Whether what `--tasks` takes names a data set of the hub, by a benchmark's name or as `hub:NAME`."""
+    """Whether a task is a data set of the hub, given by a benchmark's name or as `hub:NAME`."""
     return file_of(spec) is None and not _is_file(spec) and _is_data(spec.partition(":")[0])
 
 
 def split_specs(text: str) -> list[str]:
-    """Several tasks from a list with commas: `svamp,letters:named=10,of=26,gsm8k` are three.
+    """Split a comma-separated list of tasks: `svamp,letters:named=10,of=26,gsm8k` are three.
 
-    An item `KEY=VALUE` without a colon before the `=` is an option of the task before it. The name of a file that is
-    there is one task, whatever it holds. Raises TaskError for a list without a task, or with an empty item.
+    An item `KEY=VALUE` without a colon before the `=` is an option of the task before it. The name of an existing file
+    is one task, commas or not. Raises TaskError for a list without a task, or with an empty item.
     """
     if os.path.isfile(text):
         return [text]
@@ -104,15 +104,15 @@ def split_specs(text: str) -> list[str]:
 
 
 def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str | None = None) -> Task:
-    """A task from what `--tasks` takes: a `.jsonl` or `.csv` file, with `:problem=COLUMN,answer=COLUMN` behind it where
-    its columns are called otherwise (see `hub_task`), a name with options (`letters:named=10`), or a function of
-    one's own, `FILE.py:FUNCTION` (see `Maker`), after which options may follow in the same way.
+    """A task from the argument of `--tasks`: a `.jsonl` or `.csv` file, followed by `:problem=COLUMN,answer=COLUMN` if
+    its columns have other names (see `hub_task`); a name with options (`letters:named=10`); or your own function,
+    `FILE.py:FUNCTION` (see `Maker`), which may be followed by options as well.
 
-    A task that is made by name gives problems for training, or with `held_out` those that training never sees, whatever
-    the seeds and options of the two. A file gives all its rows either way. `data_dir` is the folder of downloaded data
-    for a spec that names none itself (None: `$LITE_SELFPLAY_DATA`).
-    Raises TaskError for a file that is missing or malformed, naming the line, for bad options and where they leave too
-    few different problems; UnknownNameError with near names; ConfigError where there is no such function.
+    A task given by name has problems for training or, with `held_out`, problems that training never sees, whatever the
+    seeds and options of the two. A file has all its rows either way. `data_dir` is the folder of downloaded data for a
+    spec that names none itself (None: `$LITE_SELFPLAY_DATA`).
+    Raises TaskError for a missing or malformed file, with the line, and for options that are invalid or allow too few
+    different problems; UnknownNameError with similar names; ConfigError if there is no such function.
     """
     name, _, options = spec.partition(":")
     if spec.startswith("{"):
@@ -129,13 +129,13 @@ def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str
     if _is_file(spec):
         return Task(Path(spec).stem, read_jsonl(Path(spec)), origin=Path(spec).name)
     maker = _maker(name)
-    # Of a task that takes a data set, its bare name is the first option.
+    # For a task that takes a data set, the first option is the data set's name without a key.
     given = f"dataset={options}" if "dataset" in inspect.signature(maker).parameters else options
     return _made(maker, name, seed, held_out, given, data_dir if _is_data(name) else None)
 
 
 def _is_data(name: str) -> bool:
-    """Whether a task's data are looked for in a folder of downloaded data."""
+    """Whether a task reads from the folder of downloaded data."""
     return name == "hub" or name in BENCHMARKS
 
 
@@ -145,7 +145,7 @@ def _is_file(spec: str) -> bool:
 
 
 def _made(maker: Maker, name: str, seed: int, held_out: bool, options: str, data_dir: str | None = None) -> Task:
-    """What a maker makes. Options that leave no problem are refused here rather than in the middle of a run."""
+    """The task of a maker. Options that allow no problem are refused here, not in the middle of a run."""
     chosen = _options(options)
     if data_dir is not None:
         chosen.setdefault("data_dir", data_dir)
@@ -160,7 +160,7 @@ def _made(maker: Maker, name: str, seed: int, held_out: bool, options: str, data
         if not task.problems:
             raise TaskError(f"the task {name} holds no problem")
         _ = task.problems[0]
-    if isinstance(task.problems, list | tuple):  # others are made as they are drawn
+    if isinstance(task.problems, list | tuple):  # others are generated on demand
         require_able_to_fail((f"{task.origin or name}, problem {problem.id}", problem) for problem in task.problems)
     return task
 

@@ -1,4 +1,4 @@
-"""Worked solutions with a wrong step: what somebody writes who makes a mistake and goes on from it."""
+"""Worked solutions with a wrong step, as if somebody made a mistake and continued from it."""
 
 import random
 import re
@@ -9,8 +9,8 @@ from lite_selfplay.verify.formulas import calculate
 
 _WHOLE = r"(?:\d{1,3}(?:,\d{3})++|\d++)(?!,?\d|\.\d)"
 _OPERAND = rf"\$?{_WHOLE}"
-# A step is a calculation and its result, `16 - 3 - 4 = $9`; of one that cannot be read, such as `(3 + 4) * 2`, only the
-# result counts. Results are whole numbers.
+# A step is a calculation and its result, `16 - 3 - 4 = $9`; if the calculation cannot be read, as `(3 + 4) * 2`, only
+# the result counts. Results are whole numbers.
 _STEP = re.compile(
     rf"(?P<left>(?<![\w.,()/]){_OPERAND}(?:\s*[-+*/×x÷]\s*{_OPERAND})+)?"
     rf"(?P<equals>\s*=\s*\$?)(?P<result>{_WHOLE})(?!\s*[-+*/×÷]\s*\d)"
@@ -20,32 +20,32 @@ _SLIPS = (-10, -2, -1, 1, 2, 10)
 
 
 def with_a_slip(solution: str, rng: random.Random) -> str:
-    """A solution in which one step has another result, and the steps after it go on from there.
+    """A solution in which one step has a wrong result, and later steps continue from it.
 
-    A later step that takes up a changed result takes up the new one and is calculated anew: with 42 for 41,
-    `27 + 14 = 41. 41 - 6 = 35.` becomes `27 + 14 = 42. 42 - 6 = 36.` No result turns negative or broken. A solution
-    without a step stays as it is.
+    A later step that uses a changed result is recalculated with the new one: with 42 for 41,
+    `27 + 14 = 41. 41 - 6 = 35.` becomes `27 + 14 = 42. 42 - 6 = 36.` No result becomes negative or a fraction. A
+    solution without steps is returned unchanged.
     """
     steps = list(_STEP.finditer(solution))
-    slips = [(place, by) for place in range(len(steps)) for by in _SLIPS]
-    for place, by in rng.sample(slips, len(slips)):
-        found = _retold(solution, steps, place, by)
+    slips = [(index, by) for index in range(len(steps)) for by in _SLIPS]
+    for index, by in rng.sample(slips, len(slips)):
+        found = _retold(solution, steps, index, by)
         if found is not None:
             return found
     return solution
 
 
-def _retold(solution: str, steps: Sequence[re.Match[str]], place: int, by: int) -> str | None:
-    """The solution with the result of step `place` moved by `by`; None where a result would be no whole number."""
-    changed: dict[int, int] = {}  # results as they were, and what stands in their place
+def _retold(solution: str, steps: Sequence[re.Match[str]], index: int, by: int) -> str | None:
+    """The solution with `by` added to the result of step `index`; None if a result becomes negative or a fraction."""
+    changed: dict[int, int] = {}  # from old to new results
     parts, end = [], 0
     for i, step in enumerate(steps):
         left, written = step["left"] or "", _int(step["result"])
         result: Fraction | int | None = written
         words = solution[end : step.start()]
-        if i == place:
+        if i == index:
             result = written + by
-        elif left and calculate(left) == written:  # otherwise it was rounded, or is not what it seems: it stays
+        elif left and calculate(left) == written:  # otherwise it was rounded or misread, and stays
             new = _with(left, changed, count=1)
             result, left = calculate(new), new
         if result is None or result < 0 or result.denominator != 1:
@@ -59,7 +59,7 @@ def _retold(solution: str, steps: Sequence[re.Match[str]], place: int, by: int) 
 
 
 def _with(text: str, changed: Mapping[int, int], count: int | None = None) -> str:
-    """A text in which numbers that are changed results are the new ones: all of them, or the first `count`."""
+    """Replace changed results in a text by the new ones: all of them, or the first `count`."""
     found = [number for number in _NUMBER.finditer(text) if changed.get(v := _int(number[0]), v) != v]
     for number in reversed(found[:count]):
         new = _like(number[0], changed[_int(number[0])])
@@ -72,5 +72,5 @@ def _int(number: str) -> int:
 
 
 def _like(number: str, value: int) -> str:
-    """A value in the spelling of a number: with thousands separators or without."""
+    """A value written like `number`: with thousands separators or without."""
     return f"{value:,}" if "," in number else str(value)

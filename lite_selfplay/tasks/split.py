@@ -1,8 +1,8 @@
-"""Which problems are for training and which are held out: decided by a problem's content, never by its id or a seed.
+"""The split into training and held-out problems, by a problem's content, never by its id or a seed.
 
-And which problems of an evaluation stood in training data all the same: by content, and by runs of 13 words in common.
-Source: the 13-gram overlap of GPT-3 (Brown et al. 2020, appendix C), here between problems and training texts. A run of
-words that many problems of one template share is counted too, so that a figure says "look", not "cheated".
+And contamination: evaluation problems that occur in training data, found by content and by 13-grams of words.
+Source: the 13-gram overlap of GPT-3 (Brown et al. 2020, appendix C), here between problems and training texts. Problems
+from one template may share 13-grams, too, so a figure is a reason to look, not a proof.
 """
 
 import hashlib
@@ -17,19 +17,19 @@ from lite_selfplay.errors import ConfigError, TaskError
 from lite_selfplay.tasks.task import Task, derived_rng, derived_seed
 
 DEFAULT_LIMIT, MOST = 100, 1_000_000
-# After this many consecutive problems without a new one, a procedural task is taken to have no more.
+# After this many consecutive repetitions, a procedural task is assumed to have no more problems.
 PATIENCE = 1000
 
 _HELD_OUT_ONE_IN = 5
 
 WORDS = 13
-"""Words of a run."""
+"""Words of an n-gram."""
 
 _WORD = re.compile(r"\w+")
 
 
 def content_key(problem: Problem) -> str:
-    """The content of a problem: where it is held out, no other one with an equal key is trained on.
+    """A problem's content as a key: no problem with the key of a held-out one is trained on.
 
     It is the canonical form in `extra["content"]` if the task provides one, else the text in lower case with single
     spaces.
@@ -39,7 +39,7 @@ def content_key(problem: Problem) -> str:
 
 
 def fingerprint(problems: Iterable[Problem]) -> str:
-    """The SHA-256, in hexadecimal digits, of the problems' texts and answers in their order: equal where they are."""
+    """The SHA-256, in hexadecimal digits, of the problems' texts and answers in their order."""
     digest = hashlib.sha256()
     for problem in problems:
         digest.update(json.dumps([problem.text, problem.answer], ensure_ascii=True, sort_keys=True).encode() + b"\n")
@@ -47,8 +47,8 @@ def fingerprint(problems: Iterable[Problem]) -> str:
 
 
 def data_facts(task: Task) -> dict[str, Any]:
-    """Where a task's problems come from, how many there are, how many only repeat another one, and their fingerprint;
-    nothing of one made by rule."""
+    """The origin of a task's problems, their number, the number of repetitions, and their fingerprint; empty for a
+    procedural task."""
     if task.procedural:
         return {}
     rows = len(task.problems)
@@ -58,15 +58,15 @@ def data_facts(task: Task) -> dict[str, Any]:
 
 
 def held_out_side(key: str) -> bool:
-    """Whether a content is held out from training. About one in five is, independently of any seed."""
+    """Whether problems with this content key are held out. About one in five is, independently of any seed."""
     return derived_seed("held out", key) % _HELD_OUT_ONE_IN == 0
 
 
 def without(problems: Iterable[Problem], held_out_problems: Iterable[Problem]) -> list[Problem]:
     """The problems whose content is not held out, in their order.
 
-    Of what is itself about a problem, such as a labelled step of its solution, `extra["about"]` is that problem's text,
-    which is held out with it. For files only: the two sides of a procedural task never overlap.
+    If a held-out item is about another problem, as a labelled step of its solution is, that problem, whose text is in
+    `extra["about"]`, is held out as well. For files only: the two sides of a procedural task never overlap.
     """
     known = list(held_out_problems)
     about = (problem.extra.get("about") for problem in known)
@@ -76,7 +76,7 @@ def without(problems: Iterable[Problem], held_out_problems: Iterable[Problem]) -
 
 
 def training_side(task: Task, held_out_problems: Sequence[Problem]) -> Task:
-    """A task without the held-out problems. A procedural task is returned as it is: its two sides never overlap.
+    """A task without the held-out problems. A procedural task is returned unchanged: its two sides never overlap.
 
     Raises ConfigError if a file has no other problems.
     """
@@ -85,7 +85,7 @@ def training_side(task: Task, held_out_problems: Sequence[Problem]) -> Task:
     problems = without(task.problems, held_out_problems)
     if not problems:
         raise ConfigError(
-            f"every problem of {task.name} is held out for evaluation or validation: give a smaller --eval-limit or "
+            f"every problem of {task.name} is held out for evaluation or validation: set a smaller --eval-limit or "
             "tasks.validation_limit, or other cold_start.tasks"
         )
     return replace(task, problems=problems)
@@ -111,11 +111,11 @@ def evaluation_set(task: Task, limit: int | None = None, seed: int = 0) -> list[
 
 
 def different(problems: Iterable[Problem], most: int | None = None) -> list[Problem]:
-    """The problems without those that only repeat another one, in their order.
+    """The problems without repetitions, in their order.
 
-    Two are one where answer and text are the same, letter by letter (or `extra["content"]`, where the task gives it):
-    what keeps training and evaluation apart is coarser (`content_key`). With `most`, no more than these, and none
-    after so many repetitions that a procedural task is taken to have no more.
+    A repetition has the same answer and exactly the same text (or the same `extra["content"]`, if the task provides
+    it); the split between training and evaluation is coarser (`content_key`). With `most`, stops after that many
+    problems, or after `PATIENCE` repetitions in a row.
     """
     found: dict[str, Problem] = {}
     repeats = 0
@@ -131,10 +131,10 @@ def different(problems: Iterable[Problem], most: int | None = None) -> list[Prob
 
 @dataclass(frozen=True)
 class Overlap:
-    """What of `n` evaluation problems was found in training data.
+    """Which of `n` evaluation problems were found in training data.
 
-    `same`: ids of those whose content is a training problem's. `shared`: ids of those that have a run of 13 words in
-    common with a training text, among them those of `same` that are long enough. Both in the evaluation's order.
+    `same`: ids of those with the content of a training problem. `shared`: ids of those that share a 13-gram of words
+    with a training text, including those of `same` that are long enough. Both in the evaluation's order.
     """
 
     n: int
@@ -143,44 +143,44 @@ class Overlap:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Those found either way."""
+        """The ids in `same` or `shared`."""
         return tuple(dict.fromkeys([*self.same, *self.shared]))
 
     def warning(self, shown: int = 10) -> str | None:
-        """A sentence with the counts and the first ids, None where nothing was found."""
+        """A sentence with the counts and the first ids; None if nothing was found."""
         if not self.ids:
             return None
         listed = ", ".join(self.ids[:shown]) + (", ..." if len(self.ids) > shown else "")
         return (
-            f"{len(self.ids)} of {self.n} evaluation problems stood in the training data ({len(self.same)} with the "
+            f"{len(self.ids)} of {self.n} evaluation problems occur in the training data ({len(self.same)} with the "
             f"same content, {len(self.shared)} with {WORDS} words in a row in common): {listed}"
         )
 
 
 def overlap(evaluation: Sequence[Problem], training: Iterable[Problem | str]) -> Overlap:
-    """Compare problems with the problems, or other texts, that were trained on; of a problem its text alone.
+    """Compare evaluation problems with training problems or texts; only the text of a problem is compared.
 
-    The training data are walked once, and nothing of them is kept. A problem of fewer than 13 words is found by its
-    content only.
+    The training data are iterated once and not kept in memory. A problem of fewer than 13 words is found by its content
+    only.
     """
     by_content: dict[str, list[int]] = {}
-    by_run: dict[int, list[int]] = {}
+    by_ngram: dict[int, list[int]] = {}
     for index, problem in enumerate(evaluation):
         by_content.setdefault(content_key(problem), []).append(index)
-        for run in _runs(problem.text):
-            by_run.setdefault(run, []).append(index)
+        for ngram in _ngrams(problem.text):
+            by_ngram.setdefault(ngram, []).append(index)
     same: set[int] = set()
     shared: set[int] = set()
     for item in training:
         text = item if isinstance(item, str) else item.text
         same.update(by_content.get(content_key(Problem("", text) if isinstance(item, str) else item), ()))
-        for run in by_run.keys() & _runs(text):
-            shared.update(by_run[run])
+        for ngram in by_ngram.keys() & _ngrams(text):
+            shared.update(by_ngram[ngram])
     ids = [problem.id for problem in evaluation]
     return Overlap(len(ids), tuple(ids[i] for i in sorted(same)), tuple(ids[i] for i in sorted(shared)))
 
 
-def _runs(text: str) -> set[int]:
-    """Hashes of the runs of 13 words, in lower case and without punctuation."""
+def _ngrams(text: str) -> set[int]:
+    """Hashes of the 13-grams of words, in lower case and without punctuation."""
     words = _WORD.findall(text.casefold())
     return {hash(" ".join(words[i : i + WORDS])) for i in range(len(words) - WORDS + 1)}

@@ -1,4 +1,4 @@
-"""What a task is, the source that walks one, and seeds that follow from names."""
+"""Tasks, sources that draw from them, and seeds derived from names."""
 
 import hashlib
 import random
@@ -15,8 +15,8 @@ from lite_selfplay.errors import TaskError
 class Task:
     """A set of problems. `max_completion_tokens` is used by runs that do not set a limit themselves.
 
-    `procedural`: the problems are generated on demand and may repeat. `origin` is where other tasks found theirs.
-    `samples`: completions per problem that an evaluation samples by default. `caution` is what its user must be told.
+    `procedural`: the problems are generated on demand and may repeat. `origin`: the file or data set of the problems.
+    `samples`: completions per problem that an evaluation samples by default. `caution`: a warning to its user.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Task:
 
 
 def numbered(game: str) -> Task:
-    """What stands in the place of problems for a game that draws none, such as one of matches: numbers, from 0."""
+    """Numbers from 0 as problems, for a game that needs none, such as one of matches."""
     name = short_name(game)
     every = [Problem(f"{name} {i + 1}", str(i), i, "number", {"game": game}) for i in range(10_000)]
     return Task(name, every, procedural=True)
@@ -49,7 +49,7 @@ class Source:
         self._walk: Iterator[int] | None = None
 
     def draw(self, n: int) -> list[Problem]:
-        """The next `n` problems, which may continue into the next epoch."""
+        """The next `n` problems, if necessary from the next epoch."""
         if self._walk is None:
             self._walk = self._indices(self.position)
         self.position += n
@@ -67,14 +67,14 @@ class Source:
         return {"position": self.position, "size": len(self.problems)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Return to a saved position. Raises TaskError if the number of problems has changed since, ValueError for what
-        is none."""
+        """Return to a saved position. Raises TaskError if the number of problems has changed since, ValueError for an
+        invalid position."""
         if not (type(state["position"]) is int and state["position"] >= 0):
             raise ValueError(f"{self._name} is at {state['position']!r}")
         if state["size"] != len(self.problems):
             raise TaskError(
                 f"the source {self._name!r} held {state['size']} problems when the run was saved and holds "
-                f"{len(self.problems)} now: the run cannot continue from the same place"
+                f"{len(self.problems)} now: the run cannot continue from the same position"
             )
         self.position, self._walk = state["position"], None
 

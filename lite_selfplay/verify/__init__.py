@@ -33,14 +33,14 @@ def register_checker(kind: str, checker: Checker) -> None:
 class Verifier:
     """Judges completions, each by the checker of its problem's kind.
 
-    A context manager; its processes start when they are first needed. `reasons` counts the verdicts so far by theirs.
+    A context manager; its processes start when first needed. `reasons` counts the verdicts so far by reason.
 
     Args:
         deadline: Seconds one answer may take before it counts as wrong.
         workers: Maximum number of checking processes; by default 2, or 1 on a machine with one core.
         poll: Called often while answers are checked in processes; it may raise to stop.
         block_only: Accept answers in `<answer>` blocks only, and none in boxes or sentences.
-        unsafe_code: Run programs where no sandbox can be had as well.
+        unsafe_code: Run programs even if no sandbox is available.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Verifier:
         return extract_answer(plain(completion_text(completion)), block_only=self._block_only)
 
     def close(self) -> None:
-        """End what the checkers keep, such as processes; the next answer that needs one starts them again."""
+        """Close the checkers' resources, such as processes; they start again when needed."""
         self._checking.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What a verifier lends its checkers: how long an answer may take, and a place for what they keep between batches."""
+"""What a verifier passes to its checkers: limits, and a store of resources that are kept between batches."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ K = TypeVar("K")
 
 @dataclass
 class Checking:
-    """What checkers may use, for as long as a verifier lives.
+    """Limits and resources of checkers during a verifier's lifetime.
 
     - `deadline`: seconds one answer may take before it counts as wrong.
     - `workers`: the largest number of processes at a time; None: 2, or 1 on a machine with one core.
-    - `poll`: to be called often while answers are checked elsewhere; it may raise to stop.
-    - `unsafe_code`: programs may run where no sandbox can be had as well.
+    - `poll`: must be called often while answers are checked elsewhere; it may raise to stop.
+    - `unsafe_code`: programs may run even if no sandbox is available.
     """
 
     deadline: float = 5.0
@@ -27,18 +27,18 @@ class Checking:
     _kept: dict[str, Any] = field(default_factory=dict)
 
     def kept(self, name: str, make: Callable[[], K]) -> K:
-        """What a checker keeps under a name, such as a pool of processes: made when it is first asked for, and closed
-        (it has a method `close`) with the verifier."""
+        """A checker's resource of this name, such as a pool of processes: made on first use, and closed (by its method
+        `close`) with the verifier."""
         if name not in self._kept:
             self._kept[name] = make()
         found: K = self._kept[name]
         return found
 
     def close(self) -> None:
-        """End all that is kept; the next answer that needs one makes it again."""
+        """Close all resources; they are made again when needed."""
         while self._kept:
             self._kept.popitem()[1].close()
 
 
-# (pairs of one kind, the expected format, what may be used) -> verdicts in the same order
+# (pairs of one kind, the expected format, limits and resources) -> verdicts in the same order
 Checker = Callable[[Sequence[tuple[Completion, Problem]], AnswerFormat, Checking], list[Verdict]]

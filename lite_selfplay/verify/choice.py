@@ -1,4 +1,4 @@
-"""Checking answers that are letters: of an option of a multiple choice, or any that a problem of the toy task names."""
+"""Checking answers that are letters: the option of a multiple choice, or any letter named by the toy task `letters`."""
 
 import re
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def check_batch(
 ) -> list[Verdict]:
     """Judge completions of problems of kind `choice`, whose answer is a letter and whose `extra` holds the options.
 
-    The reason is empty, "wrong", or "no_answer" where no single option is named. Raises TaskError for a problem
+    The reason is empty, "wrong", or "no_answer" if the answer does not name one option. Raises TaskError for a problem
     without options.
     """
     return [_judge(completion, problem, expected) for completion, problem in pairs]
@@ -33,10 +33,10 @@ def check_batch(
 def check_letters(
     pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
 ) -> list[Verdict]:
-    """Judge completions of the toy task `letters`: right where the sampled text has any letter of the answer.
+    """Judge completions of the toy task `letters`: right if the sampled text has any letter of the answer.
 
     Case matters, and the verdict's `answer` is the first such letter. A randomly initialised model solves about half of
-    these problems, so that a run of such a model can learn something. Raises TaskError unless the answer is a non-empty
+    these problems, so a run of such a model can learn something. Raises TaskError unless the answer is a non-empty
     string.
     """
     return [_first_letter(completion, problem.answer, expected) for completion, problem in pairs]

@@ -1,8 +1,8 @@
-r"""Comparing answers: nothing is solved, and what no rule here finds equal is different.
+r"""Comparing answers: nothing is solved, and answers are different unless a rule here finds them equal.
 
 Values are compared numerically, lists as sets of values, tuples and intervals entry by entry, words as words. An answer
-must be in its reference's form: it may leave an operation unevaluated only if the reference leaves one of the same kind
-unevaluated.
+must be in its reference's form: it may leave an operation unevaluated only if the reference does so with one of the
+same kind.
 """
 
 import re
@@ -23,9 +23,9 @@ _PAIR = re.compile(r"0*(\d+(?:\.\d+)?)\s*[-:]\s*0*(\d+(?:\.\d+)?)")
 
 
 def judge(references: Sequence[Sequence[str]], answer: str) -> bool:
-    """Whether a written answer equals one of the alternative references, each a list of values that must all be given.
+    """Whether a written answer equals one of the alternative references, each a list of values that are all required.
 
-    An answer with more values than the reference is wrong: it is hedged.
+    An answer with more values than the reference is hedged, and wrong.
     """
     return any(_judge_one(pieces(reference), answer) for reference in references)
 
@@ -38,13 +38,13 @@ def _judge_one(gold: list[str], answer: str) -> bool:
     if key is not None and key == key_of(given):
         return True
     wanted_point, given_point = point(gold, by_name=len(given) == 1), point(given, by_name=True)
-    if wanted_point and not given_point:  # of x = 3, y = -1: values without names come in this order
+    if wanted_point and not given_point:  # for x = 3, y = -1, values without names must have this order
         gold = [wanted_point]
     elif given_point and not wanted_point and len(gold) == 1:
         given = [given_point]
     if same_values(gold, given):
         return True
-    # If one side has several values, "100,200", "[3, 5]" or "3, 5" on the other side may be several values, too.
+    # If one side has several values, read "100,200", "[3, 5]" or "3, 5" on the other side as several values, too.
     if len(gold) > len(given):
         listed = tuple_entries(given[0]) if len(given) == 1 else None
         again = listed[1] if listed else values(answer, thousands=False)
@@ -88,16 +88,16 @@ def _same_equation(wanted: Statement, given: Statement) -> bool:
 
 
 def restates(gold: Sequence[str], answer: str) -> bool:
-    """Whether an answer has an operation that its reference lacks: it says how to get a value and not which."""
+    """Whether an answer has an operation that its reference lacks: it restates the question."""
     allowed = frozenset().union(*map(_operations, gold))
     return any(not _operations(value) <= allowed for value in values(answer))
 
 
 def counts_another(gold: Sequence[str], answer: str, problem: str = "") -> bool:
-    """Whether an answer counts what neither its reference nor the problem names: 3 oranges for 3 apples.
+    """Whether an answer's noun occurs in neither its reference nor the problem: 3 oranges for 3 apples.
 
-    One word in common is enough, by its first four letters, and so are a currency and units, whether they are known or
-    only called so. Where neither text has a word, nothing is known of an answer's noun.
+    One common word is enough, compared by its first four letters. Currencies, known units and the word "unit" are
+    accepted, and every noun is if neither text has a word.
     """
     wanted, given = ([quantity(statement(text).value or text) for text in side] for side in (gold, values(answer)))
     nouns = " ".join(value.noun for value in wanted if value)
@@ -134,11 +134,11 @@ def _same_value(gold: str, answer: str) -> bool:
     return next((verdict for verdict in verdicts if verdict is not None), False)
 
 
-# The rules. None: the values are not of the kind that a rule is about
+# The rules. None: a rule does not apply to these values
 
 
 def _same_words(gold: str, answer: str) -> bool | None:
-    """Words are equal regardless of case; a short one may also be written as a product of its letters, with signs."""
+    """Words are equal regardless of case; a short word may also be written as a product of its letters, with signs."""
     if not is_words(gold):
         return None
     if is_words(answer):
@@ -171,7 +171,7 @@ def _same_entries(gold: str, answer: str) -> bool | None:
 
 
 def _same_time(gold: str, answer: str) -> bool | None:
-    """Times of the day: an answer may leave open whether it is before noon only where its reference does."""
+    """Times of the day: an answer may omit am or pm only if its reference does."""
     wanted, given = times(gold), times(answer)
     return given <= wanted if wanted and given else None
 
@@ -183,13 +183,13 @@ def _same_pair(gold: str, answer: str) -> bool | None:
 
 
 def _same_quantity(gold: str, answer: str) -> bool | None:
-    """Values numerically."""
+    """Values, compared numerically."""
     wanted = quantity(gold)
     given = quantity(answer, letter_units=wanted is not None and not wanted.formula.variables)
     if wanted is not None and given is not None:
         if wanted.formula.variables and given.unit is not None:
             wanted = quantity(gold, letter_units=True) or wanted
-        # Of a date, a range or a size the form is the answer: 2016 is none to 2024-03-05.
+        # For a date, a range or a size the form matters: 2016 does not equal 2024-03-05.
         if (alike := wanted.formula.same_chain(given.formula)) is not None:
             return alike and same_quantity(wanted, given)
         return given.formula.operations <= wanted.formula.operations and same_quantity(wanted, given)

@@ -26,7 +26,7 @@ MAX_DIGITS, MAX_EXPONENT = 400, 1000
 
 
 class Unreadable(LiteSelfPlayError):
-    """A text that is not a formula of the kind parsed here."""
+    """A text that is not a supported formula."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 TIMES = "\\times"
-"""The name of a product that is written with this sign alone: it may be a size, whose numbers have an order."""
+"""The name of a product that is written only with this sign: it may be a size, such as 3 x 4, whose order matters."""
 
 
 def parse(text: str) -> Expression:
@@ -92,29 +92,29 @@ class _Parser:
     """Recursive descent over the tokens; products and slashes associate to the left, as written."""
 
     tokens: list[tuple[str, str]]
-    place: int = 0
+    position: int = 0
     nodes: int = 0
     depth: int = 0
 
     def whole(self) -> Expression:
         tree = self.sum()
-        if self.place < len(self.tokens):
+        if self.position < len(self.tokens):
             raise Unreadable(f"cannot read {self.peek()!r}")
         return tree
 
     def peek(self, ahead: int = 0) -> str:
-        place = self.place + ahead
-        return self.tokens[place][1] if place < len(self.tokens) else ""
+        position = self.position + ahead
+        return self.tokens[position][1] if position < len(self.tokens) else ""
 
     def kind(self, ahead: int = 0) -> str:
-        place = self.place + ahead
-        return self.tokens[place][0] if place < len(self.tokens) else ""
+        position = self.position + ahead
+        return self.tokens[position][0] if position < len(self.tokens) else ""
 
     def take(self) -> str:
-        if self.place >= len(self.tokens):
+        if self.position >= len(self.tokens):
             raise Unreadable("the formula ends too soon")
-        self.place += 1
-        return self.tokens[self.place - 1][1]
+        self.position += 1
+        return self.tokens[self.position - 1][1]
 
     def expect(self, text: str) -> None:
         if self.take() != text:
@@ -222,7 +222,7 @@ class _Parser:
             self.take()
             return True
         if [self.peek(), self.peek(1), self.peek(2)] == ["{", "\\circ", "}"]:
-            self.place += 3
+            self.position += 3
             return True
         return False
 
@@ -281,7 +281,7 @@ class _Parser:
         applied = [self.peek(), self.kind(1), self.peek(2)] == ["(", "number", ")"]
         if applied:
             marks += f"({self.peek(1)})"
-            self.place += 3
+            self.position += 3
         return self.node("symbol", name=name + marks)
 
     def marks(self) -> str:
@@ -307,7 +307,7 @@ class _Parser:
             ahead, found = ahead + 1, found + 1
         if not found or (braced and self.peek(ahead) != "}"):
             return 0
-        self.place += ahead + braced
+        self.position += ahead + braced
         return found
 
     def raw_group(self) -> str:
@@ -357,11 +357,11 @@ class _Parser:
 
     def fraction(self) -> Expression:
         self.take()
-        start = self.place
+        start = self.position
         above, below = self.raw_group(), self.raw_group()
         if is_derivative(above, below):
             return self.node("function", self.named(f"{above}/{below}"), name="derivative")
-        self.place = start
+        self.position = start
         return self.node("fraction", self.argument(), self.argument())
 
     def root(self) -> Expression:

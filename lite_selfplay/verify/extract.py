@@ -1,4 +1,4 @@
-"""Finding the answer that a completion gives. Nothing is guessed: the last number of a text is not its answer."""
+"""Finding the answer of a completion. Nothing is guessed: the last number of a text is not its answer."""
 
 import re
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from lite_selfplay.verify.format import Span, answer_spans, boxed_spans, split_r
 from lite_selfplay.verify.keys import answer_key
 
 MAX_NESTED_BOXES = 8
-MAX_STATEMENT = 3000  # characters; anything longer is not an answer, and is refused later
+MAX_STATEMENT = 3000  # characters; a longer text is refused later
 
 _COPULA = r"(?:\bis\b|\bare\b|\bequals\b|\bshould be\b|\bmust be\b|[:=])"
 _LEAD = re.compile(
@@ -33,7 +33,7 @@ _OR_BEFORE = re.compile(r"(?P<other>[^.\n]{0,60})\bor[\s$(]*$", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class AnswerFormat:
-    """What completions must look like.
+    """The required format of completions.
 
     `thinks`: the format requires a reasoning block. `block_only`: answers count in `<answer>` blocks only.
     """
@@ -43,7 +43,7 @@ class AnswerFormat:
 
 
 def completion_text(completion: str | Completion) -> str:
-    """The assistant's whole turn: the part that the chat template wrote, then the part that was sampled."""
+    """The assistant's whole turn: the prefill, then the sampled text."""
     return completion if isinstance(completion, str) else completion.prefill + completion.text
 
 
@@ -51,10 +51,9 @@ def extract_answer(text: str, *, block_only: bool = False) -> str | None:
     r"""The answer that follows the reasoning, or None. With `block_only` only a closed `<answer>` block counts.
 
     In this order: the last non-empty `<answer>` block (a boxed value inside it before the block's own text), a value
-    that "the final answer is" gives after the last box, the last `\boxed{}`, the last statement such as "the final
+    after "the final answer is" that follows the last box, the last `\boxed{}`, the last statement such as "the final
     answer is X", "Answer: X" or "#### X". A text whose reasoning is never closed has no answer. Boxed values given
-    together, as in `\boxed{1}` or `\boxed{2}`, are returned together ("1, 2"), so that a hedged answer is recognised
-    as one.
+    together, as in `\boxed{1}` or `\boxed{2}`, are returned together ("1, 2"), so that a hedged answer is recognised.
     """
     rest = split_reasoning(text).rest
     blocks = [span.content for span in answer_spans(rest) if span.content.strip() and (span.closed or not block_only)]
@@ -67,7 +66,7 @@ def extract_answer(text: str, *, block_only: bool = False) -> str | None:
 
 
 def _final_answer(text: str) -> str | None:
-    """The value that "the final answer is" gives after the last box, which it overrides; None if there is none."""
+    """The value of "the final answer is ..." after the last box, which it overrides; None if there is none."""
     start = max((span.end for span in boxed_spans(text)), default=len(text))
     last = next(reversed(list(_FINAL.finditer(text, start))), None)
     stated = _stated_answer(text[last.start() :]) if last else None
@@ -75,7 +74,7 @@ def _final_answer(text: str) -> str | None:
 
 
 def _boxed_answer(text: str, whole: bool) -> str | None:
-    """The last boxed value and those given together with it; with `whole`, every boxed value of the text."""
+    """The last boxed value and those that belong to it; with `whole`, every boxed value of the text."""
     spans = [span for span in boxed_spans(text) if span.content.strip()]
     if not spans:
         return None
@@ -94,7 +93,7 @@ def _boxed_answer(text: str, whole: bool) -> str | None:
 
 
 def _innermost(span: Span) -> str:
-    r"""The content of a box; of boxes nested around the same content, that of the innermost."""
+    r"""The content of a box, or of the innermost one if boxes are nested around the same content."""
     content = span.content.strip()
     for _ in range(MAX_NESTED_BOXES):
         inner = boxed_spans(content)
@@ -105,7 +104,7 @@ def _innermost(span: Span) -> str:
 
 
 def _together(between: str) -> bool:
-    """Whether two boxed values with this text between them are one answer: only connectives, or one sentence."""
+    """Whether two boxed values are one answer: the text between them is connectives, or within one sentence."""
     if _CONNECTIVES.fullmatch(between):
         return True
     return "\n" not in between and not _SENTENCE_END.search(between)
@@ -116,7 +115,7 @@ def _has_value(text: str) -> bool:
 
 
 def _stated_answer(text: str) -> str | None:
-    """What follows the last "the answer is" of a text, cut at the end of its sentence or formula."""
+    """The text after the last "the answer is", up to the end of its sentence or formula."""
     for lead in reversed(list(_LEAD.finditer(text))):
         display = _DISPLAY.match(text, lead.end())
         if display:

@@ -29,7 +29,7 @@ from lite_selfplay.verify.formulas import (
 from lite_selfplay.verify.operations import OPERATION_OF
 
 MAX_TERMS = 60
-"""The longest sum whose terms are compared with each other; nobody means a longer one as an answer."""
+"""The most terms of a sum that can be an answer; its terms are compared with each other."""
 _NAMES = {"fraction": "quotient", "negative": "sum", "mixed": "sum", "degree": "product", "percent": "quotient"}
 _ONE = Expression("number", value=Fraction(1))
 # Sines and cosines of multiples of pi/12 have values in roots.
@@ -53,13 +53,13 @@ class Formula:
 
     @property
     def constant(self) -> Number | None:
-        """Its value where it has no variables."""
+        """Its value if it has no variables, else None."""
         return None if self.variables else self.values[0]
 
     def same_chain(self, other: "Formula") -> bool | None:
         """Whether both are chains of the same numbers; None if this is no chain.
 
-        The order counts unless it is a sum without a minus or a factorisation, which is one by a power or its dots.
+        The order matters, except for a sum without a minus and a factorisation: a product with a power or with dots.
         """
         if (wanted := chain(self.tree)) is None:
             return None
@@ -154,9 +154,9 @@ def is_literal(tree: Expression) -> bool:
 
 
 def chain(tree: Expression) -> tuple[tuple[Number, Number], ...] | None:
-    r"""The numbers, each with its exponent, of plain numbers that one sign joins; None for any other formula.
+    r"""The numbers, each with its exponent, of a chain: plain numbers joined by one sign; None for any other formula.
 
-    So are dates, ranges, scores, sizes and factorisations written: 2024-03-05, 10-15, 3 \times 4, 2^2 \cdot 3.
+    Dates, ranges, scores, sizes and factorisations are chains: 2024-03-05, 10-15, 3 \times 4, 2^2 \cdot 3.
     """
     if tree.kind not in ("sum", "product", "fraction") or is_literal(tree):
         return None
@@ -166,13 +166,13 @@ def chain(tree: Expression) -> tuple[tuple[Number, Number], ...] | None:
 
 
 def _links(tree: Expression) -> tuple[Expression, ...]:
-    """What the signs of a chain join: in 3/5/2024 one slash stands above the other."""
+    """The parts of a chain; in 3/5/2024 the two slashes are nested."""
     nested = tree.kind == tree.parts[0].kind == "fraction"
     return (*_links(tree.parts[0]), tree.parts[1]) if nested else tree.parts
 
 
 def _collected(links: tuple[tuple[Number, Number], ...]) -> dict[Number, Number]:
-    """How often each number stands in a chain."""
+    """The sum of the exponents of each number in a chain."""
     return {number: sum(count for other, count in links if other == number) for number, _ in links}
 
 
@@ -191,11 +191,11 @@ def _power_of_ten(tree: Expression) -> bool:
     return exponent is not None and exponent.denominator == 1
 
 
-# When each kind of operation is undone. Whatever evaluates to a rational number is undone in any case
+# When each kind of operation is undone. One that evaluates to a rational number always is
 
 
 def _sum(tree: Expression, value: Number | None, known: Known) -> bool:
-    """Two terms are rational multiples of each other and can be combined."""
+    """Two terms are rational multiples of each other and can be combined, or a term is zero."""
     if len(tree.parts) > MAX_TERMS:
         raise Unreadable("too many terms")
     terms = [known(part) for part in tree.parts]

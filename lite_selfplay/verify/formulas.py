@@ -3,8 +3,8 @@
 Two formulas count as equal if they agree to 45 digits at every point (identity testing at random points; Schwartz
 1980). A point is derived from a variable's name alone, so that a formula's values serve as its fingerprint and can be
 compared with those of any other. Every variable is negative at some points; piecewise formulas, such as roundings and
-extrema, are compared at more points, some of them large. Evaluation is fast: numbers, exponents and factorials have
-bounds, and a formula beyond them has no value.
+extrema, are compared at more points, some of them large. To keep evaluation fast, numbers, exponents and factorials
+have bounds; a formula beyond them has no value.
 """
 
 import hashlib
@@ -23,13 +23,13 @@ Number = Any
 
 FEW_POINTS, MANY_POINTS = 3, 12
 DIGITS, AGREEING, VANISHING, SHOWN = 80, 45, 60, 40
-"""Decimal digits: of the arithmetic; that equal values share; at which a sum counts as 0; of a fingerprint."""
+"""Decimal digits: of the arithmetic; in which equal values agree; at which a sum counts as 0; of a fingerprint."""
 MAX_EXPONENT, MAX_FACTORIAL, MAX_BITS, MAX_SIZE = 10**6, 10**5, 20_000, 40
 """Bounds: of an exponent; of a factorial's argument; of an exact number, in bits; of another power, in digits."""
 SPELLED_BITS = 400
-"""The most bits of an exact number that is written out in a fingerprint."""
+"""The most bits of an exact number in a fingerprint; larger ones are hashed."""
 LARGEST_DENOMINATOR = 10**9
-"""The largest denominator of a fraction that a number of many digits is recognised as."""
+"""The largest denominator of a fraction that is recognised in a decimal number."""
 
 _SPELLINGS = str.maketrans({"×": "*", "x": "*", "·": "*", "÷": "/", "−": "-", ",": None, "$": None})
 
@@ -46,7 +46,7 @@ def variables(tree: Expression) -> frozenset[str]:
 
 
 def points_for(*trees: Expression) -> int:
-    """How many points these formulas have to be compared at."""
+    """The number of points for comparing these formulas."""
     return MANY_POINTS if any(map(_in_pieces, trees)) else FEW_POINTS
 
 
@@ -72,10 +72,10 @@ def values(tree: Expression, points: int = FEW_POINTS) -> tuple[Number, ...]:
 
 
 def calculate(text: str) -> Fraction | None:
-    """The exact value of plain arithmetic as questions and solutions spell it: `3 x 4`, `12 ÷ 8`, `1,200 - $30`.
+    """The exact value of plain arithmetic as written in questions and solutions: `3 x 4`, `12 ÷ 8`, `1,200 - $30`.
 
-    Read with + - * / and brackets, products first; thousands separators and dollar signs are passed over. None where
-    the text cannot be read, divides by zero, or comes to no exact fraction of a bounded size (`MAX_BITS`).
+    Supports + - * / and brackets, products first; ignores thousands separators and dollar signs. None if the text
+    cannot be parsed, divides by zero, or its value is not an exact fraction of bounded size (`MAX_BITS`).
     """
     try:
         (value,) = values(parse(text.translate(_SPELLINGS)), points=1)
@@ -92,7 +92,7 @@ def angle(tree: Expression) -> Number:
 def point_of(name: str, point: int) -> Number:
     """The value of a variable at a point: in (0.3, 2.7), from the fourth point on also ten or a hundred times as large.
 
-    All variables are positive at point 0. Of points 1 and 2, of 3 and 4, and so on, each variable is negative at one.
+    All variables are positive at point 0. Each variable is negative at one of points 1 and 2, one of 3 and 4, etc.
     """
     digest = hashlib.sha256(f"{point}:{name}".encode()).digest()
     share = _context.mpf(int.from_bytes(digest, "big")) / _context.mpf(256) ** len(digest)
@@ -197,12 +197,12 @@ def _real(value: Number) -> Number:
 
 
 def _exact(value: Fraction) -> Number:
-    """A fraction, which continues with 80 digits once it exceeds the bound."""
+    """A fraction, converted to 80 digits if it exceeds the bound."""
     large = max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS
     return _real(value) if large else value
 
 
-# A node's value from those of its parts
+# The value of a node from the values of its parts
 
 
 def _value(tree: Expression, point: int, degrees: bool) -> Number:
@@ -275,7 +275,7 @@ def _power(base: Number, exponent: Number) -> Number:
 
 
 def _in_bounds(value: Number) -> Number:
-    """A power so large or small that a term added to it would be lost in 45 digits has no value."""
+    """The same value. Raises OverflowError if it is so large or small that a sum with it would lose terms."""
     if value and not 1 / _LARGEST < abs(value) < _LARGEST:
         raise OverflowError("a number beyond the bounds")
     return value

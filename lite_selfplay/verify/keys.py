@@ -14,16 +14,16 @@ from lite_selfplay.verify.quantity import quantity, times
 from lite_selfplay.verify.statement import statement, unnamed
 
 MAX_CHARACTERS = 2000
-"""A longer text is not an answer, and would only keep the parser busy."""
+"""The most characters of an answer; a longer text would only keep the parser busy."""
 MAX_VALUES = 100
 """The most values of one answer."""
 MAX_WORDS = 4
-"""The most words of an answer with a key: more make a sentence, or a question."""
+"""The most words of an answer with a key; longer ones are sentences or questions."""
 
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*")
 LONG_WORD = 4
-"""The least letters of what is a word, and no product, however it is written."""
-# Unknowns that are multiplied have neighbouring names, as in ab or xyz; o is none, since it looks like a zero.
+"""The fewest letters of a text that is always a word, never a product of variables."""
+# Variables in a product have neighbouring names, as in ab or xyz; o is omitted because it looks like a zero.
 _UNKNOWNS = "abcdefghijklmnpqrstuvwxyz"
 _ASKS = frozenset(
     "plus minus times divided by over add subtract multiply sum difference product quotient squared cubed square cube "
@@ -32,7 +32,7 @@ _ASKS = frozenset(
 _NUMERAL = re.compile(r"(-?[0-9A-Za-z]+)_\{?(\d+)\}?")
 _MATRIX = re.compile(r"[(\[]?\\begin\{([pbBv]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}[)\]]?", re.DOTALL)
 
-# What says that there is no answer: `states_nothing`.
+# Phrases that say that there is no answer: `states_nothing`.
 _MARKUP = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|operatorname)\b|[\\$*`~{}()\[\]\"]")
 _BETWEEN = re.compile(r"\s*(?:[,;]|\b(?:and|or)\b)\s*")
 _NOTHING = re.compile(
@@ -66,7 +66,7 @@ def answer_key(answer: str) -> str | None:
 def vote_key(answer: str, choices: Iterable[str] = ()) -> str | None:
     """Like `answer_key`, without the name of the value: "x = 5" votes with "5".
 
-    None, a vote for nothing, is also what says that there is no answer and is none of the problem's `choices`.
+    Also None, an abstention, if the answer says that there is none and is not one of the problem's `choices`.
     """
     if len(answer) > MAX_CHARACTERS or states_nothing(answer, choices):
         return None
@@ -76,9 +76,8 @@ def vote_key(answer: str, choices: Iterable[str] = ()) -> str | None:
 def states_nothing(answer: str, choices: Iterable[str] = ()) -> bool:
     """Whether an answer, or one of several that are given together, says that there is none, such as "I do not know".
 
-    The words are those of docs/answers.md; one of the problem's `choices` is an answer whatever it says. "None",
-    "undefined", "no solution" and "does not exist" are answers. A solver that always says that there is none would
-    otherwise be its own majority.
+    Such answers cannot win a vote, or a solver that never answers would agree with itself. docs/answers.md lists the
+    phrases. "None", "undefined", "no solution", "does not exist" and the problem's `choices` are always answers.
     """
     if (text := _bare_words(answer)).casefold() in (_bare_words(choice).casefold() for choice in choices):
         return False
@@ -86,7 +85,7 @@ def states_nothing(answer: str, choices: Iterable[str] = ()) -> bool:
 
 
 def _bare_words(text: str) -> str:
-    """Words without markup, and without a stop at their end."""
+    """A text without markup and final punctuation."""
     return " ".join(_MARKUP.sub(" ", plain(text)).split()).strip(" .!?")
 
 
@@ -98,7 +97,7 @@ def spoken_value(answer: str) -> str:
 
 
 def pieces(found: Sequence[str]) -> list[str]:
-    """The values, with unions of intervals taken apart: they may be given as several inequalities as well."""
+    """The values, with unions of intervals split, since they may also be written as several inequalities."""
     parts: list[str] = []
     for value in found:
         stated = statement(value)
@@ -159,9 +158,9 @@ def _joined(entries: Sequence[str], opening: str, closing: str) -> str | None:
 
 
 def is_words(text: str) -> bool:
-    """Whether a value consists of words: more than three letters, or a run of two or three as words are written.
+    """Whether a value consists of words: more than three letters, or two or three in upper case or like a word.
 
-    Neighbours in the alphabet, such as `xy` and `abc`, and letters with signs or blanks between them are a product.
+    Neighbours in the alphabet, such as `xy` and `abc`, and letters with signs or spaces between them are a product.
     """
     if not _WORDS.fullmatch(text) or len(text) < 2:
         return False

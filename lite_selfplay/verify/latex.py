@@ -1,4 +1,4 @@
-r"""Light normalisation of written answers: LaTeX stays LaTeX, and only what carries no meaning is removed.
+r"""Light normalisation of written answers: LaTeX stays LaTeX, and only parts without meaning are removed.
 
 `tidy` unifies different spellings of one answer, `values` splits a list of values, and `canonical` is the form in which
 two answers are compared as strings. Nothing is evaluated here.
@@ -18,7 +18,7 @@ from lite_selfplay.verify.units import compound
 _SCRIPTS = re.compile(r"(?P<power>[⁰¹²³⁴-⁹⁺⁻ⁿⁱ]+)|(?P<index>[₀-₉₊₋]+)|(?P<fraction>[¼-¾⅐-⅞])")
 _OTHER = re.compile(r"[^\x00-\x7f]")
 _ALIKE = dict(zip("−∶∕⁄∗‘’“”。", "-://*''\"\".", strict=True)) | {"μ": "µ"}
-_CATEGORIES = {"Pd": "-", "Zs": " ", "Cf": ""}  # dashes, blanks, and what is not shown
+_CATEGORIES = {"Pd": "-", "Zs": " ", "Cf": ""}  # dashes, spaces, invisible characters
 
 _UNICODE = str.maketrans(
     {
@@ -29,12 +29,12 @@ _UNICODE = str.maketrans(
 )  # fmt: skip
 
 CLOCK = " h"
-"""The end of a time whose half of the day is known: "3:45 pm" becomes "15:45 h"."""
+"""The suffix of a time whose am or pm is known: "3:45 pm" becomes "15:45 h"."""
 _NUMBER = r"(?:\d[\d,]{0,20}(?:\.\d{1,20})?(?:/[1-9]\d{0,9})?|\\frac\{\d{1,20}\}\{[1-9]\d{0,19}\})"
 _CLOCK = re.compile(r"(?<![\d.:])(\d{1,2})(?::([0-5]\d))?\s*([ap])(?:\.\s?m\b\.?|m\b)", re.IGNORECASE)
 _PART = rf"({_NUMBER})\s*([A-Za-zµ]+)\.?"
 _COMPOUND = re.compile(rf"(?<![\w.,/}}])(?<!\d[\s-]){_PART}(?:,?\s+and\s+|,?\s*){_PART}(?![\w^])", re.IGNORECASE)
-# Applied in this order, when numbers in words are digits.
+# Applied in this order, after numbers in words have become digits.
 _REWRITES = [
     (re.compile(pattern), replacement)
     for pattern, replacement in [
@@ -119,9 +119,9 @@ _MINUS_PLUS = re.compile(r"\\mp(?![A-Za-z])")
 
 
 def plain(text: str) -> str:
-    r"""`text` with characters that Unicode has in several forms in one: NFKC, dashes, blanks, `10⁻³` as `10^{-3}`.
+    r"""Normalise Unicode, before anything is compared: NFKC, one form of dashes and spaces, `10⁻³` as `10^{-3}`.
 
-    What is not shown, such as a blank without width, is left out. Everything that is compared is normalised so first.
+    Invisible characters, such as zero-width spaces, are removed.
     """
     if text.isascii():
         return text
@@ -150,7 +150,7 @@ def tidy(text: str) -> str:
 
     Never raises; linear in the length of `text`.
     """
-    text = _REPEATING.sub(_as_fraction, plain(text).translate(_UNICODE))  # before the dots at its end are taken off
+    text = _REPEATING.sub(_as_fraction, plain(text).translate(_UNICODE))  # before dots at its end are removed
     text = in_digits(trim(text))  # markdown is removed first: "**" may also be a power
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
@@ -168,7 +168,7 @@ def _clock(match: re.Match[str]) -> str:
 
 
 def _as_fraction(match: re.Match[str]) -> str:
-    """A repeating decimal as the fraction that it is."""
+    """The fraction that equals a repeating decimal."""
     ahead = match["before"] or match["start"] or ""
     block = next(part for name in ("barred", "digit", "bracketed", "one", "block") if (part := match[name]))
     once, head = int(match["whole"] + ahead + block or 0), int(match["whole"] + ahead or 0)
@@ -177,13 +177,13 @@ def _as_fraction(match: re.Match[str]) -> str:
 
 
 def trim(text: str) -> str:
-    """`text` without the words and marks around its value that add nothing to it."""
+    """`text` without meaningless words and marks around its value."""
     lead = _LEADING.match(text)
     return _TRAILING.sub("", text[lead.end() :] if lead else text)
 
 
 def canonical(text: str) -> str:
-    """The form of a tidy text in which equal strings are equal answers.
+    """A normal form of a tidy text: equal strings are equal answers.
 
     Spaces are kept only between digits: "1 4/5" and "14/5" are different numbers.
     """
@@ -250,7 +250,7 @@ def values(text: str, thousands: bool = True) -> list[str]:
         members = inside(text, opening, closing)
         text = text if members is None or members.strip() == "\\emptyset" else members
     whole = _THOUSANDS.finditer(text) if thousands else ()
-    keep = frozenset(place for match in whole for place in range(match.start(), match.end()))
+    keep = frozenset(position for match in whole for position in range(match.start(), match.end()))
     found: dict[str, str] = {}
     for piece in split_top(text, _SEPARATORS, keep):
         for value in _signs(_bare(trim(piece))):
@@ -265,7 +265,7 @@ def _bare(value: str) -> str:
 
 
 def _signs(value: str) -> list[str]:
-    """The two values that a plus-minus sign stands for. Several such signs in one value change together."""
+    """The two values of a text with a plus-minus sign; several such signs in one value change together."""
     if not (_PLUS_MINUS.search(value) or _MINUS_PLUS.search(value)):
         return [value]
     upper = _MINUS_PLUS.sub("-", _PLUS_MINUS.sub("+", value))

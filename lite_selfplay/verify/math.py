@@ -1,6 +1,6 @@
 r"""Checking mathematical answers: extract the answer from a completion and compare it with its reference.
 
-No algebra is done on an answer, so that the work is bounded by its length and needs no process of its own.
+No algebra is done on an answer, so the work is bounded by its length and needs no separate process.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,14 +34,14 @@ def check(
 
     Args:
         completion: The text, or a Completion, whose prefill counts as part of it.
-        answer: The reference: a number or a string (LaTeX or plain; of a GSM8K solution what follows "####"), a list
-            of values that must all be given, in any order, or {"any_of": [...]}, references of which one is enough.
+        answer: The reference: a number or a string (LaTeX or plain; in a GSM8K solution the part after "####"), a list
+            of values that are all required, in any order, or {"any_of": [...]}, references of which one is enough.
         thinks: Whether the format requires a reasoning block; affects `well_formed` only.
         block_only: Accept an answer in an `<answer>` block only.
-        problem: The problem's text, if it is known: what an answer counts must then be named there or in the reference.
+        problem: The problem's text, if known: a noun in the answer must then occur there or in the reference.
 
-    Returns a verdict with a score of 0 or 1 and a reason from `REASONS`. An answer that names several different values
-    where the reference has one is "hedged". One that leaves an operation unevaluated which its reference evaluates
+    Returns a verdict with a score of 0 or 1 and a reason from `REASONS`. An answer with several different values is
+    "hedged" if the reference has only one. An answer that leaves an operation unevaluated which its reference evaluates
     ("48+24" for 72) is "restated". Raises TaskError if there is no reference.
     """
     return _verdict(completion, answer, AnswerFormat(thinks, block_only), problem)
@@ -53,7 +53,7 @@ def check_all(
     thinks: bool = False,
     block_only: bool = False,
 ) -> list[Verdict]:
-    """Judge (completion, reference) pairs as `check` does."""
+    """Judge (completion, reference) pairs like `check`."""
     return [_verdict(completion, answer, AnswerFormat(thinks, block_only)) for completion, answer in pairs]
 
 
@@ -65,7 +65,7 @@ def check_batch(
 
 
 def references(answer: Any) -> list[list[str]]:
-    """A reference answer as alternatives, each a list of values that must all be given.
+    """A reference answer as alternatives, each a list of values that are all required.
 
     Raises TaskError for None. A reference without any value gives an empty list, which no answer matches.
     """
@@ -79,7 +79,7 @@ def references(answer: Any) -> list[list[str]]:
         return [alternative for item in answer["any_of"] for alternative in references(item)]
     items = answer if isinstance(answer, list | tuple | set | frozenset) else [answer]
     texts = [str(item).rpartition("####")[2] for item in items]
-    # An overlong reference is not split: it is refused because of its length.
+    # An overlong reference is not split: it is refused later.
     return [[value for text in texts for value in (values(text) if len(text) <= MAX_CHARACTERS else [text])]]
 
 

@@ -19,7 +19,7 @@ _PARTS = ["half", "third", "quarter", "fifth", "sixth", "seventh", "eighth", "ni
 _DENOMINATORS = {word: n for n, word in enumerate(_PARTS, 2)} | {"halve": 2, "fourth": 4, "hundredth": 100}
 _FRACTION = rf"(?P<above>an?|{'|'.join(_UNITS[1:10])})[\s-]+(?P<below>{'|'.join(_DENOMINATORS)})s?"
 _AND = r"\s+and\s+"
-# After a word other than these a number is part of a name, such as "Room Twelve".
+# After any other word a number is part of a name, such as "Room Twelve".
 _SPELLED = re.compile(
     r"(?:(?<![\w-])(?<![A-Za-z]\s)|(?<=\bor\s)|(?<=\band\s)|(?<=\bminus\s)|(?<=\bnegative\s)|(?<=\bbase\s))"
     rf"(?:(?:(?P<whole>{_RUN}|\d+){_AND})?{_FRACTION}|(?P<run>{_RUN}))(?![\w-])",
@@ -28,7 +28,7 @@ _SPELLED = re.compile(
 
 
 def in_digits(text: str) -> str:
-    """A text with its numbers and fractions in words as digits. A run of words that is no number stays as it is."""
+    """Replace numbers and fractions in words by digits. A run of words that is not a number stays unchanged."""
     return _SPELLED.sub(_digits, text)
 
 
@@ -52,7 +52,7 @@ def number_of(words: str) -> int | None:
     if words.isdigit():
         return int(words) if len(words) < 20 else None
     total = below_thousand = 0
-    last = 10**12  # what the next word must stay below: "twenty one" but not "one twenty"
+    last = 10**12  # the bound of the next word: "twenty one" but not "one twenty"
     scale = 10**12
     for word in re.split(r"[\s-]+(?:and\s+)?", words.casefold().strip()):
         word = "one" if word in ("a", "an") else word

@@ -10,14 +10,14 @@ from lite_selfplay.verify.formulas import rational, real_part
 from lite_selfplay.verify.units import SINGLE_LETTERS, Unit, unit_of
 
 ROUNDING_DIGITS = 6
-"""The significant digits that a decimal needs to be accepted for a number that it rounds."""
+"""The significant digits that a decimal needs to count as the rounding of a number."""
 
 _CURRENCY_BEFORE = re.compile(r"(?P<sign>[-+]?)\s*(?:(?:US\s*)?[¤€£¥₹]|(?:USD|EUR|GBP)\b)\s*(?=[\d.\\])")
 _CURRENCY_AFTER = re.compile(r"(?<=\d)\s*(?:[¤€£¥₹]|¢)$")
 _PERCENT = re.compile(r"\s*(?:%|\bper\s?cent\b|\bpercentage points?\b)$", re.IGNORECASE)
 _DEGREES_OF = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?\s*(?P<scale>[CFK])$")
 # A unit may follow a digit, a closing bracket, or pi.
-_UNIT_PLACE = re.compile(r"(?<=[\d.)}\]])(?=\s*[A-Za-zµ/])|(?<=\\pi)(?=\s)")
+_BEFORE_UNIT = re.compile(r"(?<=[\d.)}\]])(?=\s*[A-Za-zµ/])|(?<=\\pi)(?=\s)")
 _UNIT_WORD = r"[A-Za-zµ][A-Za-zµ'.-]*(?:\s*\^\s*\{?-?\d\}?)?"
 _UNIT = re.compile(rf"(?P<blank>\s*)(?P<unit>/?\s*{_UNIT_WORD}(?:[\s/*]+{_UNIT_WORD})*)")
 _MAX_UNIT_CHARACTERS = 80
@@ -31,7 +31,7 @@ _PART = (
     r"(?:fif|six|seven|eigh|nin|ten|eleven|twelf|\w+teen|\w+tie|hundred|thousand|\w+illion)th|third|fourth"
     r"|negative|opposite|reciprocal|inverse"
 )
-# Words after a number that turn it into another number, or into another statement.
+# Words after a number that change its value, or the statement.
 _NOT_UNIT = re.compile(
     rf"{NEGATING}|(?:{_PART})s|(?:doubl|tripl|quadrupl|halv|negat|revers|invert)ed|{_SCALES}|\w+illion|dozens?|score|gross"
     r"|grand|half|halves|\w+fold|squared|cubed|factorial|base|times|plus|minus|over|mod|choose|log|ln|exp|sin|cos|tan|sqrt"
@@ -51,7 +51,7 @@ class Quantity:
 
     `percent`: it has a percent sign. `unit` is None if there is none, or an unknown one such as "apples"; `noun` is its
     text, known or not. `places` is the number of decimal places of a plain decimal with at least six significant
-    digits, which may stand for a number that it rounds.
+    digits, which may be the rounding of a number.
     """
 
     formula: Formula
@@ -90,7 +90,7 @@ def quantity(text: str, letter_units: bool = False) -> Quantity | None:
     if (scaled := _SCALED.match(text)) is not None:
         power = _POWERS_OF_TEN[scaled["scale"].casefold().removesuffix("s")]
         text = rf"{scaled['number']} \times 10^{{{power}}}{text[scaled.end() :]}"
-    elif (ratio := _RATIO.fullmatch(text)) and math.gcd(int(ratio[1]), int(ratio[2])) == 1:  # 9:30 is no 3:10
+    elif (ratio := _RATIO.fullmatch(text)) and math.gcd(int(ratio[1]), int(ratio[2])) == 1:  # 9:30 is not 3:10
         text = f"{ratio[1]}/{ratio[2]}"
     body, unit, percent, noun = _taken_off(text, letter_units)
     formula = read(body)
@@ -98,7 +98,7 @@ def quantity(text: str, letter_units: bool = False) -> Quantity | None:
 
 
 def times(text: str) -> frozenset[int]:
-    """The minutes after midnight that a tidy time of the day may mean: two for "3:45"; none for anything else."""
+    """The minutes after midnight that a tidy time of the day may mean: two for "3:45", empty for other texts."""
     if (match := _TIME.fullmatch(text)) is None:
         return frozenset()
     minutes = 60 * int(match[1]) + int(match[2])
@@ -116,10 +116,10 @@ def _taken_off(text: str, letter_units: bool) -> tuple[str, Unit | None, bool, s
         return text[: degrees.start()], unit_of(degrees["scale"]), False, ""
     if percent := _PERCENT.search(text):
         return text[: percent.start()], unit, True, ""
-    for place in _UNIT_PLACE.finditer(text, max(0, len(text) - _MAX_UNIT_CHARACTERS)):
-        match = _UNIT.fullmatch(text, place.start())
+    for start in _BEFORE_UNIT.finditer(text, max(0, len(text) - _MAX_UNIT_CHARACTERS)):
+        match = _UNIT.fullmatch(text, start.start())
         if match and _is_unit(match["unit"], match["blank"], letter_units):
-            return text[: place.start()], unit_of(match["unit"]) or unit, False, match["unit"]
+            return text[: start.start()], unit_of(match["unit"]) or unit, False, match["unit"]
     return text, unit, False, ""
 
 

@@ -1,9 +1,8 @@
-"""A user's own reward function in place of the checker.
+"""A user's own reward function instead of the checker.
 
-It is called as TRL calls reward functions: by keyword, with `prompts`, `completions` (texts), `completion_ids` and
-every column of the problems (`problem`, `answer`, and the extra columns of a data file). Each is a list with one entry
-per completion, and the function returns one number per completion. Arguments that the function does not name are left
-out, unless it takes `**kwargs`.
+It is called as in TRL: by keyword, with `prompts`, `completions` (texts), `completion_ids` and every column of the
+problems (`problem`, `answer`, and the extra columns of a data file). Each is a list with one entry per completion, and
+the function returns one number per completion. Arguments that it does not name are omitted, unless it takes `**kwargs`.
 """
 
 import inspect
@@ -24,12 +23,12 @@ _TEXT = (str, bytes, bytearray)
 def call_reward(
     reward: RewardFunction, pairs: Sequence[tuple[Completion, Problem]], *, thinks: bool = False
 ) -> list[Verdict]:
-    """Verdicts whose scores are the numbers that the function returned.
+    """Verdicts with the function's numbers as scores.
 
-    1 for right and 0 for wrong are usual; other finite numbers are used as they are. A completion counts as correct
-    from 0.5 on. Raises RewardError, naming the function, if it raises (`sys.exit` and exceptions outside `Exception`
-    included, KeyboardInterrupt not), returns the wrong number of values, a value that is not a finite number, or what
-    holds no values in the order of the completions: a mapping, a set, a text or a table.
+    1 for right and 0 for wrong are usual; other finite numbers are allowed. A completion counts as correct from 0.5 on.
+    Raises RewardError, with the function's name, if the function raises anything (including `sys.exit`, except
+    KeyboardInterrupt), or returns the wrong number of values, a value that is not a finite number, or an object without
+    one value per completion in order: a mapping, a set, a text or a table.
     """
     if not pairs:
         return []
@@ -59,12 +58,12 @@ def call_reward(
 
 
 def name_of(reward: RewardFunction) -> str:
-    """What sentences call a reward function."""
+    """The name of a reward function in messages."""
     return f"the reward function {getattr(reward, '__qualname__', repr(reward))}"
 
 
 def _numbers(found: Sequence[Any]) -> list[float] | None:
-    """What was returned as numbers; None where something is none."""
+    """The returned values as floats; None if one is not a number."""
     try:
         return None if any(isinstance(value, _TEXT) for value in found) else [float(value) for value in found]
     except (TypeError, ValueError, OverflowError):
@@ -72,7 +71,7 @@ def _numbers(found: Sequence[Any]) -> list[float] | None:
 
 
 def _is_list(returned: Any) -> bool:
-    """Whether walking through it gives its values, in their order: of a mapping or a table it gives the keys."""
+    """Whether iterating gives its values in order; for a mapping or a table it gives the keys."""
     if isinstance(returned, (Mapping, set, frozenset, *_TEXT)) or getattr(returned, "ndim", 1) != 1:
         return False
     try:

@@ -1,8 +1,8 @@
-r"""What a written answer states: a value, perhaps with a name and a derivation, or an equation still to be solved.
+r"""Parsing an answer as a statement: a value, perhaps with a name and a derivation, or an unsolved equation.
 
 "x = 3 + 9 = 12" states the value 12 of x, with its derivation, and "1 < x \le 5" the interval (1, 5] of x. If the
 sides contradict each other, as in "5 = 6 = 7" or "x^2 = 144 = 12", nothing is stated. "2x + 3 = 11" and "x^2 < 9" are
-still to be solved, and not answers. One rounding may follow a value, if it is one: "\frac13 \approx 0.33".
+not solved, so they are not answers. A value may be followed by its correct rounding: "\frac13 \approx 0.33".
 """
 
 import re
@@ -38,7 +38,7 @@ _RELATION = re.compile(
 )
 _NEAR = "\\approx"
 _MIRRORED = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}
-# A side that negates, compares or scales is no name: it ends with "is not", or begins with "twice".
+# A side that negates, compares or scales is not a name: it ends with "is not", or begins with "twice".
 _CHANGED = re.compile(
     rf"\b(?:{NEGATING}|\w+n't|not equal(?: to)?|except|unlike|at (?:least|most))$"
     rf"|^(?!but\b)(?:{NEGATING}|twice|thrice)\b|^(?:half|double|triple) (?:of|the|that|it|his|her|its|their)\b"
@@ -52,7 +52,7 @@ class Statement:
     """A parsed statement.
 
     `value` is the text of the value, empty if an equation states none or contradicts itself; `name` is the name of the
-    value. `rounded` is the rounding of it that is given, `equation` has both sides of an equation in unknowns.
+    value. `rounded` is the rounding after it, `equation` has both sides of an equation in unknowns.
     """
 
     value: str
@@ -63,7 +63,7 @@ class Statement:
 
 @lru_cache(maxsize=4096)
 def statement(text: str) -> Statement:
-    """What a tidy, single answer states."""
+    """Parse a tidy, single answer."""
     member = _MEMBER.match(text)
     if member:
         return Statement(trim(text[member.end() :]), canonical(member[1]))
@@ -72,7 +72,7 @@ def statement(text: str) -> Statement:
         return Statement("")
     if not {"=", _NEAR}.issuperset(signs):
         return _interval(signs, sides)
-    near = [place for place, sign in enumerate(signs) if sign == _NEAR]
+    near = [index for index, sign in enumerate(signs) if sign == _NEAR]
     if near[:1] == [0] and _is_label(sides[0]):
         near = near[1:]  # x \approx 7 is the value of x
     rounded = ""
@@ -103,7 +103,7 @@ def _is_label(side: str) -> bool:
 
 
 def _sides(text: str) -> tuple[list[str], list[str]]:
-    r"""(the signs, the sides) of a chain, split outside all brackets; every sign of rounding as `\approx`."""
+    r"""(the signs, the sides) of a chain, split outside all brackets; all signs of rounding become `\approx`."""
     signs: list[str] = []
     sides: list[str] = []
     depth = start = 0
@@ -118,27 +118,27 @@ def _sides(text: str) -> tuple[list[str], list[str]]:
 
 
 def _interval(signs: list[str], sides: list[str]) -> Statement:
-    r"""An inequality as the interval that it states of a name; its bounds are not evaluated, and nothing is solved.
+    r"""An inequality as the interval of a name; its bounds are not evaluated, and nothing is solved.
 
-    "x > 3" is (3, \infty), "1 < x \le 5" is (1, 5], and "x \ne 2" leaves out 2.
+    "x > 3" is (3, \infty), "1 < x \le 5" is (1, 5], and "x \ne 2" excludes 2.
     """
     if signs[0] in (">", "\\ge"):
         signs, sides = [_MIRRORED.get(sign, sign) for sign in reversed(signs)], sides[::-1]
-    named = [place for place, side in enumerate(sides) if _is_label(side)]
-    place = 1 if len(sides) == 3 else (named or [-1])[0]
-    if place not in named or len(sides) > 3 or (len(sides) == 2 and len(named) == 2) or not all(sides):
+    named = [index for index, side in enumerate(sides) if _is_label(side)]
+    index = 1 if len(sides) == 3 else (named or [-1])[0]
+    if index not in named or len(sides) > 3 or (len(sides) == 2 and len(named) == 2) or not all(sides):
         return Statement("")
-    name, low, high = canonical(sides[place]), "-\\infty", "\\infty"
+    name, low, high = canonical(sides[index]), "-\\infty", "\\infty"
     if signs == ["\\ne"]:
-        bound = sides[1 - place]
+        bound = sides[1 - index]
         return Statement(f"({low}, {bound}) \\cup ({bound}, {high})", name)
     if not set(signs) <= {"<", "\\le"}:
         return Statement("")
     opening, closing = "(", ")"
-    if place > 0:
-        low, opening = sides[place - 1], "(" if signs[place - 1] == "<" else "["
-    if place < len(sides) - 1:
-        high, closing = sides[place + 1], ")" if signs[place] == "<" else "]"
+    if index > 0:
+        low, opening = sides[index - 1], "(" if signs[index - 1] == "<" else "["
+    if index < len(sides) - 1:
+        high, closing = sides[index + 1], ")" if signs[index] == "<" else "]"
     return Statement(f"{opening}{low}, {high}{closing}", name)
 
 
@@ -160,7 +160,7 @@ def _differ(side: str, value: str) -> bool:
 
 
 def _rounds_to(exact: str, rounded: str) -> bool:
-    """Whether a decimal is a value rounded to the decimal's own places; of tuples, whether each entry is."""
+    """Whether a decimal is a value rounded to the decimal's places; for tuples, whether each entry is."""
     pair = tuple_entries(exact), tuple_entries(rounded)
     if pair[0] and pair[1]:
         same = (pair[0][0], len(pair[0][1])) == (pair[1][0], len(pair[1][1]))
@@ -179,7 +179,7 @@ def _rounds_to(exact: str, rounded: str) -> bool:
 
 
 def point(answers: Sequence[str], by_name: bool = False) -> str:
-    """Values that each have a name of their own as a tuple, in their order or that of the names; empty for others."""
+    """A tuple of values that all have different names, in their order or sorted by name; empty for other values."""
     stated = [statement(answer) for answer in answers]
     names = {each.name for each in stated}
     if "" in names or not 1 < len(names) == len(stated):
@@ -190,9 +190,9 @@ def point(answers: Sequence[str], by_name: bool = False) -> str:
 
 
 def unnamed(answers: Sequence[str]) -> Sequence[str]:
-    """The values without their name, if all that have one have the same: "x = 5" becomes "5".
+    """The values without their name, if there is only one name: "x = 5" becomes "5".
 
-    Values with a name each become a point: "x = 3, y = -1" is (3, -1).
+    Values with different names become a point: "x = 3, y = -1" is (3, -1).
     """
     if whole := point(answers, by_name=True):
         return [whole]

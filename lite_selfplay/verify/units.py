@@ -1,8 +1,8 @@
 """Units of measurement: which units measure the same kind of quantity, and by what factor they differ.
 
 A short table instead of a library: the units that people and models write after an answer, as words or abbreviations.
-Anything else is a word such as "apples", which has no effect, and neither have degrees of an angle. Money is not a
-unit, so that "$5" and "5" are the same answer; cents are a hundredth.
+Other words, such as "apples", and degrees of an angle have no effect. Money is not a unit, so "$5" and "5" are the same
+answer; cents are a hundredth.
 """
 
 import re
@@ -14,7 +14,7 @@ from lite_selfplay.verify.number_words import written
 Dimension = frozenset[tuple[str, int]]
 
 SINGLE_LETTERS = "m s h g L J N W V A K C F".split()
-"""Units only after a number whose reference is a plain number, or within a compound such as km/h."""
+"""Letters that are units only if the reference is a plain number, or within a compound such as km/h."""
 
 
 @dataclass(frozen=True)
@@ -141,9 +141,9 @@ def unit_of(text: str) -> Unit | None:
 
 
 def compound(match: re.Match[str]) -> str:
-    """A quantity in two units of one kind, the larger first, in the first of them: "2 hours 30 minutes" is 5/2 hours.
+    """Convert a quantity in two units of one kind, the larger first, to the first: "2 hours 30 minutes" is 5/2 hours.
 
-    The groups of the match are a number, a unit, a number, a unit; what they name otherwise stays as it is written.
+    The groups of the match are a number, a unit, a number, a unit; if the units do not fit, the text stays unchanged.
     """
     numbers = [Fraction(re.sub(r"\\frac{(.*)}{(.*)}", r"\1/\2", part).replace(",", "")) for part in match.group(1, 3)]
     first, second = unit_of(match[2]), unit_of("min" if match[4] == "m" and match[2][0] == "h" else match[4])

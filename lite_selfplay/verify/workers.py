@@ -1,8 +1,7 @@
-"""Processes that do jobs which may loop, crash or use up memory: started when needed, supervised, and replaced.
+"""Worker processes for jobs that may loop, crash or use up memory: started on demand, supervised, and replaced.
 
-No signal or thread stops such a job reliably. So it is done in a separate process, in a session of its own, which is
-killed with its whole group. It is started as a plain program, not forked, so that notebooks and scripts without a main
-guard work.
+No signal or thread stops such a job reliably. So it runs in a separate process with its own session, which is killed
+with its whole group. The process is a new program, not a fork, so that notebooks and scripts without a main guard work.
 """
 
 import contextlib
@@ -22,14 +21,14 @@ from typing import Generic, Self, TypeVar
 from lite_selfplay.verify.programs.inside.clock import TICK_SECONDS, Clock
 
 MOST_LOST = 2
-"""After so many workers that died over it, a job is given up."""
+"""A job is given up after this many workers died during it."""
 
 
 @dataclass(eq=False)
 class Worker:
-    """A process, and the socket to it, which can be read once it has answered or ended.
+    """A process, and the socket to it, which becomes readable when it answers or ends.
 
-    `job` is the number of its current job; once `clock` is over it must have answered, or be `ready`.
+    `job` is the number of its current job. It must answer, or become `ready`, before its `clock` runs out.
     """
 
     process: subprocess.Popen[bytes]
@@ -45,7 +44,7 @@ class Worker:
     def close(self) -> None:
         """Kill it with everything it started, and wait for it."""
         self.done()
-        if self.process.returncode is None:  # not waited for yet: the number cannot be another's
+        if self.process.returncode is None:  # not reaped yet, so its process id cannot have been reused
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -59,7 +58,7 @@ R = TypeVar("R")
 
 @dataclass
 class _Batch(Generic[J, R]):
-    """Jobs in progress: results, those that wait, those to be done again `alone`, and how often one was lost."""
+    """Jobs in progress: results, waiting jobs, jobs to repeat `alone`, and how often each was lost."""
 
     jobs: Sequence[J]
     waiting: deque[int]
@@ -71,16 +70,16 @@ class _Batch(Generic[J, R]):
 class Workers(ABC, Generic[W, J, R]):
     """Up to `size` workers (by default 2, or 1 on a machine with one core), started at the first job and kept.
 
-    They may be used from several threads, whose batches take turns, and a forked process starts its own. After `close`
-    the next job starts new ones.
+    Several threads may use them; their batches take turns. A forked process starts its own. After `close` the next job
+    starts new ones.
     """
 
     late: R | None = None
-    """What a job comes to that is past its deadline; None: its worker is lost, and another one tries."""
+    """The result of a job that missed its deadline; None: its worker is lost, and another one tries."""
     given_up: R
-    """What a job comes to over which too many workers were lost."""
+    """The result of a job during which too many workers were lost."""
     not_judged: R
-    """The result of a job that the busy machine gave no time, not even alone."""
+    """The result of a job that got no CPU time on a busy machine, not even alone."""
 
     def __init__(self, size: int | None):
         self.size = size or min(2, os.cpu_count() or 1)
@@ -90,25 +89,25 @@ class Workers(ABC, Generic[W, J, R]):
 
     @abstractmethod
     def _start(self) -> W:
-        """A new worker. One that is not yet ready has a clock that says when it has to be."""
+        """A new worker. If it is not ready yet, its clock is the deadline for that."""
 
     @abstractmethod
     def _give(self, worker: W, job: J) -> float:
-        """Hand over a job, and say how many seconds it may take. Raises OSError where the worker has died."""
+        """Send a job to a worker; returns the seconds that it may take. Raises OSError if the worker has died."""
 
     @abstractmethod
     def _take(self, worker: W, job: J) -> R | None:
-        """What came of the job; None where the worker has ended itself, or talks nonsense."""
+        """The job's result; None if the worker has ended or its answer is malformed."""
 
     def _answered(self, worker: W) -> bool:
-        """Whether an answer can be taken, now that its socket can be read."""
+        """Whether the answer is complete, when the worker's socket is readable."""
         return True
 
     def _greet(self, worker: W, late: bool) -> None:
-        """Look at a worker that is not ready, and has said something or is late. Raises where it cannot be used."""
+        """Handle a message from a worker that is not ready, or its delay. Raises if the worker cannot be used."""
 
     def _known(self, job: J) -> R | None:
-        """What a job comes to that need not be done."""
+        """The result of a job that need not be run, else None."""
         return None
 
     def pids(self) -> list[int]:
@@ -128,7 +127,7 @@ class Workers(ABC, Generic[W, J, R]):
         self.close()
 
     def work(self, jobs: Sequence[J], poll: Callable[[], None]) -> list[R]:
-        """What came of each job, in their order. `poll` is called at least every half second; it may raise to stop."""
+        """The jobs' results, in their order. `poll` is called at least every half second; it may raise to stop."""
         with self._lock:
             self._own_process()
             batch = _Batch[J, R](jobs, deque(range(len(jobs))))
@@ -138,18 +137,18 @@ class Workers(ABC, Generic[W, J, R]):
                     self._hand_out(batch)
                     self._wait(batch)
             finally:
-                # Only an exception, such as Ctrl-C, leaves one busy; its late answer must not meet the next batch.
+                # A worker is busy only after an exception, such as Ctrl-C; its answer must not reach the next batch.
                 for worker in [each for each in self._workers if each.job is not None]:
                     self._drop(worker)
             return [batch.results[number] for number in range(len(jobs))]
 
     def _belong(self) -> None:
-        """Be this process's: its workers end when this object is collected or the interpreter exits."""
+        """Register with this process: workers end when this object is collected or the interpreter exits."""
         self._pid = os.getpid()
         self._cleanup = weakref.finalize(self, _close_all, self._workers, self._pid)
 
     def _own_process(self) -> None:
-        """A fork has copies of sockets and no children: it lets go of the first, and starts anew."""
+        """In a fork, close the copied sockets and forget the parent's workers."""
         if os.getpid() != self._pid:
             for worker in self._workers:
                 worker.control.close()
@@ -171,12 +170,12 @@ class Workers(ABC, Generic[W, J, R]):
                 worker.job = number
                 try:
                     worker.clock = Clock([worker.process.pid], self._give(worker, batch.jobs[number]))
-                except OSError:  # it died while it waited: killed for memory, say
+                except OSError:  # it died while idle, for example for lack of memory
                     self._lose(worker, batch, number)
                     break
 
     def _wait(self, batch: _Batch[J, R]) -> None:
-        """Hear those that have something to say, and look at the clock for the others."""
+        """Receive answers, and check the clocks of the other workers."""
         pending = [worker for worker in self._workers if worker.job is not None or not worker.ready]
         if not pending:
             return

@@ -107,7 +107,7 @@ def test_no_command_runs_what_a_folder_names(here: Path, call: Call, keys: list[
     assert ended.code == (0 if command[0] in READING or calls_none else 2)
     assert not (here / "code" / "ran").exists()
     if ended.code == 2:
-        named = [key for key in keys if f"it is not run: {key}" in ended.err]
+        named = [key for key in keys if f"it was not run: {key}" in ended.err]
         assert f"{here}/code/evil.py:{KEYS[named[0]]}" in ended.err
 
 

@@ -169,7 +169,7 @@ def test_a_name_that_is_not_there():
 def test_an_unknown_key_names_the_near_ones(values, said):
     with pytest.raises(ConfigError, match=f"^unknown key {said}"):
         RunConfig.of(TINY, values)
-    with pytest.raises(ConfigError, match=r"model\.share_cores is a key no more: take it out; .* --threads helps"):
+    with pytest.raises(ConfigError, match=r"model\.share_cores no longer exists: remove it; .* set --threads"):
         RunConfig.of(TINY, {"model": {"share_cores": True}})
 
 
@@ -205,7 +205,7 @@ def test_a_role_samples_as_configured_from_its_seats_own_probabilities():
         ("{top_p: 1.0, top_k: 0, min_p: 0, repetition_penalty: 1.0}", Sampling(max_tokens=64)),
     ):
         assert set_by(f"roles.r={role}").roles["r"].sampling(64) == sampling
-    refused = r"^roles\.r: completions sampled with .*: only temperature may change, got"
+    refused = r"^roles\.r: completions sampled with .*: only the temperature can be set, got"
     for filter in ("top_p: 0.9", "top_k: 5", "min_p: 0.1", "repetition_penalty: 1.2", "top_p: often"):
         with pytest.raises(ConfigError, match=refused):
             set_by(f"roles.r={{{filter}}}")

@@ -42,7 +42,7 @@ def test_every_field_of_every_section_is_a_key():
         ("roles.ROLE.stop", "list of texts", "", ""),
         ("roles.ROLE.ratio", "token|sequence", "", "token"),
         ("model.gradient_checkpointing", "auto|bool", "", "auto"),
-        ("cold_start.enabled", "bool", "", "where a look at the base finds that it never has it"),
+        ("cold_start.enabled", "bool", "", "if a probe finds that the base never follows it"),
         ("cold_start.roles", "list of texts", "length >= 1", "all"),
         ("seats.SEAT.lr", "float", ">= 0, <= 10", "5e-05"),
     ],

@@ -101,8 +101,8 @@ def test_the_check_sees_what_has_no_place_and_what_a_run_has_otherwise(written: 
 def test_a_preset_of_one_game_is_refused_over_another():
     assert {name for name in preset_names() if "game" not in preset_layer(name)} == OF_A_MACHINE
     for values, sentence in (
-        ({"preset": "agon-paper", "game": "sqlm"}, "agon-paper is of agon, not of sqlm"),
-        (merge(preset_layer("spc-paper"), {"game": {"name": "grpo"}}), "spc-paper is of spc, not of grpo"),
+        ({"preset": "agon-paper", "game": "sqlm"}, "agon-paper is for agon, not for sqlm"),
+        (merge(preset_layer("spc-paper"), {"game": {"name": "grpo"}}), "spc-paper is for spc, not for grpo"),
     ):
         with pytest.raises(ConfigError, match=sentence):
             RunConfig(**values)

@@ -123,7 +123,7 @@ def test_without_network_it_is_said_in_seconds_with_retries_on(call, tmp_path: P
             begun = time.perf_counter()
             ended = call("train", "grpo", "--model", "tiny", "--tasks", "gsm8k", "--dry-run")
             assert time.perf_counter() - begun < 10
-            assert said(ended.err, "the hub does not give openai/gsm8k", "the hub could not be reached (")
+            assert said(ended.err, "cannot get openai/gsm8k@", "the hub could not be reached (")
     assert constants.HF_HUB_OFFLINE is False
 
 

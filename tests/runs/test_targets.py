@@ -115,7 +115,7 @@ def test_what_was_trained_on_is_left_out_and_what_is_like_it_is_named(of_a_file:
     assert (result["mode"], result["n"], result["best"]) == ("single", 3, "solver")
     assert ear.warned == [
         "1 of 4 problems of mixed were in training and are left out: mixed-2",
-        "mixed: 2 of 3 evaluation problems stood in the training data (0 with the same content, 2 with 13 words in a "
+        "mixed: 2 of 3 evaluation problems occur in the training data (0 with the same content, 2 with 13 words in a "
         "row in common): mixed-3, mixed-4",
     ]
     assert result["overlap"] == {"left_out": ["mixed-2"], "same": [], "shared": ["mixed-3", "mixed-4"]}
@@ -182,7 +182,7 @@ def test_a_benchmark_is_found_by_its_bare_name(tmp_path: Path):
 
 
 def test_a_set_that_is_read_from_a_file_says_where_that_is_to_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    had = r"read from the file deltabench.jsonl, {}. It is to be had at https://github.com/\S+: put it into a folder"
+    had = r"read from the file deltabench.jsonl, {}. Download it from https://github.com/\S+, put it into a folder"
     with pytest.raises(TaskError, match=had.format("and no folder of data is given")):
         load_task("deltabench")
     with pytest.raises(TaskError, match=had.format(f"which is not in {tmp_path}")):

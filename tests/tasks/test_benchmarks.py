@@ -99,7 +99,7 @@ def test_sides_that_the_benchmark_has_itself(folder: Path) -> None:
 def test_a_configuration_is_not_looked_for_in_files(folder: Path) -> None:
     jsonl(folder / "gpqa.jsonl", HUB["gpqa"][0])
     assert len(load_task("gpqa").problems) == 1
-    with pytest.raises(TaskError, match=r"the hub does not give Idavidrein/gpqa@\w+ \(gpqa_main, train\)"):
+    with pytest.raises(TaskError, match=r"cannot get Idavidrein/gpqa@\w+ \(gpqa_main, train\) from the hub"):
         load_task("gpqa:config=gpqa_main")
 
 
@@ -180,7 +180,7 @@ ODD_LETTERS = [{**HUB["supergpqa"][0], "answer_letter": letter} for letter in ("
         *(("supergpqa", row, r"line 1: the answer .* names none of the 5 options") for row in ODD_LETTERS),
         ("hub:", None, "hub needs the name of a data set"),
         ("hub:me/sums,kind=essay", None, "kind must be one of number, expression, choice"),
-        ("hub:me/others", None, "the hub does not give me/others"),
+        ("hub:me/others", None, "cannot get me/others"),
     ],
 )
 def test_rows_that_are_no_problems_and_specs_that_are_none(

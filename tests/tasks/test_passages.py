@@ -172,7 +172,7 @@ def test_the_hub_is_streamed_and_a_procedural_task_is_bounded_as_it_is(monkeypat
         ("hub:me/data:test:b", [{"a": "x"}], r"me/data, row 1: no text under 'b' \(its columns: a\)"),
         ("hub:me/data", [{"a": "x"}], "me/data, row 1: no text under"),
         ("hub:me/data", [], "has no passage"),
-        ("hub:me/data", OSError("no\nroute"), "cannot stream me/data from the hub: no$"),
+        ("hub:me/data", OSError("no\nroute"), "cannot stream me/data from the hub: no\\. Passages"),
         ("hub:me/data", TimeoutError(), "cannot stream me/data from the hub: TimeoutError"),
     ],
 )

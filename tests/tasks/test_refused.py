@@ -58,10 +58,10 @@ def test_a_file_of_humanevals_format_is_trained_on(tmp_path: Path, call: Any):
         ({**HUMANEVAL, "test": f"# check(x)\n{CHECK}"}, "the tests test nothing: a program whose"),
         ({**MBPP, "test_list": ["add(1, 2)"], "challenge_test_list": []}, "the tests test nothing"),
         ({"problem": "x", "tests": ["assert f(1) == 2", "import math"]}, "every program passes assertion 2"),
-        ({"problem": "x", "tests": CHECK}, "no `entry_point` says which function"),
-        ({"problem": "x", "answer": "\\boxed{}"}, r"no answer is right by this reference: '\\\\boxed\{\}'"),
-        *(({"problem": "x", "answer": answer}, "no answer is right") for answer in ("$$", ["."])),
-        ({"problem": "x", "answer": "9" * 3000}, "no answer is right by this reference: '9{80}'"),
+        ({"problem": "x", "tests": CHECK}, "no `entry_point` names the function"),
+        ({"problem": "x", "answer": "\\boxed{}"}, r"no answer matches this reference: '\\\\boxed\{\}'"),
+        *(({"problem": "x", "answer": answer}, "no answer matches") for answer in ("$$", ["."])),
+        ({"problem": "x", "answer": "9" * 3000}, "no answer matches this reference: '9{80}'"),
     ],
 )
 def test_what_decides_nothing_is_refused_with_file_and_line(tmp_path: Path, row: dict[str, Any], sentence: str):

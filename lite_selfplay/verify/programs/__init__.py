@@ -1,8 +1,8 @@
-"""Programs as answers: found in completions, run where they can do no harm, and judged by tests.
+"""Programs as answers: extracted from completions, run in a sandbox, and judged by tests.
 
-`run_program` and `run_tests` are all that most callers need. What a program is tested with is in `program_tests.py`,
-how its run ends in `nouns.py`, how verdicts are made in `checker.py`, where programs run in `sandbox.py`, `zygotes.py`
-and `inside/`. `problems.py` makes problems of tests. What the sandbox protects, and what it does not: docs/sandbox.md.
+`run_program` and `run_tests` are all that most callers need. `program_tests.py` has the tests, `nouns.py` the results
+of runs, `checker.py` makes verdicts, and `sandbox.py`, `zygotes.py` and `inside/` are the sandbox. `problems.py` makes
+problems from tests. docs/sandbox.md says what the sandbox protects, and what it does not.
 """
 
 from collections.abc import Sequence
@@ -44,14 +44,13 @@ __all__ = [
 def run_program(
     source: str, stdin: str | bytes = "", limits: Limits | None = None, *, sandbox: Sandbox | None = None
 ) -> ProgramRun:
-    """Run a Python program in the sandbox (by default the process's own) and say how it ended.
+    """Run a Python program in the sandbox (by default the process's shared one) and return how it ended.
 
     >>> run_program("print(sum(map(int, input().split())))", "1 2 3").text
     '6\\n'
 
-    The program has the pure standard library, and neither files nor network, processes nor threads. `limits`: by
-    default 5 s of the processor, 512 MiB of memory and 1 MiB of output. Raises SandboxError where programs cannot be
-    run safely.
+    The program has the pure standard library, but no files, network, processes or threads. `limits`: by default 5 s of
+    CPU time, 512 MiB of memory and 1 MiB of output. Raises SandboxError if programs cannot be run safely.
     """
     data = stdin.encode("utf-8", "surrogatepass") if isinstance(stdin, str) else stdin
     (run,) = (sandbox or shared_sandbox()).run([Job("stdio", ({"program": source},), data)], limits or Limits())
@@ -67,14 +66,14 @@ def run_tests(
 def run_tests(
     program: str | Sequence[str], tests: Any, limits: Limits | None = None, *, sandbox: Sandbox | None = None
 ) -> Report | list[Report]:
-    """Test a program, or each of several, and report `passed` of `total`, the `reason` of a failure, and the `score`.
+    """Test a program, or several, and report `passed` of `total`, the `reason` of a failure, and the `score`.
 
     >>> run_tests("print(int(input()) ** 2)", [["3", "9"], ["4", "16"]]).passed
     2
 
-    `tests` are taken in any form that `read_tests` knows: pairs of stdin and stdout, calls with expected values,
-    assertions. The `Report` of a text, a list of them for a sequence. Raises TaskError for tests that cannot be read
-    and SandboxError where programs cannot be run safely.
+    `tests` may have any form that `read_tests` supports: pairs of stdin and stdout, calls with expected values,
+    assertions. Returns a `Report` for one program, a list of them for a sequence. Raises TaskError for tests that
+    cannot be read and SandboxError if programs cannot be run safely.
     """
     read = read_tests(tests)
     programs = [program] if isinstance(program, str) else list(program)

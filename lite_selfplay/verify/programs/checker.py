@@ -1,12 +1,12 @@
-"""Judging completions whose answers are programs by the tests of their problems, where the programs are not.
+"""Judging programs by the tests of their problems, outside the program's process.
 
-What a confined process sends is bytes, and only the right bytes are worth anything. No verdict is read from a program's
-exit code, its stdout or its memory, and no expected value is ever in its process:
+A confined process sends bytes, which are not trusted. A verdict never relies on a program's exit code, and its process
+never contains an expected value:
 
-- of a `StdinTest`, its stdout is compared here;
-- of a `CallTest`, results come back as canonical text and are compared here with that of the expected value;
-- an `AssertTest` runs in a second confined process, in which no code of the program runs. The program serves calls, by
-  value; after each test the second process writes a number that the program has no way to learn.
+- `StdinTest`: its stdout is compared here;
+- `CallTest`: results are returned as canonical text and compared here with that of the expected value;
+- `AssertTest`: it runs in a second confined process, which runs no code of the program. The program serves calls, by
+  value; after each test the second process writes a secret number that the program cannot know.
 """
 
 import itertools
@@ -34,11 +34,11 @@ T = TypeVar("T")
 def check_batch(
     pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
 ) -> list[Verdict]:
-    """Judge completions of problems of kind `program`, whose answer is what `read_tests` reads.
+    """Judge completions of problems of kind `program`, whose answer has a form that `read_tests` supports.
 
-    `correct` where a program passes every test, `score` the share that it passes, `reason` one of
-    `lite_selfplay.verify.programs.nouns.Reason`, `timeout` for that of time. Raises TaskError for a problem without
-    tests, SandboxError where programs cannot be run safely.
+    `correct`: the program passes every test; `score`: the share that it passes; `reason`: one of
+    `lite_selfplay.verify.programs.nouns.Reason`, but `timeout` instead of `time`. Raises TaskError for a problem
+    without tests, SandboxError if programs cannot be run safely.
     """
     problems = {id(problem): problem for _, problem in pairs}
     tests = {key: read_tests(each.answer, f"the tests of {each.id}") for key, each in problems.items()}
@@ -65,10 +65,10 @@ def check_batch(
 
 @dataclass(frozen=True)
 class _Part:
-    """A job, the places of its tests among the program's, and how its run is judged, a pair a test."""
+    """A job, the indices of its tests among the program's, and a function that judges each of them from the run."""
 
     job: Job
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
     judge: Callable[[ProgramRun], list[bool]]
 
 
@@ -78,7 +78,7 @@ def judge_all(
     limits: Limits,
     poll: Callable[[], None] = lambda: None,
 ) -> list[Report]:
-    """A report on each program by its tests; None is a program that was never written."""
+    """Test each program and report; None stands for a completion without a program."""
     parts: list[_Part] = []
     for number, (program, tests) in enumerate(programs):
         if program is not None:
@@ -97,15 +97,15 @@ def _report(program: str | None, tests: ProgramTests, done: Sequence[tuple[_Part
     failed: tuple[Reason, str] = ("", "")
     for part, run in done:
         passed = part.judge(run)
-        for place, right in zip(part.places, passed, strict=True):
-            results[place] = right
+        for index, right in zip(part.indices, passed, strict=True):
+            results[index] = right
         if not all(passed) and (not failed[0] or run.reason == NOT_JUDGED):
             failed = (run.reason or "wrong_answer", run.detail or _said(run))
     return Report(tuple(results), *failed, seconds=sum(run.seconds for _, run in done))
 
 
 def _said(run: ProgramRun) -> str:
-    """What a run that came to its end says of what went wrong in it."""
+    """The error message of a run that ended by itself."""
     lines = run.reply.decode("utf-8", "replace").splitlines()
     wrong = next((line[2:] for line in lines if line.startswith(("! ", "? "))), "")
     told = run.stderr.decode("utf-8", "replace").strip().splitlines()
@@ -116,21 +116,21 @@ def _parts(program: str, tests: ProgramTests, number: int) -> Iterator[_Part]:
     """The jobs of a program: one for each text of stdin, one for all calls of a function, one for all assertions."""
     calls: dict[str, list[int]] = {}
     asserted: list[int] = []
-    for place, case in enumerate(tests.cases):
+    for index, case in enumerate(tests.cases):
         if isinstance(case, StdinTest):
             job = Job("stdio", ({"program": program},), case.stdin.encode("utf-8", "surrogatepass"), number)
-            yield _Part(job, (place,), partial(_by_text, case.stdout.encode("utf-8", "surrogatepass"), tests.tolerance))
+            yield _Part(job, (index,), partial(_by_text, case.stdout.encode("utf-8", "surrogatepass"), tests.tolerance))
         elif isinstance(case, CallTest):
-            calls.setdefault(case.function, []).append(place)
+            calls.setdefault(case.function, []).append(index)
         else:
-            asserted.append(place)
-    for function, places in calls.items():
-        cases = [case for case in (tests.cases[place] for place in places) if isinstance(case, CallTest)]
+            asserted.append(index)
+    for function, indices in calls.items():
+        cases = [case for case in (tests.cases[index] for index in indices) if isinstance(case, CallTest)]
         body = {"program": program, "function": function, "calls": [[*map(pack, case.arguments)] for case in cases]}
         judge = partial(_by_value, [canonical(case.expected) for case in cases], tests.tolerance)
-        yield _Part(Job("call", (body,), program=number), tuple(places), judge)
+        yield _Part(Job("call", (body,), program=number), tuple(indices), judge)
     if asserted:
-        code = [case.code for case in (tests.cases[place] for place in asserted) if isinstance(case, AssertTest)]
+        code = [case.code for case in (tests.cases[index] for index in asserted) if isinstance(case, AssertTest)]
         nonce = secrets.token_hex(16)
         test = {"setup": tests.setup, "function": tests.function, "tests": code, "nonce": nonce}
         job = Job("check", (test, {"program": program}), program=number)
@@ -157,9 +157,9 @@ _LONGEST_NUMBER = 4000
 
 
 def same_text(given: bytes, wanted: bytes, tolerance: float = 0.0) -> bool:
-    """Whether two texts have the same lines, blanks at their ends and empty lines at the end of the text aside.
+    """Whether two texts have the same lines, ignoring spaces at their ends and empty lines at the end of the text.
 
-    With a tolerance, the words of a line may also be decimals that are close.
+    With a tolerance, words of a line may also be decimals that are close.
     """
     ours, theirs = _lines(given), _lines(wanted)
     if ours == theirs or not tolerance or len(ours) != len(theirs):
@@ -168,7 +168,7 @@ def same_text(given: bytes, wanted: bytes, tolerance: float = 0.0) -> bool:
 
 
 def same_value(given: str, wanted: str, tolerance: float = 0.0) -> bool:
-    """Whether two canonical texts (`inside.values.canonical`) say the same value; NaN is never the same.
+    """Whether two canonical texts (`inside.values.canonical`) have the same value; NaN never does.
 
     A result may be a tuple where a list is expected, since JSON has no tuples, unless a tuple is expected anywhere.
     """
@@ -186,7 +186,7 @@ def _lines(text: bytes) -> list[bytes]:
 
 
 def _alike(ours: list[T], theirs: list[T], read: Callable[[T], Fraction | None], tolerance: float) -> bool:
-    """Whether two rows of tokens are the same, but for numbers, which may be close."""
+    """Whether two lists of tokens are the same, except that numbers may only be close."""
     return len(ours) == len(theirs) and all(
         a == b or _close(read(a), read(b), tolerance) for a, b in zip(ours, theirs, strict=True)
     )

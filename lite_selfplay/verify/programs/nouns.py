@@ -1,6 +1,6 @@
-"""The nouns of running programs: what one may use, what is asked of the sandbox, how a run ended, how tests went.
+"""Data types for running programs: limits, jobs of the sandbox, the end of a run, the report of tests.
 
-`ended` finds the reason in how processes ended. It tells why a program failed, never that one is right.
+`ended` derives the reason of a failure from how processes ended. It never shows that a program is right.
 """
 
 import os
@@ -16,16 +16,16 @@ KIND = "program"
 """The kind of problems whose answer is a program."""
 
 LAYERS = ("seccomp", "landlock", "namespaces", "chroot", "uid")
-"""The layers around a program, by name; the first is the one that no other replaces."""
+"""The names of the layers around a program; only the first is indispensable."""
 
 Reason = Literal[
     "", "wrong_answer", "time", "memory", "output", "syntax", "forbidden", "error", "no_program", "not_judged"
 ]
-"""Why a program did not pass; empty where it did.
+"""Why a program did not pass; empty if it did.
 
-`wrong_answer`: it ended with another result. `time`, `memory`, `output`: it went over a limit. `syntax`: Python cannot
-read it. `forbidden`: it asked for what a confined program may not do. `error`: it raised anything else, or ended with a
-code other than 0. `no_program`: there was none to run. `not_judged`: the machine gave it no time.
+`wrong_answer`: it ended with another result. `time`, `memory`, `output`: it exceeded a limit. `syntax`: it is not valid
+Python. `forbidden`: it tried something that a confined program may not do. `error`: it raised another error, or ended
+with a code other than 0. `no_program`: there was none to run. `not_judged`: it got no CPU time on a busy machine.
 """
 
 _MOST_DETAIL = 300
@@ -40,11 +40,11 @@ class SandboxError(RequestError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What one run of a program may use.
+    """Limits of one run of a program.
 
-    `seconds` of the processor, of which the kernel counts whole ones, and twice as many by the clock, without the time
-    in which the machine was busy with others; `memory_mb` of address space in MiB, 30 of which the interpreter takes;
-    `output_kb` of what it writes, in KiB. Raises ConfigError for a number out of its range.
+    `seconds` of CPU time, rounded up by the kernel, and twice as many of wall-clock time, not counting time in which
+    the machine was busy with other processes; `memory_mb` of address space in MiB, 30 of which the interpreter takes;
+    `output_kb` of output in KiB. Raises ConfigError for a number out of its range.
     """
 
     seconds: float = 5.0
@@ -62,7 +62,7 @@ class Limits:
 
     @property
     def wall(self) -> float:
-        """The seconds that it may take by `inside.clock`."""
+        """The limit of wall-clock seconds, as `inside.clock` counts them."""
         return 2 * self.seconds
 
 
@@ -70,9 +70,9 @@ class Limits:
 class ProgramRun:
     """How a program's run ended.
 
-    `reason` is empty where the program ran to its end by itself; what it then wrote may still be wrong. `detail` is a
-    line for people. `seconds` are of the processor, `memory_mb` the most that it held, in MiB. `reply` is what a role
-    wrote beside its output. None of it is to be believed: the program wrote it.
+    `reason` is empty if the program ended by itself; its output may still be wrong. `detail` is a line for people.
+    `seconds` are of CPU time, `memory_mb` is its peak memory in MiB. `reply` is what a role wrote besides its output.
+    The texts are not trusted: the program may have written them.
     """
 
     reason: Reason
@@ -85,17 +85,17 @@ class ProgramRun:
 
     @property
     def text(self) -> str:
-        """What it wrote to stdout, as text."""
+        """Its stdout as text."""
         return self.stdout.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a sandbox is asked to run.
+    """A job of a sandbox.
 
-    `kind`: a whole program (`stdio`), calls of one of its functions (`call`), or assertions in a process beside it
-    (`check`). `bodies` is what each of its processes reads, as JSON. `program` numbers the program that it is a part
-    of: once a program has run out of time in one job, its other jobs are not run.
+    `kind`: a whole program (`stdio`), calls of one of its functions (`call`), or assertions in a separate process
+    (`check`). `bodies` has the JSON input of each of its processes. `program` is the number of the program that it
+    belongs to: after a program has run out of time in one job, its other jobs are not run.
     """
 
     kind: Literal["stdio", "call", "check"]
@@ -106,10 +106,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Report:
-    """How a program did. `results[i]` says whether it passed test i.
+    """The results of a program's tests. `results[i]` says whether it passed test i.
 
-    `reason` is empty where it passed all, else why it failed the first that it failed; `detail` says more, for people.
-    `seconds` of the processor are the sum over its runs.
+    `reason` is empty if it passed all, else the reason of its first failure; `detail` says more, for people. `seconds`
+    is the CPU time of all runs.
     """
 
     results: tuple[bool, ...]
@@ -119,17 +119,17 @@ class Report:
 
     @property
     def passed(self) -> int:
-        """How many tests it passed."""
+        """The number of passed tests."""
         return sum(self.results)
 
     @property
     def total(self) -> int:
-        """How many tests there are."""
+        """The number of tests."""
         return len(self.results)
 
     @property
     def score(self) -> float:
-        """The share of tests that it passed, 1 exactly where all."""
+        """The share of passed tests, exactly 1 if it passed all."""
         return self.passed / self.total if self.total else 0.0
 
 
@@ -141,7 +141,7 @@ def ended(
     reply: bytes,
     limits: Limits,
 ) -> ProgramRun:
-    """A job's run. `rows` say of each of its processes how it ended; that of the program comes last."""
+    """A job's run. `rows` say how each of its processes ended; the program's own is the last."""
     seconds = max(row["cpu"] for row in rows)
     memory = max(row["memory"] for row in rows) / 2**20
     reason, detail = _reason(rows, late, stdout, stderr, limits)
@@ -156,20 +156,20 @@ def _reason(
     lines = stderr.decode("utf-8", "replace").strip().splitlines()
     last = lines[-1].strip()[:_MOST_DETAIL] if lines else ""
     if late:
-        return "time", f"more than {limits.wall:g} s by the clock"
+        return "time", f"more than {limits.wall:g} s of wall-clock time"
     if signal.SIGXCPU in signals or (signal.SIGKILL in signals and spent):
-        return "time", f"more than {limits.seconds:g} s of the processor"
+        return "time", f"more than {limits.seconds:g} s of CPU time"
     if len(stdout) >= limits.output_kb << 10 or "File too large" in last:
         return "output", f"more than {limits.output_kb} KiB of output"
     if last.startswith("MemoryError"):
         return "memory", f"more than {limits.memory_mb} MiB of memory"
     if signal.SIGSYS in signals:
         return "forbidden", "a system call that no program needs"
-    first = rows[0]["status"]  # of a test's process, or the program's own: the others are killed after it
+    first = rows[0]["status"]  # the test's process, or the program's own: the others are killed after it
     if os.WIFSIGNALED(first):
         number = os.WTERMSIG(first)
         if number == signal.SIGKILL:
-            return "memory", "it was killed, as happens where memory runs out"
+            return "memory", "it was killed, probably because memory ran out"
         known = {each.value: each.name for each in signal.Signals}
         return "error", f"it was ended by {known.get(number, f'signal {number}')}"
     if os.WEXITSTATUS(first) == 0:

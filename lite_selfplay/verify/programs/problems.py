@@ -1,7 +1,7 @@
-"""Problems whose answer is a program: what is asked, and the tests, as `Problem.answer`, in the form of JSON.
+"""Problems whose answer is a program: the statement, and the tests as JSON in `Problem.answer`.
 
-Whether tests can fail is found by putting them to programs that do nothing.
-How a program is found in a completion, run and judged is no matter of a task: see `checker`.
+Tests that cannot fail are found by running them with a program that does nothing. For extracting, running and judging
+programs see `checker`.
 """
 
 import json
@@ -16,7 +16,7 @@ from lite_selfplay.verify.programs.program_tests import AssertTest, CallTest, Pr
 from lite_selfplay.verify.programs.sandbox import SandboxError, shared_sandbox
 
 _KEYS = ("function", "stub", "setup", "tolerance")
-# What may stand beside `tests`, or instead of them, in a line of JSONL.
+# Keys of a JSONL line besides `tests`, or instead of it.
 _TESTED = ("test_list", "test", "entry_point", "fn_name", "test_setup_code", *_KEYS)
 
 
@@ -25,17 +25,17 @@ def program_problem(
 ) -> Problem:
     """A problem that a program solves.
 
-    `tests` in any form that `read_tests` takes, or such a form as a JSON text. What the program has to be like is said
-    after the statement: whether it reads stdin, or which function it defines. Raises TaskError, beginning with `where`.
+    `tests` may have any form that `read_tests` supports, also as a JSON text. The statement is followed by the required
+    interface: stdin and stdout, or the function to define. Raises TaskError, beginning with `where`.
     """
     read = read_tests(_from_text(tests, where), where)
     return Problem(name, f"{statement.strip()}\n\n{_form(read)}", as_json(read), KIND, dict(extra or {}))
 
 
 def problem_of_object(row: Mapping[str, Any], text: str, where: str, name: str) -> Problem:
-    """A line of JSONL with `tests`; `function`, `stub`, `setup` and `tolerance` may stand beside them.
+    """A problem from a JSONL line with `tests` and possibly `function`, `stub`, `setup` and `tolerance`.
 
-    A program that solves it is kept as `solution`, and what explains that as `explanation`.
+    A program that solves it is kept as `solution`, and its explanation as `explanation`.
     """
     given = _from_text(row.get("tests"), where)
     beside = {key: row[key] for key in _TESTED if row.get(key) is not None}
@@ -46,7 +46,7 @@ def problem_of_object(row: Mapping[str, Any], text: str, where: str, name: str) 
 
 
 def as_json(tests: ProgramTests) -> dict[str, Any]:
-    """Tests in the form of JSON that `read_tests` reads back, for `Problem.answer`."""
+    """Tests as JSON for `Problem.answer`, which `read_tests` reads back."""
     beside = {key: value for key in _KEYS if (value := getattr(tests, key))}
     return {"tests": [_case(case) for case in tests.cases], **beside}
 
@@ -60,7 +60,7 @@ def _case(case: Any) -> Any:
 
 
 def _form(tests: ProgramTests) -> str:
-    """What kind of program is asked for."""
+    """A sentence about the required interface of the program."""
     functions = list(dict.fromkeys(case.function for case in tests.cases if isinstance(case, CallTest)))
     if any(isinstance(case, StdinTest) for case in tests.cases):
         return "The program reads its input from stdin and prints its output to stdout."
@@ -69,12 +69,12 @@ def _form(tests: ProgramTests) -> str:
 
 
 def _from_text(tests: Any, where: str) -> Any:
-    """Tests that a column holds as a JSON text; another text is one of assertions."""
+    """Parse tests given as a JSON text; other texts are assertions."""
     if isinstance(tests, str) and tests.lstrip()[:1] in ("{", "["):
         try:
             return json.loads(tests)
         except ValueError:
-            raise TaskError(f"{where}: tests that begin as JSON and are none") from None
+            raise TaskError(f"{where}: the tests look like JSON but are not valid JSON") from None
     return tests
 
 
@@ -105,17 +105,17 @@ for key, problem in json.load(sys.stdin).items():
     os.write(1, f"\\n{key} {found}\\n".encode())
 """
 AT_ONCE = 50
-"""Problems whose assertions one process runs, one after the other."""
-# What is wrong with tests, by their hash.
+"""Problems whose assertions run in one process, one after the other."""
+# The fault of tests, by their hash; empty if they have none.
 _known: dict[str, str] = {}
 
 
 def require_failing(found: Iterable[tuple[str, Problem]]) -> None:
-    """Raises TaskError for a problem whose tests cannot fail, beginning with what is given before it.
+    """Raises TaskError for a problem whose tests cannot fail, beginning with the text paired with it.
 
-    They are put to a program that has every function that they name, returns None from each and prints nothing: one of
-    them at least has to fail. A test by itself may expect that, unless it passes where every function raises, too.
-    Assertions run in the sandbox, a set of thousands in seconds; where there is no sandbox they are not looked at.
+    A program that returns None from every function that they name and prints nothing must fail at least one of them. A
+    single test may pass, unless it also passes if every function raises an error. Assertions run in the sandbox,
+    thousands in seconds; without a sandbox they are not checked.
     """
     tested = [(where, read_tests(problem.answer, where)) for where, problem in found if problem.kind == KIND]
     keys = [f"{hash(repr(tests)):x}" for _, tests in tested]
@@ -127,7 +127,7 @@ def require_failing(found: Iterable[tuple[str, Problem]]) -> None:
     }
     try:
         results = _tried(tried, AT_ONCE)
-        # What ends a process, or never ends, took its neighbours along.
+        # Problems that crash or never end also lose the others in their process: run each by itself.
         results |= _tried({key: tried[key] for key in tried if key not in results}, 1)
     except SandboxError:
         results = {}
@@ -138,7 +138,7 @@ def require_failing(found: Iterable[tuple[str, Problem]]) -> None:
 
 
 def _tried(problems: dict[str, list[Any]], at_once: int) -> dict[str, tuple[list[bool], list[bool]]]:
-    """By key, whether each assertion passes for a program that does nothing, and for one whose functions raise."""
+    """By key, whether each assertion passes with a program that does nothing, and with one whose functions raise."""
     chunks = [dict(list(problems.items())[i : i + at_once]) for i in range(0, len(problems), at_once)]
     jobs = [Job("stdio", ({"program": _TRIAL},), json.dumps(each).encode(), n) for n, each in enumerate(chunks)]
     runs = shared_sandbox().run(jobs, Limits()) if jobs else []
@@ -156,4 +156,4 @@ def _fault(tests: ProgramTests, idle: Sequence[bool], broken: Sequence[bool]) ->
     if all(passed):
         return "the tests test nothing: a program whose functions return None, and that prints nothing, passes them all"
     vain = next((number for number, both in enumerate(zip(idle, broken, strict=True), 1) if all(both)), None)
-    return f"every program passes assertion {vain}: what others need belongs into `setup`" if vain else ""
+    return f"every program passes assertion {vain}: code that others need belongs into `setup`" if vain else ""

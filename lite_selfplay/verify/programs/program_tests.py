@@ -1,6 +1,6 @@
-"""What a program is tested with: text for stdin and stdout, calls with their results, or assertions.
+"""Tests of programs: stdin with expected stdout, calls with expected results, or assertions.
 
-`read_tests` takes the forms in which data sets write these down.
+`read_tests` reads them in the forms that data sets use.
 """
 
 import re
@@ -15,7 +15,7 @@ from lite_selfplay.verify.programs.inside.values import Unwritable, canonical, p
 
 @dataclass(frozen=True)
 class StdinTest:
-    """What the program reads, and what it must then write: compared line by line, without blanks at their ends."""
+    """The program's input and its expected output, compared line by line without spaces at their ends."""
 
     stdin: str
     stdout: str
@@ -23,7 +23,7 @@ class StdinTest:
 
 @dataclass(frozen=True)
 class CallTest:
-    """A call and the value that it must return, both of plain built-in values."""
+    """A call and its expected result, with built-in types only."""
 
     function: str
     arguments: tuple[Any, ...]
@@ -32,7 +32,7 @@ class CallTest:
 
 @dataclass(frozen=True)
 class AssertTest:
-    """Code that calls the program's functions by name, or as `candidate`, and raises where a result is wrong."""
+    """Code that calls the program's functions by name, or as `candidate`, and raises an error if a result is wrong."""
 
     code: str
 
@@ -44,9 +44,9 @@ Case = StdinTest | CallTest | AssertTest
 class ProgramTests:
     """All tests of a program.
 
-    `function`: what assertions call `candidate`. `stub`: what stands before the program, such as the head of the
-    function that it completes. `setup`: code that runs before the assertions, where the program is not. `tolerance`:
-    how far numbers may be off, as a share of the expected value (of 1 where that is smaller).
+    `function`: the function that assertions call `candidate`. `stub`: code before the program, such as the signature of
+    the function that it completes. `setup`: code that runs before the assertions, in their process. `tolerance`: the
+    allowed error of numbers, as a share of the expected value (of 1 if that is smaller).
     """
 
     cases: tuple[Case, ...]
@@ -57,7 +57,7 @@ class ProgramTests:
 
     @cached_property
     def asked(self) -> re.Pattern[str]:
-        """What the program that is tested has in it: the definition of a function, or that it reads its input."""
+        """A pattern of the program to look for: it defines one of the tested functions, or reads its input."""
         called = {case.function for case in self.cases if isinstance(case, CallTest)} | {self.function} - {""}
         asserted = " ".join(case.code for case in self.cases if isinstance(case, AssertTest))
         names = "|".join(map(re.escape, called or re.findall(r"[A-Za-z_]\w*", asserted))) or "(?!)"
@@ -72,7 +72,7 @@ _ARGUMENTS, _EXPECTED = ("arguments", "args", "input", "inputs"), ("expected", "
 _CODE = ("assert", "check", "test", "code")
 _MANY = ("tests", "test_list", "cases", "unit_tests")
 
-# Runs the test cases of a text that defines them, as `unittest.main` does where a file is run.
+# Runs the test cases that a text defines, like `unittest.main`.
 _UNITTEST = """
 
 import unittest as _unittest
@@ -84,17 +84,17 @@ for _case in [{}]:
 
 
 def read_tests(given: Any, where: str = "the tests") -> ProgramTests:
-    """Tests as data sets have them, as JSON or as the classes above.
+    """Tests from the forms that data sets use, as JSON or as the classes above.
 
     - a list of tests, or an object with the list under `tests`, each test being
       `[stdin, stdout]`; `{"stdin": ..., "stdout": ...}` (or `input` and `output`);
       `{"function": name, "arguments": [...], "expected": value}`; or a text of assertions;
-    - `{"input": [...], "output": [...]}`, lists of equal length, with `fn_name` of calls (APPS, CodeContests);
+    - `{"input": [...], "output": [...]}`, lists of equal length, for calls with `fn_name` (APPS, CodeContests);
     - `{"test": code, "entry_point": name}` (HumanEval), `{"test_list": [...], "test_setup_code": code}` (MBPP), or one
       text of assertions.
 
-    A text that defines `check(candidate)` is run with the function, one of `unittest.TestCase` classes with those. An
-    object may also hold `function`, `stub`, `setup` and `tolerance`. Raises TaskError, beginning with `where`.
+    If a text defines `check(candidate)` or `unittest.TestCase` classes, these are run. An object may also have
+    `function`, `stub`, `setup` and `tolerance`. Raises TaskError, beginning with `where`.
     """
     if isinstance(given, ProgramTests):
         return given
@@ -106,13 +106,13 @@ def read_tests(given: Any, where: str = "the tests") -> ProgramTests:
     if isinstance(given, str | StdinTest | CallTest | AssertTest):
         given = [given]
     if not isinstance(given, Sequence) or not given:
-        raise TaskError(f"{where}: must be a list of tests with something in it")
+        raise TaskError(f"{where}: must be a non-empty list of tests")
     cases = (_case(each, beside.get("function", ""), f"{where}, number {n}") for n, each in enumerate(given, 1))
     return ProgramTests(tuple(cases), **beside)
 
 
 def _beside(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What an object says of all its tests, as `ProgramTests` takes it."""
+    """The keys of an object that apply to all its tests, as arguments of `ProgramTests`."""
     texts = {
         "function": _first(given, _FUNCTION, ""),
         "stub": given.get("stub") or "",
@@ -127,12 +127,12 @@ def _beside(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _together(given: Mapping[str, Any], where: str) -> list[Any] | None:
-    """ProgramTests whose inputs stand in one list and whose outputs stand in another; None where they do not."""
+    """Tests from a list of inputs and a list of outputs; None if these are not lists."""
     inputs, outputs = _first(given, _STDIN, None), _first(given, _STDOUT, None)
     if not isinstance(inputs, list) or not isinstance(outputs, list):
         return None
     if len(inputs) != len(outputs) or not inputs:
-        raise TaskError(f"{where}: {len(inputs)} inputs and {len(outputs)} outputs; there must be as many")
+        raise TaskError(f"{where}: {len(inputs)} inputs and {len(outputs)} outputs; the numbers must be equal")
     return [{"input": each, "output": output} for each, output in zip(inputs, outputs, strict=True)]
 
 
@@ -163,11 +163,11 @@ def _case(given: Any, function: str, where: str) -> Case:
 
 
 def _asserted(code: str, function: str, where: str) -> AssertTest:
-    """Assertions with what runs them, where the text only defines it: its source does that elsewhere."""
+    """Assertions, with code that runs them if the text only defines a function or classes."""
     check = re.search(r"^def check\((\s*\))?", code, re.MULTILINE)
     if check and not re.search(r"(?<!def )\bcheck\(", code):
         if not (check[1] or function):
-            raise TaskError(f"{where}: defines `check`, and no `entry_point` says which function it checks")
+            raise TaskError(f"{where}: defines `check`, but no `entry_point` names the function to check")
         code += f"\n\ncheck({'' if check[1] else function})\n"
     classes = ", ".join(re.findall(r"^class +(\w+)\(.*\bTestCase\b.*\):", code, re.MULTILINE))
     if classes and not code.endswith(_UNITTEST.format(classes)):

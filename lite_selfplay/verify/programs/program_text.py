@@ -1,4 +1,4 @@
-"""Finding the program that a completion gives."""
+"""Finding the program in a completion."""
 
 import ast
 import re
@@ -10,18 +10,18 @@ from lite_selfplay.verify.format import answer_spans, split_reasoning
 _FENCE = re.compile(r"^[ \t]*(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+#.-]*)[^\n`]*\n", re.MULTILINE)
 _TAG = re.compile(r"</?answer>")
 _LANGUAGES = frozenset(("", "py", "python", "python3", "py3", "code"))
-# Characters of a program and of a line that is parsed here; nothing longer is one.
+# The most characters of a program and of a line; longer ones are not parsed.
 _LONGEST, _LONGEST_LINE = 50_000, 5000
 
 
 def extract_program(text: str, *, block_only: bool = False, asked: re.Pattern[str] | None = None) -> str | None:
     """The program that follows the reasoning of a completion, or None.
 
-    In this order: an `<answer>` block that is a program as it stands; a fenced block (of Python, or of no language; one
-    that is never closed runs to the end): the last in which `asked` is found, as usage and output may follow a program,
-    else the last that is a program, else the last; the whole reply, if it is a program; whatever stands in the last
-    `<answer>` block. With `block_only`, only what stands in a closed `<answer>` block counts. What is found need not be
-    a program that Python can read: half a program is one with an error in it.
+    In this order: an `<answer>` block that is a program; a fenced block in Python or without a language (an unclosed
+    one runs to the end): the last that matches `asked`, since usage and output may follow a program, else the last that
+    is a program, else the last; the whole reply, if it is a program; the content of the last `<answer>` block. With
+    `block_only`, only the content of a closed `<answer>` block counts. The result need not be valid Python: half a
+    program is a program with an error.
     """
     rest = split_reasoning(text).rest
     blocks = [span for span in answer_spans(rest) if span.content.strip() and (span.closed or not block_only)]
@@ -38,14 +38,14 @@ def extract_program(text: str, *, block_only: bool = False, asked: re.Pattern[st
 
 
 def is_program(text: str) -> bool:
-    """Whether a text is Python that does something: a word or a number by itself is Python as well.
+    """Whether a text is Python with at least one statement or call: a word or a number alone is not a program.
 
-    It is parsed here and never compiled: that can crash an interpreter, and is left to confined ones.
+    It is only parsed: compiling can crash an interpreter, and is left to confined ones.
     """
     if len(text) > _LONGEST or max(map(len, text.splitlines()), default=0) > _LONGEST_LINE:
         return False
     try:
-        with warnings.catch_warnings():  # of doubtful literals, which are the model's own affair
+        with warnings.catch_warnings():  # about doubtful literals in the model's code
             warnings.simplefilter("ignore")
             tree = ast.parse(textwrap.dedent(text))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -54,10 +54,10 @@ def is_program(text: str) -> bool:
 
 
 def with_stub(stub: str, program: str) -> str:
-    """A program behind the head of the function that it completes, which it may also write anew.
+    """A program after the stub that it completes or repeats.
 
-    The body alone, indented, continues the head; a whole function takes its place. A program that is indented as a
-    whole, as in a list, is moved to the margin.
+    An indented body continues the stub; a whole function redefines it. A program that is indented as a whole, as in a
+    list, is dedented.
     """
     if stub and program[:1].isspace():
         return stub.rstrip("\n") + "\n" + program
@@ -66,10 +66,10 @@ def with_stub(stub: str, program: str) -> str:
 
 
 def _fenced(text: str, asked: re.Pattern[str] | None) -> str | None:
-    """What stands in the fenced block of Python that is the program; an opening fence that is never closed counts."""
+    """The content of the fenced block with the program; an unclosed fence counts."""
     blocks: list[str] = []
     position = 0
-    text = _TAG.sub("\n", text)  # a fence may stand on a tag's line
+    text = _TAG.sub("\n", text)  # a fence may be on a tag's line
     while opening := _FENCE.search(text, position):
         fence = re.escape(opening["fence"][:1]) + "{" + str(len(opening["fence"])) + ",}"
         closing = re.compile(rf"^[ \t]*{fence}[ \t]*$", re.MULTILINE).search(text, opening.end())

@@ -1,12 +1,12 @@
-"""Which way programs are run on this machine, and the one sandbox that a process shares.
+"""The choice of a sandbox on this machine, and the one that a process shares.
 
-1. `kernel`: zygotes on Linux. Seccomp is required; namespaces, an empty root, another user and Landlock are added
-   where a trial succeeds.
-2. `none`: where the first cannot be had, nothing is run, and `SandboxError` says why. With `unsafe_code` programs then
-   run in the same processes with whatever layers there are, perhaps none but limits.
+1. `kernel`: zygotes on Linux. Seccomp is required; namespaces, an empty root, another user and Landlock are added if a
+   trial succeeds.
+2. `none`: if the first is not available, nothing is run, and `SandboxError` says why. With `unsafe_code`, programs then
+   run in the same processes with the available layers, perhaps only with limits.
 
-Whether a sandbox holds on this very machine is tried, and no version asked: a canary tries to get out of it, by the way
-that every program goes. What it says of itself is not believed where this side can look for itself.
+A sandbox is tested on this machine instead of relying on versions: a canary program tries to escape from it. Its own
+statements are not trusted if the library can check them from outside.
 """
 
 import atexit
@@ -65,10 +65,10 @@ print("end")
 
 @dataclass(frozen=True)
 class Sandbox:
-    """A way to run programs that holds.
+    """A tested way to run programs.
 
-    `tier` is `kernel` or `unsafe`; `layers` stand around each program, `missing` says why others do not; `tried` is
-    what a canary tried in vain.
+    `tier` is `kernel` or `unsafe`; `layers` confine each program, and `missing` says why others do not; `tried` lists
+    the attempts of a canary that failed.
     """
 
     tier: str
@@ -78,7 +78,7 @@ class Sandbox:
     _runner: "Zygotes" = field(repr=False)
 
     def run(self, jobs: Sequence[Job], limits: Limits, poll: Callable[[], None] = lambda: None) -> list[ProgramRun]:
-        """How each job ended: see `zygotes.Zygotes.run`."""
+        """Run jobs and return how each ended: see `zygotes.Zygotes.run`."""
         return self._runner.run(jobs, limits, poll)
 
     def pids(self) -> list[int]:
@@ -90,8 +90,8 @@ class Sandbox:
         self._runner.close()
 
     def sentence(self) -> str:
-        """What it is, for people."""
-        around = f"each program is confined by {', '.join(self.layers) or 'limits alone'}"
+        """A description for people."""
+        around = f"each program is confined by {', '.join(self.layers) or 'only limits'}"
         without = "; ".join(f"no {name}: {why}" for name, why in self.missing.items())
         seen = f"; a canary tried in vain: {', '.join(self.tried)}" if self.tried else ""
         return f"{self.tier}, {around}{f' ({without})' if without else ''}{seen}"
@@ -100,15 +100,15 @@ class Sandbox:
 def open_sandbox(
     *, size: int | None = None, unsafe_code: bool = False, layers: Sequence[str] = LAYERS, marks: Sequence[str] = ()
 ) -> Sandbox:
-    """A sandbox of this process's own with `size` processes (by default 2, or 1 on a machine with one core).
+    """Open a new, tested sandbox with `size` processes (by default 2, or 1 on a machine with one core).
 
-    It is probed before it is given out. `layers` are asked for; `marks` are further arguments of its interpreters.
-    Raises SandboxError where it does not hold, unless `unsafe_code`.
+    `layers`: those to use if available; `marks`: further arguments of its interpreters. Raises SandboxError if a
+    program could escape, unless `unsafe_code`.
     """
     if not sys.platform.startswith("linux"):
         raise SandboxError(
-            f"programs that a model wrote are run on Linux alone, and this is {sys.platform}: use Linux, a container "
-            "or WSL 2. --unsafe-code does not help here"
+            f"programs that a model wrote run only on Linux, and this is {sys.platform}: use Linux, a container or "
+            "WSL 2. --unsafe-code does not help here"
         )
     from lite_selfplay.verify.programs.zygotes import ZygoteError, Zygotes
 
@@ -116,15 +116,15 @@ def open_sandbox(
     try:
         first = runner.first()
         found, missing = first.layers, dict(first.missing)
-        none = f"this kernel gives it no seccomp filter ({missing.get('seccomp', 'not asked for')})"
+        none = f"this kernel does not allow a seccomp filter ({missing.get('seccomp', 'not requested')})"
         tried, problem = probe(runner) if "seccomp" in found else ((), none)
     except ZygoteError as error:
         tried, problem, found, missing = (), str(error), (), {}
     if problem and not unsafe_code:
         runner.close()
         raise SandboxError(
-            f"programs that a model wrote cannot be run safely here: {problem}. Where nothing on this machine can "
-            "be lost, --unsafe-code runs them without that protection"
+            f"programs that a model wrote cannot be run safely here: {problem}. If nothing on this machine is worth "
+            "protecting, --unsafe-code runs them without that protection"
         )
     tier = "unsafe" if problem else "kernel"
     in_order = tuple(name for name in LAYERS if name in found)
@@ -132,10 +132,10 @@ def open_sandbox(
 
 
 def probe(runner: "Zygotes") -> tuple[tuple[str, ...], str]:
-    """Let a harmless program and a canary run: what it tried, and what of it was possible, empty where nothing was."""
-    with tempfile.TemporaryDirectory(prefix="lite-selfplay-probe-") as place, contextlib.ExitStack() as stack:
-        os.chmod(place, 0o755)
-        path = Path(place, "canary")
+    """Run a harmless program and a canary. Returns (its failed attempts, a sentence about a failure of the sandbox)."""
+    with tempfile.TemporaryDirectory(prefix="lite-selfplay-probe-") as folder, contextlib.ExitStack() as stack:
+        os.chmod(folder, 0o755)
+        path = Path(folder, "canary")
         path.write_text("canary")
         path.chmod(0o666)
         listener, abstract = stack.enter_context(socket.socket()), stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -157,7 +157,7 @@ def probe(runner: "Zygotes") -> tuple[tuple[str, ...], str]:
             return (), f"a harmless program did not run ({harmless.reason}: {harmless.detail})"
         lines = tried.text.splitlines()
         possible = [line.removesuffix(" POSSIBLE") for line in lines if line.endswith(" POSSIBLE")]
-        if path.read_text() != "canary" or len(os.listdir(place)) > 1:
+        if path.read_text() != "canary" or len(os.listdir(folder)) > 1:
             possible.append("a change of files")
         with contextlib.suppress(BlockingIOError):
             listener.accept()[0].close()
@@ -166,7 +166,7 @@ def probe(runner: "Zygotes") -> tuple[tuple[str, ...], str]:
         if possible:
             return names, f"a program could do this: {', '.join(possible)}"
         if "end" not in lines:
-            return names, f"a canary did not come to its end ({tried.reason}: {tried.detail})"
+            return names, f"a canary did not finish ({tried.reason}: {tried.detail})"
         return names, ""
 
 
@@ -175,7 +175,7 @@ _shared: dict[bool, tuple[int, Sandbox]] = {}
 
 
 def shared_sandbox(*, unsafe_code: bool = False) -> Sandbox:
-    """The sandbox of this process, opened and probed at its first use. Raises SandboxError: see `open_sandbox`."""
+    """The sandbox of this process, opened and tested on first use. Raises SandboxError: see `open_sandbox`."""
     with _lock:
         pid, sandbox = _shared.get(unsafe_code, (0, None))
         if sandbox is None or pid != os.getpid():
@@ -185,7 +185,7 @@ def shared_sandbox(*, unsafe_code: bool = False) -> Sandbox:
 
 
 def close_sandbox() -> None:
-    """End the processes of the shared sandbox, if there are any. The next program starts them again."""
+    """End the processes of the shared sandbox, if any. The next program starts them again."""
     with _lock:
         for pid, sandbox in _shared.values():
             if pid == os.getpid():

@@ -1,7 +1,7 @@
-"""The library's side of the sandbox: it starts zygotes, hands them jobs, and reads back bytes.
+"""The library's side of the sandbox: it starts zygotes, sends them jobs, and reads back bytes.
 
-Linux alone: memory files, sealed ones for what goes in, carry everything. A job's files are closed as soon as it has
-ended, and no other file is made: whatever ends this process leaves nothing behind.
+Linux only: all data are in memory files, which are sealed if they are input. A job's files are closed when it ends, and
+there are no others, so that nothing is left behind even if this process is killed.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ from lite_selfplay.verify.workers import Worker, Workers
 
 START_SECONDS = 120.0
 GRACE_SECONDS = 10.0
-"""How long after a job's own deadline a zygote may take to say how it ended."""
+"""Seconds after a job's deadline in which a zygote must report how it ended."""
 
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8", "TZ": "UTC0"}
@@ -36,14 +36,14 @@ class ZygoteError(LiteSelfPlayError):
 
 
 class SilentZygoteError(ZygoteError):
-    """One ended before it could say anything, as one does that is killed."""
+    """A zygote ended without a message, for example because it was killed."""
 
 
 @dataclass(eq=False)
 class Zygote(Worker):
-    """A zygote's process. `layers` stand around its programs; `missing` says why others do not.
+    """A zygote's process. `layers` confine its programs; `missing` says why others do not.
 
-    `files` are those of its current job.
+    `files` belong to its current job.
     """
 
     layers: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class Zygote(Worker):
 
 
 def _sealed(data: bytes) -> int:
-    """A file in memory that nobody can change."""
+    """A file in memory with this content, sealed against changes."""
     file = os.memfd_create("in", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     view = memoryview(data)
     while view:
@@ -103,7 +103,7 @@ def _sealed(data: bytes) -> int:
 class Zygotes(Workers[Zygote, Job, ProgramRun]):
     """Up to `size` zygotes with the same layers."""
 
-    given_up = ProgramRun("memory", "the process over it was killed, as happens where memory runs out")
+    given_up = ProgramRun("memory", "its parent process was killed, probably because memory ran out")
     not_judged = ProgramRun("not_judged", "the machine was too busy to run it")
 
     def __init__(self, size: int | None = None, layers: Sequence[str] = LAYERS, *, marks: Sequence[str] = ()):
@@ -121,9 +121,9 @@ class Zygotes(Workers[Zygote, Job, ProgramRun]):
             return self._workers[0]
 
     def run(self, jobs: Sequence[Job], limits: Limits, poll: Callable[[], None] = lambda: None) -> list[ProgramRun]:
-        """How each job ended, in their order; the rest of a program that ran out of time is not run.
+        """How each job ended, in their order. After a program ran out of time, its other jobs are not run.
 
-        `poll` is called at least every half second; it may raise to stop. Raises ZygoteError where no zygote can be
+        `poll` is called at least every half second; it may raise to stop. Raises ZygoteError if no zygote can be
         started.
         """
         with self._lock:
@@ -138,9 +138,7 @@ class Zygotes(Workers[Zygote, Job, ProgramRun]):
             return Zygote.start(self._asked, self._marks)
 
     def _known(self, job: Job) -> ProgramRun | None:
-        return (
-            ProgramRun("time", "it ran out of time in a test before this one") if job.program in self._spent else None
-        )
+        return ProgramRun("time", "it ran out of time in an earlier test") if job.program in self._spent else None
 
     def _give(self, worker: Zygote, job: Job) -> float:
         limits = self._limits
@@ -161,7 +159,7 @@ class Zygotes(Workers[Zygote, Job, ProgramRun]):
             return None
         written = [os.pread(file, self._limits.output_kb << 10, 0) for file in worker.files]
         stdout, stderr, reply = written[FILES - 3 : FILES]
-        if len(rows) > 1:  # what the program itself says comes last: it tells more than that its test found nobody
+        if len(rows) > 1:  # the program's own error comes last: it is more useful than its test's
             stderr += written[2 * FILES - 2]
         run = ended(rows, answer["late"], stdout, stderr, reply, self._limits)
         if run.reason == "time" and not answer["starved"]:

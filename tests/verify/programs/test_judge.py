@@ -185,7 +185,7 @@ def test_values_of_every_kind_travel():
 def test_what_is_no_test_is_refused(tests):
     with pytest.raises(TaskError, match="the tests"):
         read_tests(tests)
-    with pytest.raises(TaskError, match="the tests, number 1: defines `check`, and no `entry_point`"):
+    with pytest.raises(TaskError, match="the tests, number 1: defines `check`, but no `entry_point`"):
         read_tests([CHECK])
 
 

@@ -1,6 +1,6 @@
-"""What runs inside the sandbox, in interpreters of its own: standard library alone, started by `__main__.py`.
+"""The part that runs inside the sandbox, in separate interpreters with only the standard library (see `__main__.py`).
 
-`zygote.py` starts a child for each program, `confinement.py` and `bpf.py` confine it, `child.py` and `roles.py` are
-what it does, `values.py` is the language that values travel in, `modules.py` serves imports without a file system.
-Nothing here may import anything else of the library, since it would be loaded into every one of these interpreters.
+`zygote.py` starts a child for each program, `confinement.py` and `bpf.py` confine it, `child.py` and `roles.py` are its
+work, `values.py` encodes the values that are exchanged, `modules.py` serves imports without a file system.
+Nothing here may import other parts of the library, since they would be loaded into each of these interpreters.
 """

@@ -1,4 +1,4 @@
-"""Starts the zygote without the packages around it, whose own imports have no place in a confined interpreter."""
+"""Starts the zygote without importing its parent packages, whose imports a confined interpreter must not have."""
 
 import os
 import sys

@@ -1,8 +1,8 @@
 """The allow-list of system calls as a seccomp filter, in raw BPF: no compiler, no library, no package.
 
-A program may compute, sleep, and read and write the descriptors that it was given. It gets no path, no new descriptor,
-no process, no thread, no signal to others and no executable memory. Whatever is not named here answers EPERM.
-Source: linux/filter.h, linux/seccomp.h, seccomp(2); of the numbers, arch/x86/entry/syscalls/syscall_64.tbl and
+A program may compute, sleep, and read and write the descriptors that it was given. It cannot use paths, new
+descriptors, processes, threads, signals to others or executable memory. All calls not listed here return EPERM.
+Source: linux/filter.h, linux/seccomp.h, seccomp(2); for the numbers arch/x86/entry/syscalls/syscall_64.tbl and
 include/uapi/asm-generic/unistd.h, with which a test compares them.
 """
 
@@ -28,7 +28,7 @@ ALLOWED: Numbers = {
     "pause": (34, None), "rt_sigpending": (127, 136), "rt_sigtimedwait": (128, 137), "rt_sigsuspend": (130, 133),
     "getrlimit": (97, 163), "exit": (60, 93), "exit_group": (231, 94),
 }
-"""Whatever the arguments are: computing, sleeping, and the descriptors that the process was given."""
+"""Allowed with any arguments: computing, sleeping, and the descriptors that the process was given."""
 
 BY_ARGUMENTS: Numbers = {
     "mmap": (9, 222), "mprotect": (10, 226), "futex": (202, 98), "ioctl": (16, 29), "fcntl": (72, 25),
@@ -46,7 +46,7 @@ PATHS: Numbers = {
     "mknod": (133, None), "mknodat": (259, 33), "getxattr": (191, 8), "setxattr": (188, 5), "execve": (59, 221),
     "execveat": (322, 281),
 }
-"""Refused with EACCES, so that a program sees a file that it may not open, and an import that fails."""
+"""Refused with EACCES, so that a program sees a file that it may not open, or a failed import."""
 
 KILLED: Numbers = {
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "bpf": (321, 280),
@@ -64,25 +64,25 @@ KILLED: Numbers = {
     "sethostname": (170, 161), "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None),
     "fanotify_init": (300, 262), "process_madvise": (440, 440), "process_mrelease": (448, 448),
 }
-"""No honest program of this kind makes them: the process is killed."""
+"""Calls that no honest program makes: the process is killed."""
 # fmt: on
 
 ALL: Numbers = {**ALLOWED, **BY_ARGUMENTS, **PATHS, **KILLED}
 
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-"""The column of an architecture in the tables of calls, and its number in linux/audit.h."""
+"""For each architecture, its column in the tables of calls and its number in linux/audit.h."""
 
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 EPERM, EACCES, ENOTTY, ENOSYS = 1, 13, 25, 38
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN, AND = 0x20, 0x15, 0x35, 0x45, 0x06, 0x54
 _X32 = 0x40000000
 _EXECUTABLE = 4  # PROT_EXEC
-_FUTEX_OPERATIONS = (0, 1, 9, 10)  # wait, wake, and both with a bit set; the others have a history
-_FCNTL_COMMANDS = (1, 2, 3)  # F_GETFD, F_SETFD, F_GETFL: none that makes a descriptor
-_OWN_PID = 0x5AFEC0DE  # stands in the filter until `for_process`
+_FUTEX_OPERATIONS = (0, 1, 9, 10)  # wait, wake, and both with a bit set; others had security holes
+_FCNTL_COMMANDS = (1, 2, 3)  # F_GETFD, F_SETFD, F_GETFL: none makes a descriptor
+_OWN_PID = 0x5AFEC0DE  # placeholder, replaced by `for_process`
 
 Instruction = tuple[int, int, int, int]
-"""Operation, how far to jump where a comparison holds and where not, and a constant."""
+"""Operation, the jumps if a comparison is true and if it is false, and a constant."""
 
 
 def machine() -> str:
@@ -125,7 +125,7 @@ def build(architecture: str = "") -> bytes:
 
 
 def _by_arguments() -> dict[str, list[Instruction]]:
-    """What is run for a call that depends on its arguments; each ends with a return."""
+    """The instructions for each call that depends on its arguments; each ends with a return."""
     not_executable = [_argument(2), _if(ANY_BIT, _EXECUTABLE, 0, 1), _return(ERRNO | EPERM), _return(ALLOW)]
     own_limits = [
         _argument(0), _if(EQUAL, 0, 1, 0), _return(ERRNO | EPERM),
@@ -150,7 +150,7 @@ def _load(offset: int) -> Instruction:
 
 
 def _argument(number: int, *, high: bool = False) -> Instruction:
-    """Load the low half of an argument, or the high one."""
+    """Load the low or the high half of an argument."""
     return _load(16 + 8 * number + 4 * high)
 
 
@@ -163,5 +163,5 @@ def _return(value: int) -> Instruction:
 
 
 def _one_of(constants: tuple[int, ...]) -> list[Instruction]:
-    """Allow where what was loaded is one of these."""
+    """Allow if the loaded value is one of these."""
     return [each for constant in constants for each in (_if(EQUAL, constant, 0, 1), _return(ALLOW))]

@@ -1,4 +1,4 @@
-"""A process for one program: it takes its descriptors, confines itself, and only then reads the program."""
+"""A process for one program: it sets up its descriptors, confines itself, and only then reads the program."""
 
 import contextlib
 import io
@@ -31,13 +31,13 @@ _SEED = 0
 def become(
     role: str, header: Mapping[str, Any], files: Sequence[int], found: frozenset[str], uid: int, channel: int | None
 ) -> None:
-    """Be the process of a role, right after the fork, and never return.
+    """Become the process of a role, right after the fork, and never return.
 
-    `header` holds limits, `found` the layers to put around it, `channel` the way to the other role.
+    `header` has the limits, `found` the layers to apply, `channel` is the connection to the other role.
     """
     try:
         _usual_signals()
-        _place(files, channel)
+        _move_files(files, channel)
         _streams()
         _confine(header, found, uid)
         with os.fdopen(JOB, "rb") as file:
@@ -55,18 +55,18 @@ def _usual_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _place(files: Sequence[int], channel: int | None) -> None:
-    """Move the files to their places, and close every other descriptor."""
+def _move_files(files: Sequence[int], channel: int | None) -> None:
+    """Move the files to their descriptors, and close all others."""
     job, stdin, stdout, stderr, reply = files
     wanted = [stdin, stdout, stderr, reply, job, *([] if channel is None else [channel])]
-    aside = [os.dup2(file, 200 + place, inheritable=False) for place, file in enumerate(wanted)]
-    for place, file in enumerate(aside):
-        os.dup2(file, place, inheritable=False)
+    aside = [os.dup2(file, 200 + number, inheritable=False) for number, file in enumerate(wanted)]
+    for number, file in enumerate(aside):
+        os.dup2(file, number, inheritable=False)
     os.closerange(len(wanted), 1 << 16)
 
 
 def _confine(header: Mapping[str, Any], found: frozenset[str], uid: int) -> None:
-    """Put up the confinement. Each needs what a later one takes, so the order matters."""
+    """Confine this process. The order matters: each step needs rights that a later one removes."""
     parent = header["parent"]
     confinement.die_with_parent()
     no_processes = "uid" in found or os.geteuid() != 0
@@ -87,9 +87,9 @@ def _confine(header: Mapping[str, Any], found: frozenset[str], uid: int) -> None
 
 
 def _remember_files() -> None:
-    """Answer fstat of the standard streams from memory: templates of contests size their input by it.
+    """Answer fstat of the standard streams from memory: contest templates use it for the size of their input.
 
-    The call itself is refused, as one that takes paths as well.
+    The system call itself is refused, because it also takes paths.
     """
     known = {file: os.fstat(file) for file in (STDIN, STDOUT, STDERR)}
     real = os.fstat
@@ -101,7 +101,7 @@ def _remember_files() -> None:
 
 
 def _streams() -> None:
-    """Streams over the standard descriptors that look like the interpreter's own: the zygote's were of other files."""
+    """New standard streams like the interpreter's own: the zygote's belong to other files."""
     raw = [io.FileIO(file, "r" if file == STDIN else "w", closefd=False) for file in (STDIN, STDOUT, STDERR)]
     for file, name in zip(raw, ("<stdin>", "<stdout>", "<stderr>"), strict=True):
         file.name = name
@@ -114,7 +114,7 @@ def _streams() -> None:
 
 
 def _work(role: str, job: Mapping[str, Any]) -> None:
-    """Play the role and end. Nobody believes the exit code: it says where a program failed, never that it did not."""
+    """Play the role and exit. The exit code may show that a program failed, but never that it did not."""
     code = 0
     try:
         random.seed(_SEED)

@@ -1,15 +1,15 @@
-"""A clock that counts the time in which processes could run, so that no verdict depends on the machine's load."""
+"""A clock that counts only the time in which processes could run, so that verdicts do not depend on machine load."""
 
 import contextlib
 import os
 import time
 from collections.abc import Sequence
 
-# How often a clock is looked at. If more passes between two looks, the process that looks stood still for the rest.
+# How often a clock is polled. If more time passes between two polls, the polling process was suspended for the rest.
 TICK_SECONDS = 0.1
-# A clock is over after so many times its seconds, even if the machine left the processes fewer.
+# A clock runs out after this many times its seconds at the latest, even if the processes got less time.
 PATIENCE = 20
-# The folder of all processes. An open one can be read under another root and from another namespace as well.
+# An open descriptor of /proc, which still works under another root and in another namespace.
 _PROCESSES = os.open("/proc", os.O_RDONLY) if os.path.isdir("/proc") else -1
 
 
@@ -19,26 +19,26 @@ def _read(path: str) -> str:
 
 
 def figures(pids: Sequence[int]) -> tuple[float, float, float, bool]:
-    """The time; the seconds for which all threads of the processes ran, and for which they waited for a processor (the
-    kernel's run delay); whether one would run now or waits for memory. Zeros where the kernel does not say."""
+    """(the time, the seconds for which all threads of the processes ran, the seconds for which they waited for a CPU
+    (the kernel's run delay), whether one is runnable or waits for memory). Zeros if the kernel does not tell."""
     ran, waited, states = 0, 0, ""
     with contextlib.suppress(OSError, ValueError, IndexError, AttributeError, StopIteration):
         for pid in pids:
-            with open(os.pidfd_open(pid), "rb", 0) as handle:  # in the folder's namespace it may have another number
-                place = f"{_read(f'self/fdinfo/{handle.fileno()}').split('Pid:')[1].split()[0]}/task"
-            for name in next(os.fwalk(place, dir_fd=_PROCESSES))[1]:
-                states += _read(f"{place}/{name}/stat").rpartition(")")[2].split()[0]
-                spent = [int(figure) for figure in _read(f"{place}/{name}/schedstat").split()]
+            with open(os.pidfd_open(pid), "rb", 0) as handle:  # its id may differ in the namespace of /proc
+                tasks = f"{_read(f'self/fdinfo/{handle.fileno()}').split('Pid:')[1].split()[0]}/task"
+            for name in next(os.fwalk(tasks, dir_fd=_PROCESSES))[1]:
+                states += _read(f"{tasks}/{name}/stat").rpartition(")")[2].split()[0]
+                spent = [int(figure) for figure in _read(f"{tasks}/{name}/schedstat").split()]
                 ran, waited = ran + spent[0], waited + spent[1]
     return time.monotonic(), ran / 1e9, waited / 1e9, "R" in states or "D" in states
 
 
 class Clock:
-    """Counts the seconds that processes could have `used`, and those for which the caller of `look` was `alive`.
+    """Counts the seconds that processes could have `used`, and those in which the caller of `look` was `alive`.
 
-    Time in which the processes waited for a processor or for memory is not theirs, nor is time in which the caller
-    stood still. A process that sleeps, or waits for anything else, uses its time. Without the kernel's figures (macOS,
-    some containers) all seconds count in which the caller was alive.
+    Time in which the processes waited for a CPU or for memory does not count, nor does time in which the caller was
+    suspended. Sleeping and other waiting does count. Without the kernel's figures (macOS, some containers) all time
+    counts in which the caller was alive.
     """
 
     def __init__(self, pids: Sequence[int], seconds: float):
@@ -47,11 +47,11 @@ class Clock:
         self._pids, self._seen = pids, figures(pids)
 
     def look(self) -> bool:
-        """Count the time since the last look. True once the processes have used their seconds, or the machine is too
-        busy to let them.
+        """Count the time since the last call. True if the processes have used their seconds, or the machine is too busy
+        to let them.
 
-        The kernel tells of a wait when it has ended. So while a process would run, only the seconds for which it did
-        count; the others are settled at the next look that finds it asleep.
+        The kernel reports a wait only after it has ended. So while a process is runnable, only the seconds in which it
+        ran count; the others are settled at the next call that finds it asleep.
         """
         (then, ran, waited, _), self._seen = self._seen, figures(self._pids)
         now, ran_now, waited_now, willing = self._seen

@@ -1,7 +1,7 @@
-"""The layers around a program, each a request to the kernel that this process makes for itself and its children.
+"""The layers around a program: restrictions that this process requests for itself and its children.
 
 Constants are the kernel's own (linux/prctl.h, linux/sched.h, linux/landlock.h). Each function raises LayerError or
-OSError where the kernel refuses; `trial` finds out in a child that is thrown away.
+OSError if the kernel refuses; `trial` tests a layer in a throw-away child.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _PDEATHSIG, _DUMPABLE, _NO_NEW_PRIVS = 1, 4, 38
 _CALLS = {"seccomp": (317, 277), "landlock_create_ruleset": (444, 444), "landlock_restrict_self": (446, 446)}
 _NEW = {"mount": 0x20000, "cgroup": 0x2000000, "uts": 0x4000000, "ipc": 0x8000000, "pid": 0x20000000, "net": 0x40000000}
 _NEW_USER = 0x10000000
-# Rights on files that a version of Landlock knows, from the first on; later versions know those of the last.
+# Rights on files of each version of Landlock, from version 1; later versions have those of the last.
 _LANDLOCK_FILES = (0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF)
 _LANDLOCK_TCP, _LANDLOCK_SCOPES = (4, 3), (6, 3)  # (from this version on, all rights)
 
@@ -39,7 +39,7 @@ def _checked(result: int, what: str) -> int:
 
 
 def _call(name: str, *arguments: Any) -> int:
-    """A system call that the C library has no function for."""
+    """Make a system call for which the C library has no function."""
     column = bpf.ARCHITECTURES[bpf.machine()][0]
     given = (ctypes.c_long(each) if isinstance(each, int) else each for each in arguments)
     return _checked(_LIBC.syscall(ctypes.c_long(_CALLS[name][column]), *given), name)
@@ -56,17 +56,17 @@ def die_with_parent() -> None:
 
 
 def no_new_privileges() -> None:
-    """Nothing that is executed from here on can gain rights: what a filter needs of an ordinary user."""
+    """Prevent this process from ever gaining rights; the kernel requires this for a filter of an ordinary user."""
     _prctl(_NO_NEW_PRIVS, 1, "no_new_privs")
 
 
 def undumpable() -> None:
-    """No memory of this process goes into a file, or to another process of the same user."""
+    """Prevent core dumps, and access to this process's memory by others of the same user."""
     _prctl(_DUMPABLE, 0, "dumpable")
 
 
 def seccomp(code: bytes) -> None:
-    """Put a filter in force, for good."""
+    """Install a filter permanently."""
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer))
     _call("seccomp", 1, 0, ctypes.c_char_p(program))
@@ -85,7 +85,7 @@ def landlock() -> None:
 
 
 def namespaces() -> None:
-    """New namespaces of every kind; the next child is the first process of its own. Root's first, else a user's."""
+    """Enter new namespaces of every kind, as root or else in a user namespace; the next child is the first process."""
     every = sum(_NEW.values())
     uid, gid = os.getuid(), os.getgid()
     if os.geteuid() == 0 and _LIBC.unshare(ctypes.c_int(every)) == 0:
@@ -97,30 +97,30 @@ def namespaces() -> None:
 
 
 def empty_root() -> None:
-    """The root becomes a folder that has been removed: nothing is in it, and nothing can be made in it."""
+    """Change the root to a deleted folder: it is empty, and nothing can be created in it."""
     path = tempfile.mkdtemp(prefix="lite-selfplay-root-")
-    place = os.open(path, os.O_PATH | os.O_DIRECTORY)
+    folder = os.open(path, os.O_PATH | os.O_DIRECTORY)
     os.rmdir(path)
-    os.fchdir(place)
+    os.fchdir(folder)
     os.chroot(".")
-    os.close(place)
+    os.close(folder)
 
 
 def become(uid: int) -> None:
-    """Another user without groups, for good."""
+    """Switch permanently to another user without groups."""
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
 
 
 def drop_capabilities() -> None:
-    """Give up what root may do beyond its files; nothing where there is nothing to give up."""
+    """Drop all capabilities, if there are any."""
     header = struct.pack("<Ii", 0x20080522, 0)
     _LIBC.capset(ctypes.c_char_p(header), ctypes.c_char_p(bytes(24)))
 
 
 def limit_resources(seconds: float, memory: int, output: int, *, no_processes: bool) -> None:
-    """Bounds that the kernel keeps: seconds of the processor, bytes of memory, bytes of any file that is written."""
+    """Set the kernel's limits: seconds of CPU time, bytes of memory, bytes of any written file."""
     limits = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_AS: memory,
@@ -138,14 +138,14 @@ def limit_resources(seconds: float, memory: int, output: int, *, no_processes: b
     for what, wanted in limits.items():
         most = resource.getrlimit(what)[1]
         value = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
-        # The soft limit of the processor's time ends a process by a signal of its own; the hard one by SIGKILL.
+        # The soft limit of CPU time sends SIGXCPU; the hard one, a second later, SIGKILL.
         resource.setrlimit(
             what, (value, value + (what == resource.RLIMIT_CPU and (most == resource.RLIM_INFINITY or value < most)))
         )
 
 
 def trial(layer: Callable[[], object]) -> str:
-    """What comes of a layer in a child that is thrown away: empty, or why it cannot be had."""
+    """Try a layer in a throw-away child. Returns why it is not available; empty if it is."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""Imports without a file system: what programs usually import is loaded beforehand, the rest is kept in memory."""
+"""Imports without a file system: common modules are loaded beforehand, and the others are kept in memory."""
 
 import contextlib
 import importlib.machinery
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple, cast
 
-# What such programs import, loaded once; each further page makes every fork slower. Other pure modules are imported
-# from memory when asked for, but extension modules can be loaded here alone, before the layers stand.
+# Modules that such programs import, loaded once; more of them would slow every fork. Other pure modules are imported
+# from memory on demand, but extension modules can be loaded only here, before the process is confined.
 _BEFOREHAND = """
 abc array bisect calendar cmath codecs collections.abc copy dataclasses datetime decimal enum fractions hashlib heapq
 inspect itertools keyword linecache numbers operator pprint queue re secrets stat statistics string textwrap threading
@@ -30,7 +30,7 @@ _HEADER = 16  # bytes before the code of a compiled module: PEP 552
 
 
 def load_beforehand() -> None:
-    """Import the usual modules, as far as this interpreter has them, and serve the others from memory."""
+    """Import the common modules that this interpreter has, and serve the others from memory."""
     for name in _BEFOREHAND:
         with contextlib.suppress(ImportError):
             __import__(name)
@@ -43,12 +43,12 @@ def load_beforehand() -> None:
 class _Kept(NamedTuple):
     package: bool
     compiled: bool
-    place: slice
+    span: slice
     path: str
 
 
 class InMemory:
-    """Imports the pure modules of the standard library from memory; what is loaded already is left out."""
+    """Imports pure modules of the standard library from memory, except those that are already loaded."""
 
     def __init__(self, root: str):
         self._modules: dict[str, _Kept] = {}
@@ -93,15 +93,15 @@ class InMemory:
 
     def exec_module(self, module: ModuleType) -> None:
         kept = self._modules[module.__name__]
-        content = self._contents[kept.place]
+        content = self._contents[kept.span]
         code = marshal.loads(content) if kept.compiled else compile(content, kept.path, "exec")
         exec(code, module.__dict__)
 
 
 def _mapped(data: bytes | bytearray) -> mmap.mmap:
-    """The same bytes in a mapped file of memory: a fork does not copy its page tables, as it does those of the heap.
+    """The same bytes in a mapped memory file: unlike for the heap, a fork does not copy its page tables.
 
-    The mapping is private, so that a process that makes it writable writes to pages of its own.
+    The mapping is private, so a process that makes it writable writes only to its own copy.
     """
     with open(os.memfd_create("modules", os.MFD_CLOEXEC), "wb") as file:
         file.write(data)

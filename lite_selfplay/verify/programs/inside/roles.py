@@ -1,7 +1,7 @@
-"""What a confined process does with a program: run it, answer calls with it, or put tests to one in another process.
+"""The roles of a confined process: run a program, answer calls with it, or test a program in another process.
 
-No role learns more than it needs: a program's process holds neither tests nor expected values, a test's process never
-runs a line of the program.
+No role has more than it needs: a program's process has no tests or expected values, and a test's process never runs
+code of the program.
 """
 
 import ast
@@ -23,11 +23,11 @@ Space = dict[str, Any]
 
 
 class ProgramLost(BaseException):
-    """A program's process ended, or sent what is no answer: no test can tell it from an exception of its own."""
+    """A program's process ended or sent a malformed answer. A BaseException, so that tests do not catch it."""
 
 
 def main_module(name: str) -> Space:
-    """The names of a fresh module, under which code is executed."""
+    """The namespace of a new module, for executing code."""
     module = types.ModuleType(name)
     module.__dict__["__builtins__"] = builtins
     sys.modules[name] = module
@@ -40,15 +40,15 @@ def execute(source: str, space: Space, name: str = "program.py") -> None:
 
 
 def run(job: Job) -> None:
-    """A whole program, as a script: its threads are waited for, its exit functions called."""
+    """Run a whole program as a script: wait for its threads, and call its exit functions."""
     execute(job["program"], main_module("__main__"))
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
 
 
 def answer_calls(job: Job, reply: int) -> None:
-    """Results in canonical text, or packed as JSON, a line a call. Whoever compares them sits elsewhere, and knows what
-    is expected."""
+    """Write each call's result, one per line, as canonical text or packed as JSON. They are compared in the library's
+    process, which knows the expected results."""
     space = main_module("candidate")
     execute(job["program"], space)
     for arguments in job["calls"]:
@@ -56,7 +56,7 @@ def answer_calls(job: Job, reply: int) -> None:
             result = _function(space, job["function"])(*map(unpack, arguments))
             line = "= " + (json.dumps(pack(result)) if job.get("packed") else canonical(result))
         except Unwritable as error:
-            line = f"? a result that is no plain value: {error}"
+            line = f"? the result is not of a built-in type: {error}"
         except Exception as error:
             line = f"! {type(error).__name__}: {error}"[:300]
         _write(reply, line.encode("utf-8", "backslashreplace").replace(b"\n", b" ") + b"\n")
@@ -94,15 +94,15 @@ def serve_calls(job: Job, channel: int) -> None:
 
 
 def _known_error(error: Exception) -> str:
-    """The name of an exception's nearest built-in kind."""
+    """The name of an exception's nearest built-in base class."""
     names = [kind.__name__ for kind in type(error).__mro__]
     return next((name for name in names if isinstance(getattr(builtins, name, None), type)), "Exception")
 
 
 def put_tests(job: Job, channel: int, reply: int) -> None:
-    """Run each test by itself; `NONCE number +` or `-` is written after it, in a file that the program cannot reach.
+    """Run each test, and write `NONCE number +` or `-` after it to a file that the program cannot reach.
 
-    What a test calls by the program's names are proxies: plain values go out, plain values come back.
+    Under the names of the program's functions, tests call proxies, which exchange plain values.
     """
     space = main_module("test")
     execute(job["setup"], space, "setup.py")
@@ -137,7 +137,7 @@ def _free_names(source: str) -> set[str]:
 
 
 def _proxy(channel: int, name: str) -> Callable[..., Any]:
-    """A function that stands for one of the program's."""
+    """A function that calls the program's function of this name in its process."""
 
     def function(*given: Any, **named: Any) -> Any:
         try:
@@ -148,7 +148,7 @@ def _proxy(channel: int, name: str) -> Callable[..., Any]:
         except (ArithmeticError, EOFError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
             raise ProgramLost(f"{type(error).__name__}: {error}") from None
         except Unwritable as error:
-            raise ProgramLost(f"a value that does not go from one process to another: {error}") from None
+            raise ProgramLost(f"a value cannot be sent to the other process: {error}") from None
         if kind != "!":
             raise ProgramLost(str(rest)[:200])
         error_type = getattr(builtins, str(rest[0]), None)
@@ -168,8 +168,8 @@ def send(channel: int, message: Any) -> None:
 
 
 def receive(channel: int) -> Any:
-    """Read a message. Raises EOFError at its end, Unwritable for one that is too long, ValueError for one that is no
-    JSON."""
+    """Read a message. Raises EOFError if the channel ends, Unwritable if the message is too long, ValueError if it is
+    not JSON."""
     size = int.from_bytes(_exactly(channel, 4), "little")
     if size > LONGEST_MESSAGE:
         raise Unwritable("a message that is too long")

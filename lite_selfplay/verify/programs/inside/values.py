@@ -1,7 +1,7 @@
-"""Plain values as text: canonical text, which is compared, and a packed form, which is read back into built-in types.
+"""Plain values as text: canonical text for comparison, and a packed form that is read back into built-in types.
 
-Both are written inside a program's own process, which may send what it likes: whoever reads them believes nothing of
-it, and builds nothing but exact built-in values.
+Both are written in a program's own process and cannot be trusted: reading them creates only values of exact built-in
+types.
 """
 
 import collections
@@ -18,14 +18,14 @@ _ROWS: dict[Any, str] = {list: "[]", tuple: "()", collections.deque: "kk"}
 
 
 class Unwritable(Exception):
-    """A value that has no text here: of another type, or nested too deeply, as one that holds itself is."""
+    """A value of an unsupported type, or nested too deeply (as a list that contains itself)."""
 
 
 def canonical(value: Any, depth: int = 0) -> str:
     """Text that is the same for values that are equal in Python, and different for others.
 
-    Tokens are separated by single blanks. Numbers that are equal are one token (1, 1.0, True), sets and mappings stand
-    in the order of their texts. Raises Unwritable.
+    Tokens are separated by single spaces. Equal numbers are the same token (1, 1.0, True); sets and mappings are sorted
+    by their texts. Raises Unwritable.
     """
     if depth > DEEPEST:
         raise Unwritable("nested too deeply")
@@ -40,7 +40,7 @@ def canonical(value: Any, depth: int = 0) -> str:
     if isinstance(value, complex):
         return _number(value.real) if value.imag == 0 else f"c {_number(value.real)} {_number(value.imag)}"
     if isinstance(value, str):
-        # In ASCII without blanks and quotation marks; no two texts have one form, halves of surrogates included.
+        # ASCII without spaces and quotation marks; different texts, half surrogate pairs included, stay different.
         return '"' + value.encode("unicode_escape").decode().replace('"', "\\x22").replace(" ", "\\x20") + '"'
     if isinstance(value, bytes | bytearray):
         return f"b{bytes(value).hex()}"
@@ -52,13 +52,13 @@ def canonical(value: Any, depth: int = 0) -> str:
     if isinstance(value, dict):
         pairs = zip(each(value.keys()), each(value.values()), strict=True)
         return " ".join(["<", *sorted(f"{key} : {item}" for key, item in pairs), ">"])
-    if isinstance(value, range):  # equal where they hold the same numbers
+    if isinstance(value, range):  # equal if they have the same numbers
         return f"r {canonical((len(value), *value[:1], *value[1:2]), depth + 1)}"
     raise Unwritable(type(value).__name__)
 
 
 def _number(value: Any) -> str:
-    """One token for all numbers that are equal: an exact fraction in hexadecimal digits."""
+    """The same token for all equal numbers: an exact fraction in hexadecimal digits."""
     if isinstance(value, float | decimal.Decimal) and not math.isfinite(value):
         return "#nan" if value != value else "#inf" if value > 0 else "#-inf"
     if isinstance(value, decimal.Decimal) and abs(value.adjusted()) > 5000:
@@ -68,7 +68,7 @@ def _number(value: Any) -> str:
 
 
 class Handle:
-    """Something that stays in the program's process: a test may hand it back, and do nothing else with it."""
+    """A reference to an object in the program's process, which a test can only pass back."""
 
     def __init__(self, number: int):
         self.number = number
@@ -81,7 +81,7 @@ def _text(given: Any) -> str:
 
 
 _SEQUENCES = {"l": list, "t": tuple, "S": set, "F": frozenset, "k": collections.deque}
-# By tag: a type, what is written of a value, and what reads that back.
+# By tag: a type, a function that writes its values, and one that reads them back.
 _SCALARS: dict[str, tuple[type, Callable[[Any], list[Any]], Callable[..., Any]]] = {
     "i": (int, lambda number: [f"{int(number):x}"], lambda digits: int(digits, 16)),
     "f": (float, lambda number: [float(number).hex()], float.fromhex),
@@ -100,9 +100,9 @@ _SCALARS: dict[str, tuple[type, Callable[[Any], list[Any]], Callable[..., Any]]]
 
 
 def pack(value: Any, kept: list[Any] | None = None, depth: int = 0) -> Any:
-    """A value as JSON that `unpack` reads back: built-in types as they are, iterators as far as they go.
+    """A value as JSON that `unpack` reads back: built-in types, and the items of iterators if there is `kept`.
 
-    Of anything else a `Handle` goes out and the thing itself into `kept`; without `kept`, Unwritable is raised.
+    Any other object is appended to `kept` and sent as a `Handle`; without `kept`, Unwritable is raised.
     """
     if depth > DEEPEST:
         raise Unwritable("nested too deeply")
@@ -131,7 +131,7 @@ def pack(value: Any, kept: list[Any] | None = None, depth: int = 0) -> Any:
 
 
 def unpack(data: Any, kept: Sequence[Any] | None = None) -> Any:
-    """The value that `pack` wrote; a handle is the thing in `kept`, without `kept` a `Handle`.
+    """The value that `pack` wrote; a handle becomes the object in `kept`, or a `Handle` without `kept`.
 
     Raises Unwritable, ValueError, TypeError, LookupError, ArithmeticError or RecursionError for anything else.
     """

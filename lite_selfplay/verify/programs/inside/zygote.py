@@ -1,9 +1,9 @@
 """The zygote: a clean interpreter that starts a confined child for each program, and never reads a program itself.
 
-What a program is goes from the library through sealed memory to the child that runs it, so that nothing of it stays in
-the memory that the next one starts from. The control socket takes a message for each job, with the files of its
-processes, and answers how they ended. The zygote ends with the process that started it: when the socket is closed at
-the other end, or when that process is gone (the other end may live on in something it forked).
+A program goes from the library through sealed memory directly to its child, so that no trace of it is in the memory
+from which the next child is forked. The control socket receives a message for each job, with the files of its
+processes, and returns how they ended. The zygote ends when the socket's other end is closed, or when the process that
+started it is gone (a fork of that process may keep the other end open).
 """
 
 import contextlib
@@ -24,16 +24,16 @@ from lite_selfplay.verify.programs.inside.clock import TICK_SECONDS, Clock
 from lite_selfplay.verify.programs.inside.modules import load_beforehand
 
 ROLES = {"stdio": ("stdio",), "call": ("call",), "check": ("test", "candidate")}
-"""The processes that a kind of job takes; when the first has ended, so has the job."""
+"""The processes of each kind of job, which ends when the first of them ends."""
 
 LOOK_SECONDS = 0.5
-"""How often it looks whether it still has a parent."""
+"""How often it checks whether its parent is still there."""
 
 _MOST_FILES = child.FILES * 2
 
 
 class _Library(NamedTuple):
-    """The process that this one works for. `pid` is 0 in a namespace of its own, where `outside` watches it."""
+    """The library's process. `pid` is 0 in a process namespace, where the process outside watches it."""
 
     control: socket.socket
     pid: int
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def _settle() -> None:
-    """Be what children start from: modules loaded, signals quiet, the first to go where memory runs out."""
+    """Prepare the state that children inherit: modules loaded, signals silenced, first to be killed for memory."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -80,7 +80,7 @@ def _settle() -> None:
 
 
 def _layers(library: _Library, config: Mapping[str, Any]) -> tuple[_Library, frozenset[str], dict[str, str]]:
-    """The layers that can be had, of those asked for, and why not the others. Namespaces and root are entered here."""
+    """Which of the requested layers work, and why the others do not. Enters the namespaces and the empty root."""
     asked = config["layers"]
     missing: dict[str, str] = {}
 
@@ -103,7 +103,7 @@ def _layers(library: _Library, config: Mapping[str, Any]) -> tuple[_Library, fro
     if works("chroot", confinement.empty_root):
         confinement.empty_root()
     if works("seccomp", _filter):
-        bpf.build()  # its cache: the trial built it in a process of its own
+        bpf.build()  # fill its cache: the trial ran in another process
     found = frozenset(name for name in asked if not missing.get(name))
     return library, found, {name: why for name, why in missing.items() if why}
 
@@ -114,7 +114,7 @@ def _filter() -> None:
 
 
 def _in_namespaces(library: _Library) -> _Library:
-    """Enter new namespaces. Their first process goes on from here; this one stays outside and watches over it."""
+    """Enter new namespaces. A child, their first process, continues; this process stays outside and supervises it."""
     confinement.namespaces()
     inner = os.fork()
     if inner:
@@ -128,7 +128,7 @@ def _in_namespaces(library: _Library) -> _Library:
 
 
 def _serve(library: _Library, found: frozenset[str], uid: int) -> None:
-    """Take a job, run its processes, and say how they ended."""
+    """Receive a job, run its processes, and send back how they ended."""
     message, files, _, _ = socket.recv_fds(library.control, 1 << 16, _MOST_FILES)
     if not message:
         os._exit(0)
@@ -158,8 +158,8 @@ def _serve(library: _Library, found: frozenset[str], uid: int) -> None:
 
 
 def _reap(library: _Library, pids: Sequence[int], clock: Clock) -> tuple[dict[int, tuple[int, Any]], bool]:
-    """Wait until the first process has ended, or the clock is over; the others are killed then, and all when the
-    library is gone. How each ended, and whether the time was over."""
+    """Wait until the first process ends or the clock runs out, then kill the others; kill all if the library is gone.
+    Returns (how each ended, whether the clock ran out)."""
     ended: dict[int, tuple[int, Any]] = {}
     over = False
     while pids[0] not in ended and not over:
@@ -174,7 +174,7 @@ def _reap(library: _Library, pids: Sequence[int], clock: Clock) -> tuple[dict[in
     late = pids[0] not in ended
     for pid in pids:
         if pid not in ended:
-            os.kill(pid, signal.SIGKILL)  # not waited for yet: the number cannot be another's
+            os.kill(pid, signal.SIGKILL)  # not reaped yet, so its id cannot have been reused
             _, status, usage = os.wait4(pid, 0)
             ended[pid] = status, usage
     return ended, late
