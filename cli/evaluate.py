@@ -126,8 +126,8 @@ def _compared(
     pairs = compared(found) if against or not seats else [pair for each in found for pair in met(*each)]
     if not pairs and not any(find_mode(evaluation.mode).matches for _, evaluation in found):
         flags.to_stderr(
-            "warning: nothing to compare: give two modes, a run with two seats, or --against with a run measured on the "
-            "same problems"
+            "warning: nothing to compare: give two modes, a run with two seats, or --against with a run measured on "
+            "the same problems"
         )
     return [(it, disagreements(first, second, it, listed or 0)) for first, second, it in pairs]
 

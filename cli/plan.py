@@ -45,7 +45,7 @@ def plan(
 
     Weights, adapters, optimizer state and KV cache follow from the shape of the base. Activations are estimated from
     the tensors that a block keeps for its backward pass, plus a tenth for allocator overhead. If a GPU is too small,
-    the output lists settings that fit. With --json memory is in bytes. A run estimates its own duration after two steps.
+    the output lists settings that fit. With --json memory is in bytes. A run estimates its duration after two steps.
 
     --prompts shows each role's prompt, with thinking on and off, and its number of tokens: the problems are the task's,
     the texts of other roles are made up, and only the model's tokenizer is loaded. --reward calls a reward function on

@@ -49,8 +49,8 @@ def report(
     The game groups completions into transcripts and names their kind: a draft and a challenge that corrects it, for
     example, or a question and an answer that agrees with its label.
 
-    --figures draws curves over the steps: rewards, accuracies, lengths and pass@1 (learning.png), the game's own figures
-    (the-game.png), KL, truncation and other signs of sound training (health.png).
+    --figures draws curves over the steps: rewards, accuracies, lengths and pass@1 (learning.png), the game's own
+    figures (the-game.png), KL, truncation and other signs of sound training (health.png).
     """
 
     if out is not None and os.path.lexists(out) and not (figures and out.is_dir()):

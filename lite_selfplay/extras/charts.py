@@ -23,14 +23,14 @@ FOLDER = "figures"
 COLUMNS, WIDTH, HEIGHT = 3, 4.6, 3.1
 """Panels in a row; inches of a panel."""
 SMOOTHED_OVER = 20
-"""A line is the mean of the last of so many parts of a run; the steps themselves are drawn faintly."""
+"""Lines are smoothed by the mean over the last 1/20 of a run; single steps are drawn faintly."""
 
 
 def save_figures(run: Path, out: Path | None = None) -> list[Path]:
-    """Draw the charts of a run folder, a PNG file for each group of them (`learning`, `the-game`, `health`) that holds
-    any, into `out`, or into the folder `figures` of the run.
+    """Draw the charts of a run folder into `out`, or into the run's folder `figures`: one PNG file for each non-empty
+    group (`learning`, `the-game`, `health`).
 
-    Files of the same name are replaced. Raises ConfigError without matplotlib, RunFolderError where there is no run or
+    Files of the same name are replaced. Raises ConfigError without matplotlib, RunFolderError if there is no run, or
     the folder cannot be written or is a link.
     """
     if importlib.util.find_spec("matplotlib") is None:
@@ -46,7 +46,7 @@ def save_figures(run: Path, out: Path | None = None) -> list[Path]:
         path = out / f"{group.lower().replace(' ', '-')}.png"
         require_no_link(path)
         with write_errors(path), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of letters that the font does not have
+            warnings.simplefilter("ignore")  # about letters that the font does not have
             out.mkdir(parents=True, exist_ok=True)
             draw(chosen).savefig(path, dpi=120)
         paths.append(path)
@@ -98,6 +98,6 @@ def _panel(panel: "Axes", chart: Mapping[str, Any], colours: Mapping[str, str]) 
 
 
 def shown_label(text: str) -> str:
-    """Text on one line in which matplotlib finds no formula, and that a legend does not leave out."""
+    """Text on one line, escaped so that matplotlib finds no formula and its legend does not skip it."""
     shown = re.sub(r"([$\\])", r"\\\1", " ".join(printable(text).split()))
     return f" {shown}" if shown.startswith("_") else shown

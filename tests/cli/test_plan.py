@@ -69,9 +69,9 @@ def test_thinking_on_and_off(call, tmp_path):
 @pytest.mark.parametrize(
     ("function", "code", "says"),
     [
-        ("right", 0, "As it should be, right answers earn 1 in the mean, wrong ones 0."),
-        ("same", 0, "Every completion earns 1: such a group has no variance, and nothing is learned from it."),
-        ("against", 0, "Look at this: right answers earn 0 in the mean, wrong ones 1."),
+        ("right", 0, "As it should be, right answers earn 1 on average, wrong ones 0."),
+        ("same", 0, "Every completion earns 1: a group without variance gives no signal."),
+        ("against", 0, "Check this reward: right answers earn 0 on average, wrong ones 1."),
         ("short", 1, "returned 1 values for 10"),
         ("leaves", 1, "SystemExit"),
     ],

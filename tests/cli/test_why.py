@@ -46,7 +46,8 @@ def test_explain(run: Path, call: Callable[..., Any]):
         "truncated: The share of completions that reached their token limit, or were stopped because they "
         "repeated themselves.",
         "healthy: Below 20%.",
-        "to change: A larger --max-completion-tokens, or a cold start with short solutions; for repetition see `loops`.",
+        "to change: A larger --max-completion-tokens, or a cold start with short solutions; for repetition see "
+        "`loops`.",
         "this run, solver: first 90%, last quarter 90%, last 90%; 2 steps",
     ]
     assert call("why", "kl", run).out.splitlines()[-1] == "this run: no value"

@@ -154,8 +154,8 @@ _OF_A_RUN = (
     Meaning(
         "streams",
         "clipped",
-        "The share of tokens whose probability ratio was clipped (of completions, if each has one ratio); null with one "
-        "update per step.",
+        "The share of tokens whose probability ratio was clipped (of completions, if each has one ratio); null with "
+        "one update per step.",
         "Below 20%.",
         "A lower seats.*.lr, or fewer run.minibatches.",
         "share",

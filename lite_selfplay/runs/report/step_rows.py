@@ -98,8 +98,8 @@ def episode_rows(report: "StepReport") -> list[dict[str, Any]]:
 def token_columns(report: "StepReport") -> "dict[str, np.ndarray]":
     """The step's completions as arrays, each role's in the order of its lines in `episodes.jsonl`.
 
-    Under `ROLE/`, concatenated over all completions: `prompt_ids` and `token_ids` (int64) and `logprobs` (float64, nats,
-    one for each of `token_ids`); for each completion: the lengths `prompt_tokens` and `tokens` (int64) and the
+    Under `ROLE/`, concatenated over all completions: `prompt_ids` and `token_ids` (int64) and `logprobs` (float64,
+    nats, one for each of `token_ids`); for each completion: the lengths `prompt_tokens` and `tokens` (int64) and the
     `temperature` (float64).
     """
     said: dict[str, list[Completion]] = {}

@@ -90,7 +90,7 @@ def test_a_seat_that_moves_far_and_gets_no_better(early: Any, late: Any, found: 
         return {"streams": {"drafter": {**WELL, "step_gap": gap, "accuracy": right}, "challenger": WELL}}
 
     rows = [*[row(*early)] * 10, *[row(*late)] * 10]
-    assert [said.partition(" a token")[0] for said in too_fast(rows)] == found
+    assert [said.partition(" per token")[0] for said in too_fast(rows)] == found
     assert too_fast(rows[1:]) == []  # nine steps are no part to compare with
     # A part in the middle was the best.
     assert len(too_fast([*[row(0.02, 0.1)] * 10, *[row(0.02, 0.6)] * 10, *[row(0.02, 0.5)] * 10])) == 1
@@ -167,7 +167,7 @@ def test_the_completions_that_moved_most(write):
 def test_no_step_and_a_step_that_is_not_there(write, write_run):
     with pytest.raises(ConfigError, match="its steps are 1 to 8"):
         diagnose(write(), 9)
-    with pytest.raises(RunFolderError, match="no step yet"):
+    with pytest.raises(RunFolderError, match="no steps yet"):
         diagnose(write_run("new", [], seats={"A": {}}))
 
 
