@@ -63,7 +63,7 @@ REFUSED = {
     "/temperature hot": "a temperature must be from 0 to 100",
     "/temperature nan": "a temperature must be from 0 to 100",
     "/follow more": "nothing to follow up",
-    "x" * 6000: "there is room for 4,096 together",
+    "x" * 6000: "at most 4,096",
     "y" * 1_200_000: "1,200,000 characters",
 }
 
