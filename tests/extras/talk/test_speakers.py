@@ -136,7 +136,7 @@ def test_a_duel_shows_what_the_rival_saw(short: Speakers):
 def test_what_cannot_be_asked(short: Speakers):
     talked = Talk(short, ("A",))
     room = "at most 4,096"
-    for text, sentence in (("  ", "nothing to ask"), ("x" * 1_000_001, "1,000,001 characters"), ("x" * 5000, room)):
+    for text, sentence in (("  ", "is empty"), ("x" * 1_000_001, "1,000,001 characters"), ("x" * 5000, room)):
         with pytest.raises(RequestError, match=sentence):
             talked.ask(text)
     with pytest.raises(RequestError, match=room):
