@@ -272,8 +272,7 @@ def load_experiment(name: str, scale: str = "full") -> Experiment:
     for arm, section in found.arms.items():
         if not re.fullmatch(r"\w[\w ,.+-]*", arm) or arm.startswith(COLD_START):
             raise ConfigError(
-                f"{name}: an arm's name is a folder's name, so only letters, digits and ' ,.+-'
-                are allowed, got {arm!r}"
+                f"{name}: an arm's name is a folder's name: only letters, digits and ' ,.+-' are allowed, got {arm!r}"
             )
         if section.of is not None and section.of not in found.trained():
             raise ConfigError(f"{name}: arms.{arm}.of names {section.of!r}, which is not a trained arm")
