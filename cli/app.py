@@ -1,4 +1,4 @@
-"""The `lite-selfplay` command: its sub-commands, and how an error leaves it."""
+"""The `lite-selfplay` command: its sub-commands, and how errors become exit codes."""
 
 import atexit
 import contextlib
@@ -106,7 +106,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:

@@ -261,7 +261,7 @@ def _parts(entry: Entry) -> Iterator[tuple[str, str, str]]:
         *drafts, last = answer.get("stages", [answer])
         for draft in drafts:
             yield f"{draft['seat']} drafts", draft["text"], _read(draft)
-            yield f"what {last['seat']} saw of it", last["saw"] or "(nothing)", ""
+            yield f"shown to {last['seat']}", last["saw"] or "(nothing)", ""
         cut = {"length": ", cut off", "loop": ", stopped because it repeated itself"}.get(answer["finish"], "")
         title = f"{last['seat']} answers" if drafts else name
         yield title, answer["text"], f"{_read(answer)}, {answer['tokens']} tokens{cut}"

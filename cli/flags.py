@@ -105,7 +105,7 @@ def layers(
     if config is not None:
         found.append(load_layer(config))
         named = places_in(merge(found[-1], flags)).items()  # a flag is the user's own choice
-        require_accepted({key: place for key, place in named if key not in places_in(flags)}, config)
+        require_accepted({key: code for key, code in named if key not in places_in(flags)}, config)
     found.append(flags)
     chosen = {key for layer in found for key, value in layer.items() if value is not None}
     if missing := [key for key in needs if key not in chosen and "preset" not in chosen]:

@@ -41,7 +41,7 @@ def plan(
     assignments: flags.Assignments = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Estimate a step's memory and tokens from the configuration; nothing is downloaded.
+    """Estimate a step's memory and tokens from the configuration, without downloading anything.
 
     Weights, adapters, optimizer state and KV cache follow from the shape of the base. Activations are estimated from
     the tensors that a block keeps for its backward pass, plus a tenth for allocator overhead. If a GPU is too small,
@@ -80,7 +80,7 @@ def plan(
     chosen = [] if on_cpu else [CARDS[gpu.lower()]] if gpu is not None else list(CARDS.values())
     one = chosen[0] if len(chosen) == 1 else None
     found = estimate(whole, shape, load, on_cpu=on_cpu, card=one)
-    fitting = {card.name: estimate(whole, shape, load, card=card).peak <= card.memory for card in chosen}
+    fitting = {each.name: estimate(whole, shape, load, card=each).peak <= each.memory for each in chosen}
     most = None if rollouts is None else rollouts * load.completion_tokens
     facts = {
         "parts": {part.name: round(part.bytes) for part in found.parts},
@@ -91,13 +91,13 @@ def plan(
         "fits": fitting,
     }
     why = (f"{choice.why}; {choice.flag} changes that" for choice in sized)
-    cards = (
-        f"{card.name:<20}{card.memory / GIB:>6.1f} GiB  {'fits' if fitting[card.name] else 'too small'}"
-        for card in chosen
+    gpus = (
+        f"{each.name:<20}{each.memory / GIB:>6.1f} GiB  {'fits' if fitting[each.name] else 'too small'}"
+        for each in chosen
     )
     advice = advise(whole, shape, load, one) if one is not None else ()
     end = "\nAn estimate: its parts were compared with memory measured on a CPU, its peak with one H200."
-    lines = [*_about(whole, shape, load, rollouts, most), *why, "", *_table(found), "", *cards, *advice, end]
+    lines = [*_about(whole, shape, load, rollouts, most), *why, "", *_table(found), "", *gpus, *advice, end]
     flags.show(as_json, facts, lines)
 
 

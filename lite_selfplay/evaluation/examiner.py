@@ -326,7 +326,7 @@ class Examiner:
         return [_judge(completion, self.problems[i], verdict) for (completion, i), verdict in pairs]
 
     def progress(self, done: int, doing: str) -> None:
-        """Show the number of answers `done`, over all the mode's stages, and what is being done."""
+        """Show the number of answers `done`, over all the mode's stages, and the current activity."""
         if self.shown is not None:
             self.shown.activity(f"{doing}{self.part}")
             self.shown.advance(self.done + done)

@@ -170,7 +170,7 @@ SUITES: dict[str, Suite] = {
         averages={"AVG": _PASODOBLE},
         base_shots=4,
         source="PasoDoble: section 4 (benchmarks) and table 11 (evaluation); table 1",
-        differs=(_SHOTS, "the paper's AMC is that of 2023 alone, 40 problems; amc holds those of 2022 as well"),
+        differs=(_SHOTS, "the paper's AMC has only the 40 problems of 2023; amc also has those of 2022"),
     ),
     "pasodoble-ood": Suite(
         {"gpqa": 5, "supergpqa": 5},
@@ -184,14 +184,14 @@ SUITES: dict[str, Suite] = {
     ),
     "spc": Suite(
         {"math500": 5, "aime24": 5},
-        temperature=0.6,  # ours, as the next: the paper's text has no sampling settings of its solvers
+        temperature=0.6,  # ours, like top_p: the paper does not state its solvers' sampling settings
         top_p=0.95,
         modes=("single", "vote", "search"),
         source="SPC: section 4.2 and table 3, solvers without a verifier (single), self-consistency over 5 (vote), and "
         "both under a critic (search)",
         differs=(
             "temperature 0.6 and top-p 0.95 are ours: the paper does not state them",
-            "without a seat that is a critic, the last seat, or the base itself, judges the steps of a search",
+            "without a critic seat, the last seat (or the base) judges the steps of a search",
         ),
     ),
 }

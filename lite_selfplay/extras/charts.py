@@ -61,8 +61,8 @@ def draw(charts: Sequence[Mapping[str, Any]]) -> "Figure":
     rows = math.ceil(len(charts) / columns)
     figure = Figure(figsize=(WIDTH * columns, HEIGHT * rows + 0.5), layout="constrained")
     names = list(dict.fromkeys(line["name"] for chart in charts for line in chart["lines"]))
-    for place, chart in enumerate(charts, 1):
-        _panel(figure.add_subplot(rows, columns, place), chart, {name: f"C{i % 10}" for i, name in enumerate(names)})
+    for index, chart in enumerate(charts, 1):
+        _panel(figure.add_subplot(rows, columns, index), chart, {name: f"C{i % 10}" for i, name in enumerate(names)})
     return figure
 
 

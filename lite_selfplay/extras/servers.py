@@ -95,9 +95,9 @@ class Server:
             "/v1/models",
             None,
             lambda content: {
-                str(card["id"]): int(card["max_model_len"])
-                for card in json.loads(content)["data"]
-                if not card["parent"]
+                str(model["id"]): int(model["max_model_len"])
+                for model in json.loads(content)["data"]
+                if not model["parent"]
             },
         )
 

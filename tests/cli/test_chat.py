@@ -130,7 +130,7 @@ def test_a_line_of_a_megabyte_is_shown_in_part():
 
 def test_a_duel_has_the_recap_between_draft_and_answer():
     drawn = rendered(shown.drawn(entry("said"), 200), 200).splitlines()[0]
-    titles = ("base", "A drafts", "what B saw of it", "B answers")
+    titles = ("base", "A drafts", "shown to B", "B answers")
     assert [drawn.index(title) for title in titles] == sorted(drawn.index(title) for title in titles)
 
 

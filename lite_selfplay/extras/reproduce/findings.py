@@ -233,7 +233,7 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
             "An unweighted mean over tasks."
             if result is None
             else f"Sampled at temperature {result['temperature']:g}, top-p {result['top_p']:g}, at most "
-            f"{result['max_completion_tokens']} tokens, {counted(asked_of(result), 'completion')} a problem and stage.",
+            f"{result['max_completion_tokens']} tokens, {counted(asked_of(result), 'completion')} per problem and stage.",
             "",
             as_markdown(*_rows(experiment, of, spent)),
             "",
@@ -253,7 +253,7 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
             for key, found in counts.items()
             if found
         ]
-        lines += [f"- {arm}, learned from in a seed: {'; '.join(said)}"] if said else []
+        lines += [f"- {arm}, used in training per seed: {'; '.join(said)}"] if said else []
     for record in records:
         said = record["training"].get("closing", ())
         lines += [f"- {record['arm']}, seed {record['seed']}: {line.strip()}" for line in said]

@@ -110,14 +110,14 @@ def _problems(result: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _named(result: Mapping[str, Any], name: str) -> str | None:
-    """Under which name a seat's or direction's score stands; that of the untouched base stands for every seat."""
+    """The key of a seat's or direction's score in a result; the untouched base counts as every seat."""
     scores = scores_of(result)
     return name if name in scores else BASE if "->" not in name and BASE in scores else None
 
 
 def _change(name: str, way: str, results: Sequence[Mapping[str, Any]]) -> Change:
-    """The last change of a score: judged by the paired test, where the same problems were answered once each; else by
-    the intervals."""
+    """The last change of a score, judged by the paired test if the same problems were answered once each, else by the
+    intervals."""
     before, after = results[-2:]
     was, now = _named(before, name), _named(after, name)
     if was is None or now is None:
