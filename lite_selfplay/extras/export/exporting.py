@@ -227,8 +227,8 @@ def _about_weights(asked: Asked) -> str:
         )
     return (
         "The seat was trained over 4-bit (NF4) weights. These were dequantised and the adapter added in float32, so "
-        "the only loss is the rounding to 16 bits. Merged into the base's original 16-bit weights, the adapter would be "
-        "a different model, which was never trained or measured."
+        "the only loss is the rounding to 16 bits. Merged into the base's original 16-bit weights, the adapter would "
+        "be a different model, which was never trained or measured."
     )
 
 

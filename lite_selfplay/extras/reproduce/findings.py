@@ -233,7 +233,8 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
             "An unweighted mean over tasks."
             if result is None
             else f"Sampled at temperature {result['temperature']:g}, top-p {result['top_p']:g}, at most "
-            f"{result['max_completion_tokens']} tokens, {counted(asked_of(result), 'completion')} per problem and stage.",
+            f"{result['max_completion_tokens']} tokens, "
+            f"{counted(asked_of(result), 'completion')} per problem and stage.",
             "",
             as_markdown(*_rows(experiment, of, spent)),
             "",
