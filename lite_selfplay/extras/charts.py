@@ -1,4 +1,4 @@
-"""A run's charts as figures, drawn by matplotlib, which is an extra."""
+"""Draws a run's charts with matplotlib, an optional dependency."""
 
 import importlib.util
 import math
@@ -54,7 +54,7 @@ def save_figures(run: Path, out: Path | None = None) -> list[Path]:
 
 
 def draw(charts: Sequence[Mapping[str, Any]]) -> "Figure":
-    """A panel for each chart, over the steps; a line of one name has one colour in all of them."""
+    """A panel for each chart, over the steps; lines of the same name have the same colour in all panels."""
     from matplotlib.figure import Figure
 
     columns = min(COLUMNS, len(charts))
