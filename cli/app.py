@@ -20,7 +20,7 @@ from lite_selfplay.errors import GameError, Interrupted, LiteSelfPlayError, Requ
 from lite_selfplay.training.interrupts import HANGUP, NOTHING_SAVED, Interrupts
 from lite_selfplay.training.ranks import find_launch, in_a_group, joined
 
-# With torch loaded, the interpreter's last search for garbage takes longer than saving a run that was stopped.
+# With torch loaded, the garbage collection at exit takes longer than saving an interrupted run.
 atexit.register(gc.freeze)
 
 
@@ -35,14 +35,14 @@ def _command(command: Callable[..., None], processes: Literal["many", "one", "an
         launch = find_launch() if processes == "one" else None
         if launch is not None and launch.world > 1:
             raise RequestError(
-                f"`{command.__name__}` runs in one process, and {launch.world} were started: torchrun is for train, "
-                "cold-start and eval"
+                f"`{command.__name__}` runs in one process, but {launch.world} were started: use torchrun only for "
+                "train, cold-start and eval"
             )
         try:
             with joined() if processes == "many" else contextlib.nullcontext():
                 command(*arguments, **options)
         except SystemExit as left:
-            raise GameError(f"code of your own called sys.exit({'' if left.code is None else left.code})") from left
+            raise GameError(f"your own code called sys.exit({'' if left.code is None else left.code})") from left
 
     return run
 
@@ -135,14 +135,14 @@ def main() -> None:
             raise
         typer.echo(NOTHING_SAVED, err=True)
         _leave(130)
-    except BaseException as error:  # code of a user's own may raise anything
+    except BaseException as error:  # a user's own code may raise anything
         if debug:
             raise
         typer.echo(f"error{who}: {type(error).__name__}: {_readable(error)} (--debug shows where)", err=True)
         _leave(1)
     finally:
         if HANGUP is not None:
-            signal.signal(HANGUP, signal.SIG_IGN)  # the second one of a closed terminal must not cut the way out short
+            signal.signal(HANGUP, signal.SIG_IGN)  # a closed terminal sends a second one
 
 
 def _leave(code: int) -> NoReturn:

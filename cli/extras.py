@@ -109,7 +109,7 @@ def view(
 
     chosen = list(dict.fromkeys(runs))
     if len(chosen) > MOST_RUNS:
-        raise ConfigError(f"view shows one run, or two over each other, not {len(chosen)}")
+        raise ConfigError(f"view shows one or two runs, not {len(chosen)}")
     found = [ViewedRun(path) for path in chosen]
     for run in found:
         run.overview()  # raises if the run is damaged

@@ -81,7 +81,7 @@ class Speakers:
         if len(seats) > 2 or not all(seat in self.alone for seat in seats):
             raise UnknownNameError("speaker", name, [*self.alone, *self.cascades])
         if len(seats) == 2 and self.reads is None:
-            raise RequestError(f"{name}: nobody reads another's answer in the game of {self.target.name}")
+            raise RequestError(f"{name}: in the game of {self.target.name}, seats do not read each other's answers")
         return seats
 
     def prompt(self, text: str) -> str:
@@ -227,7 +227,9 @@ class Talk:
     def duel(self, text: str, name: str | None = None) -> Entry:
         """One seat drafts, another answers after reading the part of the draft that the game shows. Raises as `ask`."""
         if name is None and not self.speakers.cascades:
-            raise RequestError(f"nobody reads another's answer in the game of {self.speakers.target.name}: no duel")
+            raise RequestError(
+                f"no duels: in the game of {self.speakers.target.name}, seats do not read each other's answers"
+            )
         name = name or self.speakers.cascades[0]
         if len(self.speakers.seats_of(name)) != 2:
             raise RequestError(f"a duel needs two seats, such as A->B, not {name}")

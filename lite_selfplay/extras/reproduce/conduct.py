@@ -263,7 +263,9 @@ def _spent(path: Path, curve: str) -> dict[str, Any]:
 def _curve(run: Run, curve: str) -> list[tuple[int, float]]:
     """(step, value) pairs of the experiment's curve in a run."""
     if curve == EVALUATION:
-        return [(step, mean_pass_rate(each)) for step, each in run.evaluations().items() if step >= 0]  # not the base
+        return [
+            (step, mean_pass_rate(each)) for step, each in run.evaluations().items() if step >= 0
+        ]  # without the untouched base
     return [(row["step"], found) for row in run.metrics_rows() if (found := _number(row, curve)) is not None]
 
 

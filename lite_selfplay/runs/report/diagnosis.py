@@ -25,7 +25,7 @@ from lite_selfplay.tasks.files import read_json, require_no_link
 Row = Mapping[str, Any]
 Level = Literal["wrong", "watch", "normal"]
 
-# Findings: fewer well-formed completions than the first share, or at least the second share of groups without variance.
+# A finding is a share of well-formed completions below the first, or of groups without variance from the second.
 FEWEST_WELL_FORMED, MOST_SILENT = 0.1, 0.8
 # The KL term explodes if it has grown by this factor since the run's first quarter.
 KL_GROWS = 10.0

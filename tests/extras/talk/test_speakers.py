@@ -156,6 +156,6 @@ def test_games_without_a_rival_and_a_base_model(game, cascades: tuple[str, ...],
         if cascades:
             assert len(talked.duel("1 + 1?")["answers"][cascades[0]]["stages"]) == 2
             return
-        for named, sentence in (((), "no duel"), (("base->base",), "nobody reads another's answer")):
+        for named, sentence in (((), "no duel"), (("base->base",), "seats do not read each other's answers")):
             with pytest.raises(RequestError, match=sentence):
                 talked.duel("1 + 1?", *named)
