@@ -114,7 +114,7 @@ def _about(config: Any, shape: Any, load: Any, rollouts: int | None, most: int |
 
 def _table(found: Any) -> list[str]:
 
-    lines = [f"{'':<18}{'GiB':>7}  held while"]
+    lines = [f"{'':<18}{'GiB':>7}  in memory"]
     for part in found.parts:
         when = "always" if part.generating and part.updating else "sampling" if part.generating else "updating"
         lines.append(f"{part.name:<18}{part.bytes / GIB:>7.2f}  {when}")

@@ -15,6 +15,7 @@ from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import Transcript, value_in_words
 from lite_selfplay.runs.api import Run, load_run
 from lite_selfplay.runs.folder import BUDGET, RunFolder, as_written
+from lite_selfplay.runs.report.closing import counted
 from lite_selfplay.runs.report.diagnosis import Diagnosis, diagnose
 from lite_selfplay.runs.report.figures import find_meaning, game_of, values_of
 from lite_selfplay.runs.report.pages import choose_transcripts, earned, transcripts_markdown
@@ -70,7 +71,7 @@ def report(
             flags.to_stderr(f"warning: {warning}")
         chosen = choose_transcripts(game, folder.episodes(), duels, choose) if duels else []
         if page is not None:
-            text = transcripts_markdown(game, f"Transcripts of {title}, {len(rows)} steps", chosen, choose)
+            text = transcripts_markdown(game, f"Transcripts of {title}, {counted(len(rows), 'step')}", chosen, choose)
             with write_errors(page, ConfigError):
                 page.write_text(text, encoding="utf-8")
         moments = {found["moment"]: found for found in folder.evaluations().values()}
@@ -93,7 +94,9 @@ def report(
         held = read_json(run / BUDGET).get("outcome") if os.path.isfile(run / BUDGET) else None
         end = [*([f"\nfigures: {', '.join(drawn)}"] if drawn else []), adapters, *([str(held)] if held else [])]
         flags.show(
-            as_json, about, [*_lines(folder, game, f"{title}: {len(rows)} steps", rewards, moments), *transcripts, *end]
+            as_json,
+            about,
+            [*_lines(folder, game, f"{title}: {counted(len(rows), 'step')}", rewards, moments), *transcripts, *end],
         )
 
 
@@ -130,7 +133,7 @@ def _transcripts(game: "type[Game]", chosen: "Sequence[Transcript]") -> Iterator
         yield f"\n== transcript {number}, {title}"
         for row in transcript.rows:
             yield f"-- {row['role']} (seat {row['seat']}) was asked:\n{indented(row['prompt'])}"
-            yield f"-- and answered ({game.verdict(row)}{earned(row)}):\n{indented(row['text'])}"
+            yield f"-- its answer, {game.verdict(row)}{earned(row)}:\n{indented(row['text'])}"
 
 
 _MARKS = {"wrong": "!", "watch": "?", "normal": "."}
@@ -223,7 +226,7 @@ def _explain(figure: str, run: Path | None, as_json: bool) -> None:
         for name, summary in found.items():
             shown = {key: value_in_words(summary[key], meaning.unit) for key in ("first", "last_quarter", "last")}
             words = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in shown.items())
-            lines.append(f"this run{f', {name}' if name else ''}: {words}; {summary['steps']} steps")
+            lines.append(f"this run{f', {name}' if name else ''}: {words}; {counted(int(summary['steps']), 'step')}")
     facts = {key: getattr(meaning, key) for key in ("key", "part", "meaning", "healthy", "change")}
     told = [f"{meaning.key}: {meaning.meaning}", f"healthy: {meaning.healthy}"]
     told += [f"to change: {meaning.change}"] if meaning.change else []

@@ -159,7 +159,7 @@ def test_the_game_keeps_the_contract():
 def test_a_game_of_ones_own_is_trained_shown_measured_and_resumed(run: Path, call: Callable[..., Any]):
     report = call("report", run, "--duels", 4)
     assert f"Hint on tiny: 2 steps in {run}" in report.out
-    assert re.search(r"-- and answered \((arrived|lost)", report.out)
+    assert re.search(r"-- its answer, (arrived|lost)", report.out)
 
     measured = call("eval", run, "--tasks", "letters", "--limit", 4)
     assert measured.code == 0, measured.err
