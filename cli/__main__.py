@@ -7,7 +7,7 @@ from lite_selfplay.training.interrupts import NOTHING_SAVED, Interrupts
 
 
 def main() -> None:
-    """Run a command, where a signal that comes while it is still being imported ends it with a sentence as well."""
+    """Run a command; a signal during its imports also ends it with a sentence."""
     try:
         with Interrupts(patient="RANK" in os.environ):
             from lite_selfplay_cli.app import main as run

@@ -1,4 +1,4 @@
-"""The `lite-selfplay` command: its sub-commands, and how an error leaves it."""
+"""The `lite-selfplay` command: its sub-commands, and how errors become exit codes."""
 
 import atexit
 import contextlib
@@ -20,15 +20,14 @@ from lite_selfplay.errors import GameError, Interrupted, LiteSelfPlayError, Requ
 from lite_selfplay.training.interrupts import HANGUP, NOTHING_SAVED, Interrupts
 from lite_selfplay.training.ranks import find_launch, in_a_group, joined
 
-# With torch loaded, the interpreter's last search for garbage takes longer than saving a run that was stopped.
+# With torch loaded, the garbage collection at exit takes longer than saving an interrupted run.
 atexit.register(gc.freeze)
 
 
 def _command(command: Callable[..., None], processes: Literal["many", "one", "any"] = "any") -> Callable[..., None]:
-    """A command as it is run: `sys.exit`, which only code of a user's own calls in one, is an error.
+    """Wrap a command: `sys.exit` inside it is an error, since only a user's own code calls it there.
 
-    `processes`: `many`, those that torchrun starts work on it together; `one`, it is refused in one of several, which
-    would all do the same.
+    `processes`: under torchrun, `many` share the work; `one` refuses to run, since all would do the same.
     """
 
     @functools.wraps(command)
@@ -36,19 +35,19 @@ def _command(command: Callable[..., None], processes: Literal["many", "one", "an
         launch = find_launch() if processes == "one" else None
         if launch is not None and launch.world > 1:
             raise RequestError(
-                f"`{command.__name__}` runs in one process, and {launch.world} were started: torchrun is for train, "
-                "cold-start and eval"
+                f"`{command.__name__}` runs in one process, but {launch.world} were started: use torchrun only for "
+                "train, cold-start and eval"
             )
         try:
             with joined() if processes == "many" else contextlib.nullcontext():
                 command(*arguments, **options)
         except SystemExit as left:
-            raise GameError(f"code of your own called sys.exit({'' if left.code is None else left.code})") from left
+            raise GameError(f"your own code called sys.exit({'' if left.code is None else left.code})") from left
 
     return run
 
 
-# Where each command stands, and what `_command` is told of it.
+# Each command's function, and how `_command` treats several processes.
 _COMMANDS: dict[str, tuple[str, Literal["many", "one", "any"]]] = {
     "train": ("train.train", "many"),
     "cold-start": ("train.cold_start", "many"),
@@ -67,15 +66,15 @@ _COMMANDS: dict[str, tuple[str, Literal["many", "one", "any"]]] = {
 
 
 class _Commands(TyperGroup):
-    """The commands, each imported when it is called, or told of."""
+    """The commands, each imported when it is called or its help is shown."""
 
     def __init__(self, **options: Any):
         super().__init__(**{**options, "commands": dict.fromkeys(_COMMANDS)})
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in self.commands and self.commands[cmd_name] is None:
-            place, processes = _COMMANDS[cmd_name]
-            module, _, name = place.partition(".")
+            path, processes = _COMMANDS[cmd_name]
+            module, _, name = path.partition(".")
             found = getattr(import_module(f"lite_selfplay_cli.{module}"), name)
             if not isinstance(found, typer.Typer):
                 command, found = found, typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -93,7 +92,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # which takes [default: ...] for markup
+    rich_markup_mode=None,  # rich would read [default: ...] as markup
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -107,11 +106,11 @@ def _version(asked: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Options that stand before the command."""
+    """Options that come before the command."""
 
 
 def main() -> None:
@@ -132,23 +131,23 @@ def main() -> None:
             typer.echo(f"{what}{_readable(error)}", err=True)
         _leave(error.exit_code)
     except (KeyboardInterrupt, SystemExit) as left:
-        if isinstance(left, SystemExit) and left.code != 130:  # which typer makes of the first
+        if isinstance(left, SystemExit) and left.code != 130:  # typer turns KeyboardInterrupt into SystemExit(130)
             raise
         typer.echo(NOTHING_SAVED, err=True)
         _leave(130)
-    except BaseException as error:  # code of a user's own may raise anything
+    except BaseException as error:  # a user's own code may raise anything
         if debug:
             raise
         typer.echo(f"error{who}: {type(error).__name__}: {_readable(error)} (--debug shows where)", err=True)
         _leave(1)
     finally:
         if HANGUP is not None:
-            signal.signal(HANGUP, signal.SIG_IGN)  # the second one of a closed terminal must not cut the way out short
+            signal.signal(HANGUP, signal.SIG_IGN)  # a closed terminal sends a second one
 
 
 def _leave(code: int) -> NoReturn:
-    """End with a code. Where other processes of the run are gone, the interpreter's own end is left out, in which torch
-    takes down connections to them and may abort: everything is saved and said by then."""
+    """Exit with a code. In a process group, skip the interpreter's shutdown: torch closes its connections there and may
+    abort if the other processes are gone. Everything is saved and printed by then."""
     if in_a_group():
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
@@ -159,5 +158,5 @@ def _leave(code: int) -> NoReturn:
 
 
 def _readable(error: BaseException) -> str:
-    """What an error says, with the middle left out of words that fill a screen."""
+    """An error's message, with the middle of very long words cut out."""
     return re.sub(r"\S{500,}", lambda word: f"{word[0][:200]}...{word[0][-100:]}", str(error))

@@ -1,4 +1,4 @@
-"""`lite-selfplay chat`: a question, and every seat's answer beside the base's; follow-ups and duels."""
+"""`lite-selfplay chat`: the base and every seat answer side by side; follow-ups and duels."""
 
 import contextlib
 import importlib
@@ -20,15 +20,15 @@ from lite_selfplay.extras.talk import ARROW, Talk, speakers_of
 from lite_selfplay.training.progress import PlainProgress, printable
 from lite_selfplay_cli import flags
 
-HELP = """a message            every speaker answers it, as a problem of the kind it was trained on
-/follow TEXT         asks on: each speaker remembers the last question and its own answer
-/duel [A->B] [TEXT]  A drafts, B answers after reading what the game shows it; without TEXT on the last problem
+HELP = """a message            each answers it, prompted as in training
+/follow TEXT         a follow-up question: each remembers the last question and its own answer
+/duel [A->B] [TEXT]  A drafts, B answers after reading what the game shows it; without TEXT, the last problem again
 /seat [NAME ...]     who answers: base, a seat, a cascade such as A->B; without a name lists them
 /temperature [X]     0 is greedy
 /help, /quit         Ctrl-C stops an answer, Ctrl-D leaves"""
 
 LONGEST_LINE = 2_000_000
-"""Characters of a line of input that are read; more than may be asked, so that it is refused and not cut."""
+"""Characters read of an input line: more than a message may have, so that longer ones are refused, not cut."""
 
 
 def chat(
@@ -36,7 +36,7 @@ def chat(
     seat: Annotated[
         str | None,
         typer.Option(
-            help="Who answers, separated by commas: base, A, A->B, and A@20 or A@best as in a checkpoint.",
+            help="Who answers, separated by commas: base, A, A->B, or a checkpoint's A@20 or A@best.",
             metavar="NAME,...",
             show_default="base and every seat",
         ),
@@ -46,20 +46,20 @@ def chat(
         int | None, typer.Option(help="Cap of an answer.", min=1, max=1_000_000, show_default="the run's, else 512")
     ] = None,
     plain: Annotated[
-        bool, typer.Option("--plain", help="Messages as they are, without the words of training.")
+        bool, typer.Option("--plain", help="Send messages unchanged, without the prompt of training.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Which samples, at a temperature above 0.")] = 0,
+    seed: Annotated[int, typer.Option(help="Sampling seed, for a temperature above 0.")] = 0,
     precision: Annotated[
         str | None, typer.Option(help="4bit, bf16, fp16 or fp32.", show_default="the run's; 4bit for a base model")
     ] = None,
     trust_remote_code: flags.TrustRemoteCode = None,
     unsafe_code: flags.UnsafeCode = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON line a message on stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON line per message on stdout.")] = False,
 ) -> None:
-    """Speak with a run: base and every seat answer side by side.
+    """Chat with a run: the base and every seat (a named LoRA adapter) answer side by side.
 
-    Each message stands by itself, as a problem in the words of training; /follow asks on. /duel lets B answer after
-    reading what the game shows it of A's draft. /help lists all commands; they work in a pipe, too, a line each, where
+    Each message is a new problem, prompted as in training; /follow asks a follow-up. /duel lets B answer after reading
+    what the game shows it of A's draft. /help lists all commands. In a pipe, each line is a message or a command, and
     the exit code is 2 if one was refused.
 
     Examples:
@@ -73,7 +73,7 @@ def chat(
     names = [name.strip() for name in seat.split(",")] if seat is not None else []
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")  # bytes that are no text are shown as such, and end nothing
+        sys.stdin.reconfigure(errors="replace")  # invalid bytes must not end the chat
     with speakers_of(
         run,
         past=[part.strip() for name in names for part in name.split(ARROW)],
@@ -88,9 +88,9 @@ def chat(
         talked.choose(names or speakers.alone)
         if at_terminal:
             with contextlib.suppress(ImportError):  # not on Windows
-                importlib.import_module("readline")  # from here on lines can be edited, and called back
+                importlib.import_module("readline")  # gives `input` line editing and history
             shown.say(f"{', '.join(talked.names)} answer. /help lists the commands, Ctrl-D leaves.")
-        if not _Chat(talked, shown).go_on(_typed if at_terminal else _piped, at_terminal) and not at_terminal:
+        if not _Chat(talked, shown).run(_typed if at_terminal else _piped, at_terminal) and not at_terminal:
             raise typer.Exit(2)
 
 
@@ -103,7 +103,7 @@ def _typed() -> str | None:
 
 
 def _piped() -> str | None:
-    """The next line of a pipe; None at the end. Of one that is endless, what fits."""
+    """The next line of a pipe, its start if it is too long; None at the end."""
     line = rest = sys.stdin.readline(LONGEST_LINE)
     while len(rest) == LONGEST_LINE and not rest.endswith("\n"):
         rest = sys.stdin.readline(LONGEST_LINE)
@@ -111,14 +111,14 @@ def _piped() -> str | None:
 
 
 class _Chat:
-    """Lines of a user's, each a message or a command."""
+    """Answers a user's lines, each a message or a command."""
 
     def __init__(self, talked: Talk, shown: "Screen | Lines"):
         self._talked, self._shown = talked, shown
         self._problem = ""
 
-    def go_on(self, read: Callable[[], str | None], at_terminal: bool) -> bool:
-        """Read and answer until the end. Whether nothing was refused."""
+    def run(self, read: Callable[[], str | None], at_terminal: bool) -> bool:
+        """Read and answer until the end. Returns whether every line was accepted."""
         well = True
         while (line := read()) is not None and line.strip() != "/quit":
             try:
@@ -158,7 +158,7 @@ class _Chat:
             self._talked.choose(names.replace(",", " ").split())
         speakers = self._talked.speakers
         self._shown.say(
-            f"{', '.join(self._talked.names)} answer, of {', '.join([*speakers.alone, *speakers.cascades])}"
+            f"{', '.join(self._talked.names)} answer; available: {', '.join([*speakers.alone, *speakers.cascades])}"
         )
 
     def _temperature(self, text: str) -> None:
@@ -167,7 +167,7 @@ class _Chat:
         except ValueError:
             value = float("nan")
         if not 0 <= value <= 100:
-            raise ConfigError(f"a temperature is from 0 to 100, not {text[:60]!r}")
+            raise ConfigError(f"a temperature must be from 0 to 100, not {text[:60]!r}")
         self._talked.temperature = value
         self._shown.say(f"temperature {value:g}")
 
@@ -175,13 +175,13 @@ class _Chat:
 Entry = Mapping[str, Any]
 
 NARROWEST = 30
-"""Columns of the terminal that a speaker has at the least; with fewer, they stand one below the other."""
+"""The narrowest panel, in terminal columns; panels that do not fit side by side are stacked."""
 LONGEST = 20_000
-"""Characters of a text that a terminal shows; a pipe has all."""
+"""The most characters of a text that a terminal shows; a pipe gets all."""
 
 
 class Lines:
-    """Standard output as a file or a pipe has it: text, or with `as_json` an object a line, in ASCII alone."""
+    """Output for a file or a pipe: text, or with `as_json` one ASCII JSON object per line."""
 
     def __init__(self, as_json: bool):
         self._as_json = as_json
@@ -199,11 +199,11 @@ class Lines:
             self.say(f"error: {sentence}")
 
     def waits(self, name: str) -> None:
-        """Say nothing of who speaks."""
+        """Do nothing: only a terminal shows who is answering."""
 
 
 class Screen:
-    """A terminal: speakers side by side."""
+    """Output on a terminal: answers side by side."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, markup=False)
@@ -221,8 +221,8 @@ class Screen:
         self._console.print(printable(sentence), style="red")
 
     def waits(self, name: str) -> None:
-        """Show who speaks, until the entry or the refusal."""
-        self._status.update(f"{name} speaks")
+        """Show who is answering, until the answer or the refusal."""
+        self._status.update(f"{name} is answering")
         self._status.start()
 
 
@@ -232,7 +232,7 @@ def as_text(entry: Entry) -> str:
 
 
 def drawn(entry: Entry, width: int) -> Table:
-    """An entry as panels side by side, as many as a terminal of so many columns has room for."""
+    """An entry as panels, as many side by side as fit into `width` columns."""
     cells = []
     for title, text, facts in _parts(entry):
         more = f"\u2026 ({len(text) - LONGEST:,} more characters)" if len(text) > LONGEST else ""
@@ -256,13 +256,13 @@ def _asked(entry: Entry) -> str:
 
 
 def _parts(entry: Entry) -> Iterator[tuple[str, str, str]]:
-    """What is shown of an entry: title, text, and what is known of it; of a cascade also what the second seat saw."""
+    """(title, text, facts) of each answer; for a cascade also the draft and what the second seat saw of it."""
     for name, answer in entry["answers"].items():
         *drafts, last = answer.get("stages", [answer])
         for draft in drafts:
             yield f"{draft['seat']} drafts", draft["text"], _read(draft)
-            yield f"what {last['seat']} saw of it", last["saw"] or "(nothing)", ""
-        cut = {"length": ", cut off", "loop": ", ended as a loop"}.get(answer["finish"], "")
+            yield f"shown to {last['seat']}", last["saw"] or "(nothing)", ""
+        cut = {"length": ", cut off", "loop": ", stopped because it repeated itself"}.get(answer["finish"], "")
         title = f"{last['seat']} answers" if drafts else name
         yield title, answer["text"], f"{_read(answer)}, {answer['tokens']} tokens{cut}"
 

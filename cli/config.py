@@ -42,7 +42,7 @@ def init(
 
 @app.command()
 def show(file: _File, as_json: flags.Json = False) -> None:
-    """Print a configuration with everything it leaves open filled in."""
+    """Print a configuration with all defaults filled in."""
     config = _resolved(file)
     if as_json:
         flags.echo_json(config.values())
@@ -64,8 +64,8 @@ def keys(
 ) -> None:
     """List the keys of a configuration: the type, range, default, flag and meaning of each.
 
-    ROLE and SEAT stand for a name, or for * and every one. `list games` shows the switches of each game, which
-    are further keys of the section game. Any key is set with --set, as in --set run.minibatches=2.
+    ROLE and SEAT stand for a name, or * for all of them. `list games` shows the switches of each game, which are
+    further keys of the section game. --set sets any key, as in --set run.minibatches=2.
     """
     found = [key for name in ([section] if section else SECTIONS) for key in keys_in(name)]
     flags.show(as_json, [*map(_as_json, found)], map(_as_text, found))

@@ -1,10 +1,9 @@
-"""What a run looks like on a terminal: finished lines scroll above a bar that says what is being done.
+"""A run on a terminal: finished lines scroll above a progress bar.
 
-Output that nobody takes any more ends no run: a terminal that is gone, a closed pipe, a full disk. That holds for what
-only tells how work goes; where the output is the result, a write that fails is an error.
+Progress output that cannot be written (a terminal that is gone, a closed pipe, a full disk) does not end a run. If the
+output is the result, a failed write is an error.
 
-What a model or a file says is shown as plain text: what could drive a terminal is taken out of it, and rich reads no
-markup in it.
+Text from models and files is shown as plain text: without control characters, and rich reads no markup in it.
 """
 
 import contextlib
@@ -25,16 +24,16 @@ from lite_selfplay.training.ranks import here
 
 REFRESHES_PER_S = 4
 PACE_OVER_S = 3600.0
-"""The time left follows from the parts that were done in so many seconds."""
+"""The time left is estimated from the progress of the last so many seconds."""
 
 
 @contextlib.contextmanager
 def make_progress(console: Console | None = None, verbose: bool = False) -> Iterator[Progress]:
-    """Where a run's progress is shown: a bar if stdout is a terminal that can show one, otherwise plain lines.
+    """Show a run's progress: a bar if stdout is a terminal that can show one, otherwise plain lines.
 
-    Lines go to stdout and warnings to stderr, at least one every half minute. However it is left, the terminal is as it
-    was before. When the terminal or whoever else reads is gone, the run goes on unseen. Of several processes that play
-    a run the first one shows it.
+    Lines go to stdout and warnings to stderr, at least one every half minute. The terminal is restored on every exit.
+    If the terminal or the pipe's reader is gone, the run continues silently. Of several processes only the first
+    prints.
     """
     if not here().main:
         yield Progress()
@@ -73,7 +72,7 @@ class Display(Progress):
 
     def __enter__(self) -> Self:
         self._bars.start()
-        # A second Ctrl-C ends the process at once, and must not leave a terminal without a cursor.
+        # A second Ctrl-C ends the process at once, and must not leave the cursor hidden.
         self._console.show_cursor(True)
         return self
 
@@ -114,7 +113,7 @@ class Display(Progress):
     def finished(self, report: Sequence[str]) -> None:
         self._bars.stop()
         for sentence in report:
-            self._console.print(_text(sentence), soft_wrap=True)  # a command stays whole when it is copied
+            self._console.print(_text(sentence), soft_wrap=True)  # so that commands can be copied whole
 
     def _do(self, tokens: str = "") -> None:
         doing = ", ".join(filter(None, [self._activity, tokens, self._note]))
@@ -126,7 +125,7 @@ def _text(sentence: str, style: str = "") -> Text:
 
 
 class Lasting:
-    """A text stream whose failed writes are lost, and raise nothing."""
+    """A text stream that ignores failed writes."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -145,7 +144,7 @@ class Lasting:
 
 
 def outlast_readers() -> None:
-    """From now on stdout and stderr raise no OSError, up to the end of the process."""
+    """Let stdout and stderr ignore failed writes until the process ends."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if not isinstance(stream, Lasting):

@@ -19,7 +19,7 @@ from lite_selfplay.training.progress import PlainProgress
 from lite_selfplay.training.ranks import here
 from lite_selfplay_cli import flags
 
-# Characters of a completion that are shown for reading; --json has all.
+# Characters shown of a completion; --json has all.
 _EXCERPT = 600
 
 _SETTINGS = {key.path: key for key in declared_by(Settings) if key.path != "trained_on"}
@@ -40,7 +40,7 @@ def evaluate(
         str | None,
         typer.Option(
             help="single, cascade, self-refine, self-cascade, moa, vote, swap-seats, critic, search, versus or a "
-            "game's own; several separated by commas.",
+            "mode of the game; several separated by commas.",
             metavar="MODE,...",
             show_default="the game's; single for a base model",
         ),
@@ -52,34 +52,33 @@ def evaluate(
         typer.Option(help="A paper's benchmarks, samples and sampling: pasodoble, cpmobius, ... (see below)."),
     ] = None,
     against: Annotated[
-        str | None, typer.Option(help="Measure this one as well, and compare problem by problem.", metavar="RUN|M")
+        str | None, typer.Option(help="Also measure this one, and compare problem by problem.", metavar="RUN|M")
     ] = None,
     disagreements: Annotated[
         int | None,
-        typer.Option(help="List so many problems on which two modes, seats or runs differ.", min=0, metavar="N"),
+        typer.Option(help="List N problems on which two modes, seats or runs differ.", min=0, metavar="N"),
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
     """Measure a run or a base model on benchmarks: pass@1 with its interval, pass@k, votes, lengths.
 
-    single: each seat answers every problem by itself. cascade: each seat also reads
-    the other's answer, its final result withheld, and answers in its turn (A->B: A
-    drafts, B answers); one seat reads its own. self-refine, self-cascade: each seat
-    reads its own former attempt, in the words of that game, or in the challenger's.
-    moa: two independent answers, each refined after reading the other. vote: what
-    most of several answers say. swap-seats: every seat drafts for every seat.
-    versus: matches against opponents by rule and against each other, sides swapped;
-    a run of such a game needs no --tasks, and --limit counts matches.
-    critic: seats judge labelled steps (ProcessBench, PRM800K, DeltaBench, or worked
-    solutions). search: a solver's steps, each checked by a critic.
+    single: each seat answers every problem alone. cascade: each seat also answers
+    after reading the other's answer without its final result (A->B: A drafts, B
+    answers); a single seat reads its own. self-refine, self-cascade: each seat reads
+    its own previous attempt, with that game's prompt, or with the challenger's. moa:
+    two independent answers, each refined after reading the other. vote: majority vote
+    over several answers. swap-seats: every seat drafts for every seat. versus:
+    matches against rule-based opponents and between seats, with sides swapped; a run
+    of such a game needs no --tasks, and --limit counts matches. critic: seats judge
+    labelled steps (ProcessBench, PRM800K, DeltaBench, or worked solutions). search: a
+    solver's steps, each checked by a critic.
 
-    Tasks made by rule give problems that training never saw; problems of a run's
-    own training data are left out, and those that only look alike are named. The
-    same seed gives every seat, run, mode and moment the same problems and the same
-    randomness.
+    Generated tasks give problems that training never saw. Problems of a run's own
+    training data are skipped, and similar ones are listed. The same seed gives every
+    seat, run, mode and checkpoint the same problems and the same randomness.
 
-    A call that was stopped goes on where it was when it is given again. The results
-    of a run are kept in RUN/eval/, those of a base model are not (--json prints them).
+    To continue an interrupted evaluation, repeat the command. The results of a run
+    are kept in RUN/eval/; those of a base model are not kept (--json prints them).
 
     Examples:
 
@@ -96,7 +95,7 @@ def evaluate(
 
     chosen = None if suite is None else find_suite(suite)
     if tasks is not None and chosen is not None:
-        raise RequestError("an evaluation takes --tasks, or --suite in its place: give one of them")
+        raise RequestError("--tasks and --suite exclude each other: give one of them")
     asked = chosen.samples if chosen else [] if tasks is None else split_specs(tasks)
     settings = Settings(**{**(chosen.settings(target) if chosen else {}), **given})
     names = [name.strip() for name in mode.split(",")] if mode else list(chosen.modes if chosen else ())
@@ -120,21 +119,21 @@ def evaluate(
 def _compared(
     found: "list[tuple[str, Evaluation]]", against: str | None, listed: int | None, seats: bool
 ) -> "list[tuple[Comparison, list[dict[str, Any]]]]":
-    """The arms that are compared, each with the problems on which they differ, as far as these are to be listed."""
+    """The comparisons, each with up to `listed` problems on which its two arms differ."""
 
     if against is None and listed is None and not seats:
         return []
     pairs = compared(found) if against or not seats else [pair for each in found for pair in met(*each)]
     if not pairs and not any(find_mode(evaluation.mode).matches for _, evaluation in found):
         flags.to_stderr(
-            "warning: there is nothing to compare: give two modes, a run of two seats, or another run by --against, "
-            "that share problems"
+            "warning: nothing to compare: give two modes, a run with two seats, or --against with a run measured on "
+            "the same problems"
         )
     return [(it, disagreements(first, second, it, listed or 0)) for first, second, it in pairs]
 
 
 def _as_json(found: Any, pairs: Any, suite: Any) -> Any:
-    """The object that `eval/*.json` holds, for a single evaluation; else all of them, means and comparisons."""
+    """The contents of `eval/*.json` for a single evaluation, else all evaluations, means and comparisons."""
 
     of = {target: [each.to_json() for name, each in found if name == target] for target, _ in found}
     if len(found) == 1 and not pairs:
@@ -151,7 +150,7 @@ def _as_json(found: Any, pairs: Any, suite: Any) -> Any:
 
 
 def _print(title: str, evaluations: "list[Evaluation]", suite: Any) -> None:
-    """A row for each benchmark, mode, seat and direction, and what was asked of them."""
+    """Print a row for each benchmark, mode, seat and direction, then the settings."""
 
     results = [evaluation.to_json() for evaluation in evaluations]
     table = "\n".join(f"  {line}" for line in as_text(*overview(results)).splitlines())
@@ -170,12 +169,12 @@ def _notes(evaluation: "Evaluation", several: bool) -> list[str]:
         )
     for name, score in {**evaluation.seats, **evaluation.directions}.items():
         if score.prompts_too_long:
-            lines.append(f"{of}{name}: {score.prompts_too_long} prompts were too long to be read and count as wrong")
+            lines.append(f"{of}{name}: {score.prompts_too_long} prompts exceeded the token limit and count as wrong")
     return lines
 
 
 def _print_comparisons(pairs: "list[tuple[Comparison, list[dict[str, Any]]]]") -> None:
-    """A sentence for each pair of arms, and the problems on which they differ."""
+    """Print a sentence for each pair of arms, and the problems on which they differ."""
     for comparison, cases in pairs:
         flags.echo(f"\n{comparison.sentence()}")
         these = f"; {len(cases)} of them:" if cases else ""
@@ -188,5 +187,5 @@ def _print_comparisons(pairs: "list[tuple[Comparison, list[dict[str, Any]]]]") -
                 given = ", ".join(answer if answer is not None else "-" for answer in side["answers"])
                 flags.echo(f"{name}: {outcome}: {given}")
                 if len(texts) == 1:
-                    text = texts[0].strip()  # of a long one the end, where its answer stands
+                    text = texts[0].strip()  # the end of a long one holds the answer
                     flags.echo(indent(text if len(text) <= _EXCERPT else f"[...] {text[-_EXCERPT:]}", "    "))

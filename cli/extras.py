@@ -23,11 +23,11 @@ def reproduce(
         ),
     ] = None,
     scale: Annotated[
-        str, typer.Option(help="full, or a smaller size of the file: small is for two CPU cores.")
+        str, typer.Option(help="full, or a smaller size from the file; small is for two CPU cores.")
     ] = "full",
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Where it is kept, and gone on with.", show_default="reproduce/NAME-SCALE"),
+        typer.Option("--out", "-o", help="Its folder, also to resume from.", show_default="reproduce/NAME-SCALE"),
     ] = None,
     model: flags.option("model", FLAGS["model"]) = None,
     assignments: flags.Assignments = None,
@@ -35,12 +35,12 @@ def reproduce(
     dry_run: flags.DryRun = False,
     as_json: flags.Json = False,
 ) -> None:
-    """Train every arm of an experiment at one budget, measure all on the same problems, and write it down.
+    """Train every arm of an experiment at the same budget, measure all on the same problems, and write a report.
 
-    Arms differ in what their file says and in nothing else: the model, the tasks,
-    the completions a step, and for each seed the seats they start from are the
-    same; --model and --set change them for all. What is complete is not done again:
-    after a signal, a kill or an error the same command goes on.
+    Arms differ only in what the file says: the model, the tasks, the completions
+    per step and, for each seed, the initial seats are the same; --model and --set
+    change them for all. After a signal, a kill or an error, repeat the command to
+    continue: completed parts are not repeated.
 
     Written to --out: table.md, figure.png (accuracy against length; it needs
     matplotlib) and results.json, beside the run folders of all arms.
@@ -55,7 +55,7 @@ def reproduce(
 
       lite-selfplay reproduce agon-table3 --model Qwen3-1.7B --out tables/agon5
     """
-    with quiet():  # what it imports speaks up
+    with quiet():  # its imports print warnings
         from lite_selfplay.extras.reproduce.conduct import conduct, costs
         from lite_selfplay.extras.reproduce.experiment import experiment_names, load_experiment
         from lite_selfplay.extras.reproduce.findings import table, to_json, write_findings
@@ -66,14 +66,14 @@ def reproduce(
     layers = [{"model": {"name": model}}] if model is not None else []
     chosen = load_experiment(experiment, scale).having(*layers, *map(parse_assignment, assignments or []))
     folder = None if data_dir is None else str(Path(data_dir).resolve())
-    place = out or Path("reproduce") / f"{chosen.name}-{scale}"
+    path = out or Path("reproduce") / f"{chosen.name}-{scale}"
     if dry_run:
         lines = costs(chosen, folder)
-        about = {"name": chosen.name, "scale": scale, "folder": str(place), "costs": lines}
-        flags.show(as_json, about, [*lines, f"folder: {place}\ndry run: nothing was started"])
+        about = {"name": chosen.name, "scale": scale, "folder": str(path), "costs": lines}
+        flags.show(as_json, about, [*lines, f"folder: {path}\ndry run: nothing was started"])
         return
-    records = conduct(chosen, place, data_dir=folder, progress=PlainProgress(flags.to_stderr))
-    paths = write_findings(chosen, records, place)
+    records = conduct(chosen, path, data_dir=folder, progress=PlainProgress(flags.to_stderr))
+    paths = write_findings(chosen, records, path)
     written = f"written: {', '.join(map(str, paths))}"
     flags.show(as_json, to_json(chosen, records), [table(chosen, records), written])
 
@@ -83,7 +83,8 @@ MOST_RUNS = 2
 
 def view(
     runs: Annotated[
-        list[Path], typer.Argument(help="A run folder; a second one is drawn over it, in dashes.", metavar="RUN...")
+        list[Path],
+        typer.Argument(help="A run folder; a second one is drawn over it as dashed lines.", metavar="RUN..."),
     ],
     bundle: Annotated[
         Path | None,
@@ -94,8 +95,8 @@ def view(
 ) -> None:
     """Show a run in the browser: its curves, and the episodes of any step, with filters and search.
 
-    Prints an address of this machine alone, which ends with a token, and serves it until Ctrl-C. The page follows a run
-    that goes on, and writes nothing. docs/inspect.md says what it shows.
+    Prints a local address that ends with a token, and serves it until Ctrl-C. The page follows a run in progress and
+    never writes. docs/inspect.md says what it shows.
 
     Examples:
 
@@ -108,10 +109,10 @@ def view(
 
     chosen = list(dict.fromkeys(runs))
     if len(chosen) > MOST_RUNS:
-        raise ConfigError(f"view shows one run, or two over each other, not {len(chosen)}")
+        raise ConfigError(f"view shows one or two runs, not {len(chosen)}")
     found = [ViewedRun(path) for path in chosen]
     for run in found:
-        run.overview()  # which says what is damaged
+        run.overview()  # raises if the run is damaged
         if run.without_game:
             flags.to_stderr(f"warning: {run.without_game}")
     if bundle is not None:
@@ -130,7 +131,7 @@ def export(
     seat: Annotated[
         str | None,
         typer.Argument(
-            help="Which seat, or A@20, A@best as in a checkpoint; a run of one needs none.", metavar="[SEAT]"
+            help="Which seat, or a checkpoint's A@20 or A@best; a run with one seat needs none.", metavar="[SEAT]"
         ),
     ] = None,
     to: Annotated[str, typer.Option("--to", help="peft, merged or gguf.", metavar="FORM")] = "peft",
@@ -144,15 +145,15 @@ def export(
     trust_remote_code: flags.TrustRemoteCode = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Write a seat as a folder that other tools load, and verify that it is the same model there.
+    """Write a seat (a named LoRA adapter) as a folder that other tools load, and verify that they run the same model.
 
-    peft: an adapter for plain PEFT and vLLM. merged: a model of its own in bf16, for transformers and vLLM. gguf: a
-    file in float16 for llama.cpp, with a Modelfile for Ollama. Each comes with the chat template, the role's settings
-    and a card; what serves it or uploads it is printed, ready to paste.
+    peft: an adapter for plain PEFT and vLLM. merged: a full bf16 model for transformers and vLLM. gguf: a float16 file
+    for llama.cpp, with a Modelfile for Ollama. Each comes with the chat template, the role's settings and a model card.
+    The commands that serve and upload it are printed, ready to paste.
 
-    PEFT, transformers or llama.cpp (where the package xllamacpp is installed) reads the files in a fresh process and
-    answers 20 prompts; first tokens and log-probabilities are compared with the seat's own. A difference ends with exit
-    code 1, and verification.json says what differs. docs/export.md has more.
+    PEFT, transformers or llama.cpp (if the package xllamacpp is installed) reads the files in a fresh process and
+    answers 20 prompts; first tokens and log-probabilities are compared with the seat's own. If they differ, the exit
+    code is 1 and verification.json says what differs. docs/export.md has more.
 
     Examples:
 
@@ -166,7 +167,7 @@ def export(
     done = make(
         run,
         seat,
-        to=to,  # type: ignore[arg-type]  # it is looked at there
+        to=to,  # type: ignore[arg-type]  # checked there
         out=out,
         verify=verify,
         trust_remote_code=bool(trust_remote_code),
@@ -178,10 +179,10 @@ def export(
 
 
 def doctor(as_json: flags.Json = False) -> None:
-    """Say what this machine is, and what would run on it and why: card, backend, precision, sandbox, free space.
+    """Describe this machine and what would run on it: GPU, backend, precision, sandbox, free space.
 
-    Exit code 1 where something has to be mended first. Whether versions fit together `pip check` says; whether a run is
-    whole, `lite-selfplay train --resume RUN`, which names what is damaged before it changes anything.
+    Exit code 1 if something must be fixed first. `pip check` tells whether package versions fit together;
+    `lite-selfplay train --resume RUN` names the damaged files of a run before it changes anything.
     """
     from lite_selfplay.extras.doctor import machine
 

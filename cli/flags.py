@@ -1,7 +1,7 @@
-"""The flags that commands share, and the layers of configuration they become.
+"""The flags that commands share, and the configuration layers they produce.
 
-A flag that stands for a key of the configuration is made from the key's declaration (`lite_selfplay.config.sections`):
-its name, its type and its help.
+A flag for a configuration key takes its name, type and help from the key's declaration
+(`lite_selfplay.config.sections`).
 """
 
 import functools
@@ -24,9 +24,9 @@ Game = Annotated[
 ]
 Preset = Annotated[
     str | None,
-    typer.Option("--preset", "-p", help="demo, t4, agon-paper, ...; all else given goes over it.", metavar="P"),
+    typer.Option("--preset", "-p", help="demo, t4, agon-paper, ...; everything else overrides it.", metavar="P"),
 ]
-Config = Annotated[Path | None, typer.Option("--config", "-c", help="A YAML file; flags go over it.")]
+Config = Annotated[Path | None, typer.Option("--config", "-c", help="A YAML file; flags override it.")]
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", help="Any key: --set seats.A.lr=1e-4. Repeatable.", metavar="K=V")
 ]
@@ -38,16 +38,16 @@ TRAIN: Mapping[str, str] = {
     "model": FLAGS["model"].path,
     **{flag: key.path for name in _ORDER for flag, key in FLAGS.items() if key.path.startswith(f"{name}.")},
 }
-"""The path of the key that each flag of `train` stands for, in the order of its help."""
+"""The configuration key of each flag of `train`, in the order of its help."""
 
 
 def option(flag: str, key: Key) -> Any:
-    """The type of a command's parameter that takes a key's value, None where the flag is not given."""
+    """The parameter type for a key's flag; None if the flag is not given."""
     name = f"--{flag.replace('_', '-')}"
     names = [f"{name}/--no-{name[2:]}" if key.kind is bool else name, *filter(None, [key.short])]
     default = f" [default: {key.default_text}]" if key.default_text else ""
     metavar = key.metavar or "|".join(key.choices) or None
-    kind = str if key.kind is tuple else key.kind  # several texts stand in one, between commas
+    kind = str if key.kind is tuple else key.kind  # a list is one text with commas
     return Annotated[kind | None, typer.Option(*names, help=f"{key.about}.{default}", metavar=metavar)]
 
 
@@ -56,10 +56,9 @@ UnsafeCode = option("unsafe_code", FLAGS["unsafe_code"])
 
 
 def takes(paths: Mapping[str, str | Key]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for each of these keys: a key, or the path of one, by the name of its flag.
+    """Add an option to a command for each key in `paths`, which maps a flag's name to a key or its path.
 
-    The options stand where the command has its parameter `given`, which receives the values of those that were used, by
-    the names of their flags.
+    The options replace the command's parameter `given`, which receives the values of the used flags by name.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -90,10 +89,10 @@ def layers(
     paths: Mapping[str, str] = TRAIN,
     needs: Sequence[str] = ("game", "model"),
 ) -> list[dict[str, Any]]:
-    """The layers of a configuration, the later over the earlier: preset, file, flags, --set.
+    """The layers of a configuration, each overriding the one before: preset, file, flags, --set.
 
-    `given` holds the values of flags, `paths` what they stand for; `game` stands for itself. Raises ConfigError where
-    no layer gives what a configuration `needs`, or where the file names code that this user has not run.
+    `given` holds the values of flags, `paths` their keys (`game` is its own). Raises ConfigError if no layer sets a key
+    that a configuration `needs`, or if the file names code that this user has not run.
     """
     found: list[dict[str, Any]] = [preset_layer(preset)] if preset is not None else []
     flags: dict[str, Any] = {}
@@ -105,8 +104,8 @@ def layers(
         flags = merge(flags, nested(parse_assignment(text)))
     if config is not None:
         found.append(load_layer(config))
-        named = places_in(merge(found[-1], flags)).items()  # what a flag says is the user's own word
-        require_accepted({key: place for key, place in named if key not in places_in(flags)}, config)
+        named = places_in(merge(found[-1], flags)).items()  # a flag is the user's own choice
+        require_accepted({key: code for key, code in named if key not in places_in(flags)}, config)
     found.append(flags)
     chosen = {key for layer in found for key, value in layer.items() if value is not None}
     if missing := [key for key in needs if key not in chosen and "preset" not in chosen]:
@@ -115,12 +114,12 @@ def layers(
 
 
 def echo(text: str) -> None:
-    """Print a text of which a run, a task or a model may have said parts: none of it drives a terminal."""
+    """Print text that may come from a run, a task or a model, without control characters."""
     typer.echo(printable(text))
 
 
 def show(as_json: bool, value: Any, lines: Iterable[str]) -> None:
-    """Print a value as JSON, or what it says in lines of text."""
+    """Print a value as JSON, or as lines of text."""
     if as_json:
         echo_json(value)
     else:
@@ -128,16 +127,16 @@ def show(as_json: bool, value: Any, lines: Iterable[str]) -> None:
 
 
 def short(text: str, most: int) -> str:
-    """The first `most` characters of a text in one line; none of it drives a terminal."""
+    """The first `most` characters of a text in one line, without control characters."""
     words = " ".join(printable(text[: 4 * most]).split()) or "(nothing)"
     return words if len(words) <= most else f"{words[:most]}..."
 
 
 def to_stderr(line: str) -> None:
-    """Print a line on stderr; none of it drives a terminal."""
+    """Print a line on stderr, without control characters."""
     typer.echo(printable(line), err=True)
 
 
 def echo_json(value: Any) -> None:
-    """Print a value as JSON, in ASCII alone: nothing that a name holds can drive a terminal."""
+    """Print a value as ASCII JSON, so that no name in it can control the terminal."""
     typer.echo(json.dumps(value, allow_nan=False, indent=1))

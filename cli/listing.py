@@ -1,4 +1,4 @@
-"""`lite-selfplay list`: the games, tasks, models, presets and runs there are."""
+"""`lite-selfplay list`: the available games, tasks, models, presets and runs."""
 
 import contextlib
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from lite_selfplay.tasks import task_about, task_names
 from lite_selfplay_cli import flags
 
 app = typer.Typer(
-    help="List the games, tasks, models, presets or runs there are.",
+    help="List games, tasks, losses, models, presets or runs.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -30,7 +30,7 @@ app = typer.Typer(
 @app.command()
 def games(
     names: Annotated[
-        list[str] | None, typer.Argument(help="These alone; FILE.py:CLASS is a game of your own.", metavar="[GAME]...")
+        list[str] | None, typer.Argument(help="Only these; FILE.py:CLASS is your own game.", metavar="[GAME]...")
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
@@ -56,11 +56,11 @@ def games(
 def tasks(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="These alone; FILE.py:FUNCTION is a task of your own.", metavar="[TASK]..."),
+        typer.Argument(help="Only these; FILE.py:FUNCTION is your own task.", metavar="[TASK]..."),
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
-    """List the tasks known by name; a .jsonl file works as well, and options follow a colon, as in letters:named=10."""
+    """List the tasks known by name; a .jsonl file also works. Options follow a colon, as in letters:named=10."""
 
     named({name: task_about(name) for name in names or task_names()}, as_json)
 
@@ -69,17 +69,17 @@ def tasks(
 def losses(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="These alone; FILE.py:FUNCTION is a loss of your own.", metavar="[LOSS]..."),
+        typer.Argument(help="Only these; FILE.py:FUNCTION is your own loss.", metavar="[LOSS]..."),
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
-    """List the losses, which roles.*.loss names."""
+    """List the losses that roles.*.loss can name."""
     named({name: LOSSES.get(name) or getdoc(load_loss(name)) or "" for name in names or LOSSES}, as_json)
 
 
 @app.command()
 def models(as_json: flags.Json = False) -> None:
-    """List the base models known by a short name; any hub id, folder or .gguf file works as well."""
+    """List the base models known by a short name; any hub id, folder or .gguf file also works."""
 
     known = known_models()
     width = max(len(model.name) for model in known)
@@ -105,14 +105,14 @@ def runs(
     folder: Annotated[Path, typer.Argument(help="A folder of run folders.")] = Path("runs"),
     as_json: flags.Json = False,
 ) -> None:
-    """List run folders: game, model, step, state, best checkpoint, size, and the command that goes on.
+    """List run folders: game, model, step, state, best checkpoint, size, and the command that resumes.
 
-    A glance alone: `train --resume` says what is damaged.
+    This is a quick check: `train --resume` finds damaged files.
     """
 
     found = []
     for path in run_folders(folder):
-        with contextlib.suppress(RunFolderError):  # it went away meanwhile
+        with contextlib.suppress(RunFolderError):  # it was removed meanwhile
             found.append(state_of(path))
     rows = [
         [
@@ -135,7 +135,7 @@ def runs(
 
 
 def named(abouts: Mapping[str, str], as_json: bool) -> None:
-    """Names, each with what it is about."""
+    """Print names, each with its description."""
     widest = max(map(len, abouts))
     listed = [{"name": name, "about": about} for name, about in abouts.items()]
     flags.show(as_json, listed, (f"{name:<{widest}} {about}" for name, about in abouts.items()))

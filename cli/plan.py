@@ -1,4 +1,4 @@
-"""`lite-selfplay plan`: what a run would take, ask and pay, before anything is downloaded."""
+"""`lite-selfplay plan`: a run's memory, prompts and rewards, estimated before anything is downloaded."""
 
 from typing import Annotated, Any
 
@@ -30,28 +30,27 @@ def plan(
     *,
     given: dict[str, Any],
     gpu: Annotated[
-        str | None, typer.Option(help="t4, rtx3060, rtx4090, l4, a100, h100, ...; cpu. [default: all cards]")
+        str | None, typer.Option(help="t4, rtx3060, rtx4090, l4, a100, h100, ...; cpu. [default: all GPUs]")
     ] = None,
-    prompt_tokens: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Tokens of a long prompt of yours.")] = 512,
+    prompt_tokens: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Tokens of a long prompt.")] = 512,
     prompts: Annotated[
-        bool, typer.Option(help="Instead show the prompts of each role, as the model reads them.")
+        bool, typer.Option(help="Show instead the prompts of each role, as the model reads them.")
     ] = False,
     preset: flags.Preset = None,
     config: flags.Config = None,
     assignments: flags.Assignments = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Estimate a step's memory and tokens from the configuration; nothing is downloaded.
+    """Estimate a step's memory and tokens from the configuration, without downloading anything.
 
-    Weights, adapters, optimizer state, keys and values follow from the shape of the base. Activations are estimated
-    from what a block keeps for its backward pass, and a tenth is added for what allocators waste. Where a card is too
-    small, the settings are named that make it fit. With --json memory is in bytes. How long a step takes, a run says
-    once it has made two.
+    Weights, adapters, optimizer state and KV cache follow from the shape of the base. Activations are estimated from
+    the tensors that a block keeps for its backward pass, plus a tenth for allocator overhead. If a GPU is too small,
+    the output lists settings that fit. With --json memory is in bytes. A run estimates its duration after two steps.
 
-    --prompts shows what each role would be asked, with thinking on and off, and how many tokens that has: the problems
-    are the task's own, what other roles write before is made up, and only the model's tokenizer is loaded. --reward
-    calls a reward function on ten made-up completions of two problems and shows what each would earn beside what the
-    checker says: right, right without the answer format, wrong, empty and cut off; their token ids are bytes.
+    --prompts shows each role's prompt, with thinking on and off, and its number of tokens: the problems are the task's,
+    the texts of other roles are made up, and only the model's tokenizer is loaded. --reward calls a reward function on
+    ten made-up completions of two problems and shows each reward beside the checker's verdict: right, right without the
+    answer format, wrong, empty and cut off; their token ids are bytes.
 
     Examples:
 
@@ -81,7 +80,7 @@ def plan(
     chosen = [] if on_cpu else [CARDS[gpu.lower()]] if gpu is not None else list(CARDS.values())
     one = chosen[0] if len(chosen) == 1 else None
     found = estimate(whole, shape, load, on_cpu=on_cpu, card=one)
-    fitting = {card.name: estimate(whole, shape, load, card=card).peak <= card.memory for card in chosen}
+    fitting = {each.name: estimate(whole, shape, load, card=each).peak <= each.memory for each in chosen}
     most = None if rollouts is None else rollouts * load.completion_tokens
     facts = {
         "parts": {part.name: round(part.bytes) for part in found.parts},
@@ -92,13 +91,13 @@ def plan(
         "fits": fitting,
     }
     why = (f"{choice.why}; {choice.flag} changes that" for choice in sized)
-    cards = (
-        f"{card.name:<20}{card.memory / GIB:>6.1f} GiB  {'fits' if fitting[card.name] else 'too small'}"
-        for card in chosen
+    gpus = (
+        f"{each.name:<20}{each.memory / GIB:>6.1f} GiB  {'fits' if fitting[each.name] else 'too small'}"
+        for each in chosen
     )
     advice = advise(whole, shape, load, one) if one is not None else ()
-    end = "\nAn estimate: its parts have been compared with measured memory on a CPU, its peak on one H200."
-    lines = [*_about(whole, shape, load, rollouts, most), *why, "", *_table(found), "", *cards, *advice, end]
+    end = "\nAn estimate: its parts were compared with memory measured on a CPU, its peak with one H200."
+    lines = [*_about(whole, shape, load, rollouts, most), *why, "", *_table(found), "", *gpus, *advice, end]
     flags.show(as_json, facts, lines)
 
 
@@ -107,7 +106,7 @@ def _about(config: Any, shape: Any, load: Any, rollouts: int | None, most: int |
     step = "a number of completions that varies" if rollouts is None else f"{rollouts} completions"
     return [
         f"{config.game.label} with {config.model.name} in {config.model.precision}: {shape.parameters / 1e9:.2f}B "
-        f"parameters, {seats}, {load.rows} completions side by side, prompts of {load.prompt_tokens} and completions "
+        f"parameters, {seats}, {load.rows} completions at a time, prompts of {load.prompt_tokens} and completions "
         f"of {load.completion_tokens} tokens",
         f"a step: {step}" + ("" if most is None else f", at most {most:,} tokens"),
     ]
@@ -115,12 +114,12 @@ def _about(config: Any, shape: Any, load: Any, rollouts: int | None, most: int |
 
 def _table(found: Any) -> list[str]:
 
-    lines = [f"{'':<18}{'GiB':>7}  held while"]
+    lines = [f"{'':<18}{'GiB':>7}  in memory"]
     for part in found.parts:
         when = "always" if part.generating and part.updating else "sampling" if part.generating else "updating"
         lines.append(f"{part.name:<18}{part.bytes / GIB:>7.2f}  {when}")
     sampling, updating = found.generating / GIB, found.updating / GIB
-    return [*lines, "", f"peak, with allowances: {sampling:.1f} GiB sampling, {updating:.1f} updating"]
+    return [*lines, "", f"peak, with overhead: {sampling:.1f} GiB sampling, {updating:.1f} GiB updating"]
 
 
 def _show_prompts(asked: Any, as_json: bool) -> None:
@@ -132,7 +131,7 @@ def _show_prompts(asked: Any, as_json: bool) -> None:
         lines.append(f"== {each.role} (seat {each.seat}){how}: {each.tokens} tokens")
         lines += [*(f"    {line}" for line in printable(each.text).splitlines()), ""]
     if found and all(each.thinking == "auto" for each in found):
-        lines.append("The model's chat template knows no thinking: there is nothing to switch on or off.")
+        lines.append("The model's chat template has no thinking switch.")
     lines += [f"\n{role}: not asked in the first {MOST_STEPS} steps of a made-up game" for role in silent]
     flags.show(as_json, {"prompts": [vars(each) for each in found], "not_asked": silent}, lines)
 

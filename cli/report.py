@@ -1,4 +1,4 @@
-"""What happened in a run, read from its folder: `lite-selfplay report`; and why: `lite-selfplay why`."""
+"""`lite-selfplay report` and `why`: a run's results, and their causes, read from its folder."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -15,6 +15,7 @@ from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import Transcript, value_in_words
 from lite_selfplay.runs.api import Run, load_run
 from lite_selfplay.runs.folder import BUDGET, RunFolder, as_written
+from lite_selfplay.runs.report.closing import counted
 from lite_selfplay.runs.report.diagnosis import Diagnosis, diagnose
 from lite_selfplay.runs.report.figures import find_meaning, game_of, values_of
 from lite_selfplay.runs.report.pages import choose_transcripts, earned, transcripts_markdown
@@ -29,15 +30,15 @@ def report(
     duels: Annotated[int, typer.Option(help="How many transcripts to show.", min=0)] = 1,
     choose: Annotated[
         Literal["kinds", "first", "spread"],
-        typer.Option(help="The latest of each kind in turn, the first of the run, or one each of evenly spread steps."),
+        typer.Option(help="kinds: the latest of each kind; first: the run's first; spread: from evenly spread steps."),
     ] = "kinds",
-    figures: Annotated[bool, typer.Option("--figures", help="Draw the run's curves, which needs matplotlib.")] = False,
+    figures: Annotated[bool, typer.Option("--figures", help="Draw the run's curves (needs matplotlib).")] = False,
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
             "-o",
-            help="Write the transcripts there, as Markdown; with --figures, the folder of these.",
+            help="Write the transcripts to this Markdown file; with --figures, the folder for figures.",
             metavar="FILE.md|DIR",
             show_default="with --figures RUN/figures",
         ),
@@ -46,11 +47,11 @@ def report(
 ) -> None:
     """Print a run's first and last steps, its evaluations, and transcripts: completions that belong together.
 
-    The game says which those are and of what kind: a draft and its challenge, where the challenge turned a wrong draft
-    into a right answer, say, or a question and an answer that agrees with its label.
+    The game groups completions into transcripts and names their kind: a draft and a challenge that corrects it, for
+    example, or a question and an answer that agrees with its label.
 
-    With --figures: rewards, accuracies, lengths, pass@1 (learning.png), the game's own figures (the-game.png), KL,
-    truncation and the rest of the training's health (health.png), over the steps.
+    --figures draws curves over the steps: rewards, accuracies, lengths and pass@1 (learning.png), the game's own
+    figures (the-game.png), KL, truncation and other signs of sound training (health.png).
     """
 
     if out is not None and os.path.lexists(out) and not (figures and out.is_dir()):
@@ -70,7 +71,7 @@ def report(
             flags.to_stderr(f"warning: {warning}")
         chosen = choose_transcripts(game, folder.episodes(), duels, choose) if duels else []
         if page is not None:
-            text = transcripts_markdown(game, f"Transcripts of {title}, {len(rows)} steps", chosen, choose)
+            text = transcripts_markdown(game, f"Transcripts of {title}, {counted(len(rows), 'step')}", chosen, choose)
             with write_errors(page, ConfigError):
                 page.write_text(text, encoding="utf-8")
         moments = {found["moment"]: found for found in folder.evaluations().values()}
@@ -89,18 +90,20 @@ def report(
             "figures": drawn,
         }
         transcripts = [f"\nwrote {len(chosen)} transcripts to {page}"] if page else _transcripts(game, chosen)
-        adapters = f"\nadapters, which plain PEFT loads: {', '.join(about['adapters'].values())}"
+        adapters = f"\nadapters (plain PEFT loads them): {', '.join(about['adapters'].values())}"
         held = read_json(run / BUDGET).get("outcome") if os.path.isfile(run / BUDGET) else None
         end = [*([f"\nfigures: {', '.join(drawn)}"] if drawn else []), adapters, *([str(held)] if held else [])]
         flags.show(
-            as_json, about, [*_lines(folder, game, f"{title}: {len(rows)} steps", rewards, moments), *transcripts, *end]
+            as_json,
+            about,
+            [*_lines(folder, game, f"{title}: {counted(len(rows), 'step')}", rewards, moments), *transcripts, *end],
         )
 
 
 def _lines(
     run: "Run", game: "type[Game]", title: str, rewards: str, moments: dict[str, dict[str, Any]]
 ) -> Iterator[str]:
-    """The rewards, the first and the last step, the evaluations in training side by side, and those of `eval`."""
+    """The rewards, the first and last step, the evaluations during training, and those of `eval`."""
 
     rows = run.metrics_rows()
     yield f"{title} in {run.path}"
@@ -130,7 +133,7 @@ def _transcripts(game: "type[Game]", chosen: "Sequence[Transcript]") -> Iterator
         yield f"\n== transcript {number}, {title}"
         for row in transcript.rows:
             yield f"-- {row['role']} (seat {row['seat']}) was asked:\n{indented(row['prompt'])}"
-            yield f"-- and answered, {game.verdict(row)}{earned(row)}:\n{indented(row['text'])}"
+            yield f"-- its answer, {game.verdict(row)}{earned(row)}:\n{indented(row['text'])}"
 
 
 _MARKS = {"wrong": "!", "watch": "?", "normal": "."}
@@ -141,24 +144,24 @@ def why(
     what: Annotated[
         str,
         typer.Argument(
-            help="A run folder; or a figure: a key of metrics.jsonl, such as kl, or the name of a chart.",
+            help="A run folder, or a metric: a key of metrics.jsonl, such as kl, or the name of a chart.",
             metavar="RUN|KEY",
         ),
     ],
-    run: Annotated[Path | None, typer.Argument(help="After a figure, a run folder: for its values.")] = None,
+    run: Annotated[Path | None, typer.Argument(help="After a metric: the run whose values to show.")] = None,
     step: Annotated[
         int | None, typer.Option(help="One step, counted from 1.", show_default="the last quarter", min=1)
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Say in sentences what is wrong with a run, with the evidence and the next command, and what moved it most.
+    """Say what is wrong with a run, with evidence and the next command, and list its largest advantages.
 
-    Looked for: completions that are cut off, nothing well-formed, groups without variance, a KL term that explodes, a
-    rate that is too high, held-out problems that are answered worse than before training, a sampler that is off,
-    numbers that are not finite, and what the game itself declares unhealthy or warned of. The bounds are rules of
-    thumb. Before its first step it says what the pre-flight found.
+    Checks for truncated completions, missing answer format, groups without variance, an exploding KL term, a learning
+    rate that is too high, held-out accuracy below that before training, a sampler that does not match the model,
+    numbers that are not finite, and the game's own warnings and bounds. All bounds are rules of thumb. Before the
+    run's first step it shows the findings of the pre-flight.
 
-    Of a figure: what it means, which values are healthy, what to change for others, and what a run has.
+    For a metric: its meaning, its healthy values, how to change it, and the run's values.
 
     Examples:
 
@@ -169,7 +172,7 @@ def why(
     if run is None and (os.path.lexists(what) or os.sep in what):
         _why(Path(what), step, as_json)
     elif step is not None:
-        raise ConfigError("--step goes with a run folder alone")
+        raise ConfigError("--step works only with a run folder, not with a metric")
     else:
         _explain(what, run, as_json)
 
@@ -198,7 +201,7 @@ def _findings(title: str, game: "type[Game]", found: "Diagnosis") -> Iterator[st
             f"    {name}: {text}" for name, text in (("evidence", cause.evidence), ("next", cause.next)) if text
         )
     if found.moved_most:
-        yield "\nthe completions that moved most (by their advantage):"
+        yield "\nthe completions with the largest advantages:"
     for row in found.moved_most:
         about = f"  step {row['step']}, {row['role']} (seat {row['seat']}), {row.get('problem_id') or 'a problem'}"
         yield f"{about}: {game.verdict(row)}, advantage {row['advantage']:+.2f}"
@@ -219,11 +222,11 @@ def _explain(figure: str, run: Path | None, as_json: bool) -> None:
             meaning = find_meaning(figure, game_of(folder)[0])
             found = {name: _summary(each) for name, each in values_of(meaning, folder.metrics()).items()}
         own = {"run": str(run), "values": {name or "run": summary for name, summary in found.items()}}
-        lines = [] if found else ["this run: it has no value"]
+        lines = [] if found else ["this run: no value"]
         for name, summary in found.items():
             shown = {key: value_in_words(summary[key], meaning.unit) for key in ("first", "last_quarter", "last")}
             words = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in shown.items())
-            lines.append(f"this run{f', {name}' if name else ''}: {words}; {summary['steps']} steps")
+            lines.append(f"this run{f', {name}' if name else ''}: {words}; {counted(int(summary['steps']), 'step')}")
     facts = {key: getattr(meaning, key) for key in ("key", "part", "meaning", "healthy", "change")}
     told = [f"{meaning.key}: {meaning.meaning}", f"healthy: {meaning.healthy}"]
     told += [f"to change: {meaning.change}"] if meaning.change else []
@@ -231,6 +234,6 @@ def _explain(figure: str, run: Path | None, as_json: bool) -> None:
 
 
 def _summary(values: Sequence[float]) -> dict[str, float | int]:
-    """The first and the last value, and the mean of the last quarter."""
+    """The number of values, the first, the last, and the mean of the last quarter."""
     late = values[-max(1, len(values) // 4) :]
     return {"steps": len(values), "first": values[0], "last": values[-1], "last_quarter": sum(late) / len(late)}

@@ -1,4 +1,4 @@
-"""`lite-selfplay train` and `cold-start`: a game's seats, from flags and files to a run folder."""
+"""`lite-selfplay train` and `cold-start`: train a game's seats into a run folder, from flags and files."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,18 +30,18 @@ def train(
     config: flags.Config = None,
     assignments: flags.Assignments = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Go on from a run's last complete checkpoint.", metavar="RUN")
+        Path | None, typer.Option(help="Continue from a run's last complete checkpoint.", metavar="RUN")
     ] = None,
     dry_run: flags.DryRun = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="Show every figure of a step, not only those that are wrong.")
+        bool, typer.Option("--verbose", help="Show every metric of a step, not only those that look wrong.")
     ] = False,
 ) -> None:
-    """Train the seats of a game. What is left out is chosen: problems, an evaluation, a size for this machine, whether
-    the base thinks aloud and is taught the format first. Each choice is said, with the flag that changes it.
+    """Train the seats (named LoRA adapters) of a game. Settings that you leave out are chosen for you: problems, an
+    evaluation, sizes for this machine, thinking, a cold start. Each choice is printed with the flag that changes it.
 
-    The run folder holds the configuration, a line of metrics a step, every completion with its reward, the evaluations,
-    the adapters (which plain PEFT loads), checkpoints to resume from, and a model card.
+    The run folder holds the configuration, one line of metrics per step, every completion with its reward, the
+    evaluations, the adapters (for plain PEFT), checkpoints to resume from, and a model card.
 
     Examples:
 
@@ -60,8 +60,8 @@ def train(
         used = [*(["game"] if game else []), *given, *(flag for flag, value in own.items() if value)]
         if others := [flag.replace("_", "-") for flag in used if flag not in _RESUME_TAKES]:
             raise RequestError(
-                "--resume reads everything from the run folder; only --steps, --reward and --rollouts go with it, not "
-                f"{others[0]}"
+                "--resume reads its settings from the run folder: only --steps, --reward and --rollouts may be added, "
+                f"not {others[0]}"
             )
         with make_progress(verbose=verbose) as progress:
             api.resume(resume, **{"trust_remote_code": False, "unsafe_code": False, **given}, progress=progress)
@@ -76,12 +76,12 @@ def train(
 
 
 def _dry_run(config: Any) -> None:
-    """Print what a configuration would do, and start nothing."""
+    """Print what a run would do, without starting it."""
 
     if not here().main:
         return
     if base_id := hub_id(config.model.name):
-        shape_of(base_id)  # of one that is not in the list, the hub is asked
+        shape_of(base_id)  # asks the hub about models that are not in the list
     own_checker = config.run.reward is not None and load(config.run.reward, "--reward", "function") is not None
     for line in plan(config, own_checker=own_checker).lines():
         typer.echo(line)
@@ -111,10 +111,10 @@ def cold_start(
 ) -> None:
     """Teach the seats of a game their output format, without a teacher model.
 
-    worked: solutions that the tasks bring along, written in the game's format; a challenger is shown right and wrong
-    attempts. self: the base plays the game by itself, and what is right and well-formed is learned, topped up by worked
-    solutions. A .jsonl file: lines of prompt, completion and possibly role. auto: worked where the tasks bring
-    solutions, self elsewhere. What was learned from is kept in the run folder, in cold_start.jsonl.
+    --source worked: the tasks' own solutions, written in the game's format; a challenger sees right and wrong attempts.
+    self: the base plays the game, and its right, well-formed completions are the examples, topped up with worked
+    solutions. A .jsonl file: lines with prompt, completion and optionally role. auto: worked if the tasks have
+    solutions, else self. The examples are kept in the run folder, in cold_start.jsonl.
 
     Examples:
 

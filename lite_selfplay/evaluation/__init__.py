@@ -1,7 +1,7 @@
-"""How well seats solve problems they have not seen.
+"""Measures how well seats solve problems they have not seen.
 
-Reading order: `examiner` (how a mode of `lite_selfplay.games.modes` is carried out), `result` (what is found, and as
-text). What is measured, a run or a model, is `lite_selfplay.runs.targets`'s business. Loads no torch.
+Reading order: `examiner` (runs a mode of `lite_selfplay.games.modes`), `result` (scores, and their text). The target, a
+run or a model, is resolved by `lite_selfplay.runs.targets`. Does not import torch.
 """
 
 from lite_selfplay.evaluation.examiner import Exam, measure

@@ -1,7 +1,7 @@
-"""Two arms on the same problems: which is better, by how much, and where they differ. Pure functions of `eval/*.json`.
+"""Compares two arms on the same problems: the difference, its significance, and the problems where they differ.
 
-An arm is a seat or a direction in a mode of a run or model. Single answers are compared by McNemar's exact test, shares
-of several answers by the bootstrap over problems.
+An arm is one seat or direction of an evaluation. Single answers are compared by McNemar's exact test, shares of several
+answers by the bootstrap over problems. Pure functions of `eval/*.json`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ Result = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Arm:
-    """A seat or direction `name` of an evaluation of `target`, which is there itself where it was just made."""
+    """The seat or direction `name` in an evaluation of `target`; `evaluation` itself is known if it was just made."""
 
     target: str
     result: Result
@@ -33,12 +33,12 @@ class Arm:
         return outcomes_of(self.result, self.name)
 
     def problem(self, key: str) -> Problem | None:
-        """A problem of its, where that is still there."""
+        """The problem with this key, if the evaluation is in memory."""
         return None if self.evaluation is None else self.evaluation.problems[key]
 
     def on(self, key: str) -> dict[str, Any]:
-        """What it did with a problem: what was read out of its answers, as far as the file says, and its whole
-        completions, as far as they are there."""
+        """Its outcome on a problem: the answers extracted from its completions, if the file has them, and the full
+        completions, if they are in memory."""
         answers = self.result.get("answers", {}).get(key, {}).get(self.name, [])
         rows = (
             dict(zip(self.evaluation.per_problem, self.evaluation.rows[self.name], strict=True))
@@ -51,9 +51,9 @@ class Arm:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The second arm against the first, on the problems that both were measured on (`found`).
+    """The second arm against the first, on the problems both were measured on (`found`).
 
-    `differ` names the problems with different outcomes, the largest differences first.
+    `differ` has the keys of the problems with different outcomes, the largest differences first.
     """
 
     tasks: str
@@ -75,8 +75,8 @@ class Comparison:
         return f"{what}{between}{exact}; {len(found.shared)} problems"
 
     def to_json(self) -> dict[str, Any]:
-        """Of the difference of the means, in shares, with its 95% bootstrap interval (null for fewer than two
-        problems); `gained`, `lost` and `p_value` are McNemar's, for one answer a problem, null otherwise."""
+        """The difference of means, as a share, with its 95% bootstrap interval (null for fewer than two problems);
+        `gained`, `lost` and `p_value` are McNemar's for one answer per problem, null otherwise."""
         found, interval = self.found, self.found.interval
         return {
             "tasks": self.tasks,
@@ -93,7 +93,7 @@ class Comparison:
 
 
 def compare(first: Arm, second: Arm) -> Comparison | None:
-    """The second against the first; None where they share no problem, or were asked other ones of the same ids."""
+    """Compare the second arm to the first; None if they share no problem, or the same ids belong to other problems."""
     one, two = first.outcomes, second.outcomes
     data = [arm.result.get("data", {}).get("fingerprint") for arm in (first, second)]
     found = paired(one, two)
@@ -110,9 +110,9 @@ def compare(first: Arm, second: Arm) -> Comparison | None:
 
 
 def compared(evaluations: Sequence[tuple[str, Evaluation]]) -> list[tuple[Arm, Arm, Comparison]]:
-    """The first arm of each benchmark against each of its others; `evaluations` are (target, evaluation) pairs.
+    """Compare each benchmark's first arm to each of its others; `evaluations` are (target, evaluation) pairs.
 
-    The arms are each target and mode by its best, or all scores of a single one: its directions where it has any.
+    The arms are the best score of each target and mode; of a single evaluation, all its directions (or seats).
     """
     found = []
     for tasks in dict.fromkeys(evaluation.tasks for _, evaluation in evaluations):
@@ -127,9 +127,8 @@ def compared(evaluations: Sequence[tuple[str, Evaluation]]) -> list[tuple[Arm, A
 
 
 def met(target: str, evaluation: Evaluation) -> list[tuple[Arm, Arm, Comparison]]:
-    """Every two seats of an evaluation, the second against the first: by themselves or, where the mode is of duels,
-    after reading the first's draft, in both orders. Whom the second gains, the first alone had wrong. None where seats
-    have met in matches.
+    """Compare every two seats of an evaluation. In a mode of duels, compare instead each direction `A->B` to the draft
+    of A alone, so that problems gained are those that the draft had wrong. Empty for modes of matches.
     """
     result, mode = evaluation.to_json(), find_mode(evaluation.mode)
     drafts = [(name.partition("->")[0], name) for name in evaluation.directions]
@@ -139,7 +138,7 @@ def met(target: str, evaluation: Evaluation) -> list[tuple[Arm, Arm, Comparison]
 
 
 def disagreements(first: Arm, second: Arm, comparison: Comparison, limit: int) -> list[dict[str, Any]]:
-    """The first `limit` problems on which two arms differ, with the completions of each, to be read."""
+    """The first `limit` problems on which two arms differ, with the completions of each."""
     found = []
     for key in comparison.differ[:limit]:
         problem = second.problem(key) or first.problem(key)
@@ -150,7 +149,7 @@ def disagreements(first: Arm, second: Arm, comparison: Comparison, limit: int) -
 
 
 def _names(first: Arm, second: Arm) -> list[str]:
-    """Names that tell two arms apart: by target, mode and seat, as far as these differ."""
+    """Names for two arms, made of their seats and, if these differ, their targets and modes."""
     named = [(arm.target, arm.result["mode"]) for arm in (first, second)]
     return [
         " ".join([*(mine for mine, other in zip(*pair, strict=True) if mine != other), arm.name])

@@ -1,11 +1,11 @@
-"""Measuring seats in a mode of `lite_selfplay.games.modes`: problems go to the table in blocks, answers are judged.
+"""Measures seats in a mode of `lite_selfplay.games.modes`: asks about problems in blocks and judges the answers.
 
-A completion's seed follows from the problem, the stage and its number, and from neither seat nor moment, so that seats,
+A completion's seed depends on the problem, the stage and the sample's number, but on neither seat nor moment, so seats,
 and one seat at two moments of a run, are compared under the same randomness.
 
-Answers are kept in memory, so that modes share them, and on the disk, so that an evaluation can go on later. A file
-holds a line that says what it belongs to, then a line for each problem's answers at a stage. A line that was cut off is
-dropped; a file of another evaluation, or of other weights, is not read.
+Answers are kept in memory, so that modes share them, and on disk, so that an evaluation can be resumed. The file's
+first line identifies the evaluation; every other line has one problem's answers at one stage. A truncated line is
+dropped; a file of another evaluation, or of other weights, is ignored.
 """
 
 import contextlib
@@ -38,27 +38,27 @@ _TRIES = 5
 
 @dataclass(frozen=True)
 class Answered:
-    """The answers to one problem at one stage, and the seconds that they took."""
+    """The answers to one problem at one stage, and the seconds they took."""
 
     answers: Sequence[Judged]
     seconds: float
 
 
 def key_of(*parts: Any) -> str:
-    """A short name of what was asked: the same for the same parts, in every process."""
+    """A short hash of a question's parts, the same in every process."""
     return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
 class Answers:
-    """What was answered so far, by the key of what was asked.
+    """The answers so far, by the key of the question.
 
-    `identity` says whose answers they are: base, weights, checker. Without a `path` they are kept in memory alone.
-    `lines` are what a former call left, by the key of what was asked; another process of this evaluation goes by them.
-    `alike` says of seats whose answers are another's as well.
+    `identity` identifies their source: base, weights, checker. Without a `path` they are kept only in memory. `lines`
+    are those of an earlier call, by key; other processes of this evaluation use them. `alike` maps seats to seats whose
+    answers they share.
     """
 
     def __init__(self, identity: Mapping[str, Any] | None = None, path: Path | None = None):
-        self._identity = json.loads(json.dumps(dict(identity or {})))  # as it comes back from the file
+        self._identity = json.loads(json.dumps(dict(identity or {})))  # as it is read back from the file
         self.path = path
         self.lines: dict[str, dict[str, Any]] = {}
         self._memory: dict[str, Answered] = {}
@@ -68,7 +68,7 @@ class Answers:
             self._read(path)
 
     def find(self, key: str) -> Answered | None:
-        """The answers to what has this key; None where it was not asked yet."""
+        """The answers to the question with this key; None if it was not asked yet."""
         if key in self._memory or key not in self.lines:
             return self._memory.get(key)
         line = self.lines[key]
@@ -76,11 +76,11 @@ class Answers:
             rows = [{**row, "completion": completion_from_json(row["completion"])} for row in line["answers"]]
             self._memory[key] = Answered([Judged(**row) for row in rows], float(line["seconds"]))
         except (LookupError, TypeError, ValueError):
-            raise RunFolderError(f"{self.path} is not what an evaluation wrote: remove it to begin anew") from None
+            raise RunFolderError(f"{self.path} is damaged: remove it to start the evaluation again") from None
         return self._memory[key]
 
     def keep(self, answered: Mapping[str, Answered]) -> None:
-        """Note answers by their keys, and write them down. Raises RunFolderError where that cannot be."""
+        """Keep answers by their keys, and append them to the file. Raises RunFolderError if that fails."""
         self._memory.update(answered)
         if self.path is None:
             return
@@ -99,15 +99,15 @@ class Answers:
         raise RunFolderError(f"cannot write to {self.path}: its folder is being removed")
 
     def remove(self) -> None:
-        """Remove the file, and its folder where nothing else is in it."""
+        """Remove the file, and its folder if that is empty."""
         if self.path is None:
             return
         self.path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # something else is in there
+        with contextlib.suppress(OSError):  # it is not empty
             self.path.parent.rmdir()
 
     def _read(self, path: Path) -> None:
-        """Take in a former call's lines; a file of another identity is cut to nothing."""
+        """Read an earlier call's lines; a file with another identity is emptied."""
         if not path.is_file():
             return
         whole = 0
@@ -127,7 +127,7 @@ class Answers:
 
 
 def _line(answer: Judged) -> dict[str, Any]:
-    """An answer as it is written down: without its prompt and its log-probabilities."""
+    """An answer as JSON, without its prompt and log-probabilities."""
     return asdict(replace(answer, completion=replace(answer.completion, prompt="", prompt_ids=(), logprobs=())))
 
 
@@ -138,10 +138,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Exam:
-    """The problems of an evaluation, and how each is asked.
+    """The problems of an evaluation, and how to sample their answers.
 
-    Each is answered `samples` times, after `shots` worked examples; `ks` are the numbers of samples for which pass@k,
-    mean@k and maj@k are given. `tasks` is what the result calls the problems, `about` what else its JSON says.
+    Each is answered `samples` times, after `shots` worked examples; `ks` are those of pass@k, mean@k and maj@k.
+    `tasks` is the problems' name in the result, `about` more of its JSON.
     """
 
     problems: Sequence[Problem]
@@ -165,13 +165,13 @@ def measure(
     name: str = "evaluation",
     begun: int | None = None,
 ) -> Evaluation:
-    """Let the seats of `spec` answer the problems in its mode, and judge them.
+    """Let the seats of `spec` answer the problems in its mode, and judge the answers.
 
-    `answers` are those already given, which are not asked for again. No more than `rows_at_once` completions are asked
-    for at a time, a problem's samples at the least. A prompt over the table's limit counts as wrong. `name` is the
-    phase that `progress` shows; `begun` is how far a phase is that has begun already: `name` is then that of this part.
-    Raises UnknownNameError for another mode, and RequestError where there is no problem, no seat or no sample, or fewer
-    seats or samples than the mode or a k needs.
+    Answers already in `answers` are reused. At most `rows_at_once` completions are sampled at a time, but always all
+    samples of a problem. A prompt over the table's limit counts as wrong. `name` is the phase that `progress` shows; if
+    `begun` is given, the phase is under way, `begun` is its progress so far and `name` describes this part of it.
+    Raises UnknownNameError for an unknown mode, and RequestError without a problem, seat or sample, or with fewer seats
+    or samples than the mode or a k needs.
     """
     mode = find_mode(spec.mode)
     if not exam.problems or not spec.seats or exam.samples < 1:
@@ -206,19 +206,19 @@ def measure(
 
 
 def require_enough(spec: EvalSpec, mode: Mode, samples: int, ks: Sequence[int]) -> None:
-    """Raises RequestError where a mode needs more seats or samples than there are, or a k more samples."""
+    """Raise RequestError if the mode needs more seats or samples than given, or a k more samples."""
     if len(spec.seats) < mode.seats:
         raise RequestError(
-            f"the mode {spec.mode} needs {mode.seats} seats, and there is {' and '.join(spec.seats)} alone"
+            f"the mode {spec.mode} needs {mode.seats} seats, and there is only {' and '.join(spec.seats)}"
         )
     if samples < mode.least:
-        raise RequestError(f"the mode {spec.mode} needs {mode.least} samples of a problem at least, got {samples}")
+        raise RequestError(f"the mode {spec.mode} needs at least {mode.least} samples per problem, got {samples}")
     if ks and not 1 <= min(ks) <= max(ks) <= samples:
         raise RequestError(f"each k must be from 1 to the number of samples, {samples}, got {', '.join(map(str, ks))}")
 
 
 def problem_keys(problems: Sequence[Problem]) -> list[str]:
-    """Each problem's id; where a file gives one id to several problems, the later ones get a number."""
+    """Each problem's id; if several problems of a file share one, the later ones get a number."""
     keys: dict[str, None] = {}
     for problem in problems:
         names = chain([problem.id], (f"{problem.id} ({number})" for number in count(2)))
@@ -228,7 +228,7 @@ def problem_keys(problems: Sequence[Problem]) -> list[str]:
 
 @dataclass
 class Examiner:
-    """What a mode measures with: it asks about the same problems at every stage, `at_once` of them together."""
+    """Asks seats about an evaluation's problems for a mode, at every stage the same ones, `at_once` at a time."""
 
     exam: Exam
     table: "LiveTable"
@@ -253,21 +253,20 @@ class Examiner:
         return problem_keys(self.problems)
 
     def opening(self, problem: Problem) -> str:
-        """What a seat by itself is asked: the solver's prompt, after worked examples where those are asked for."""
+        """The prompt for a seat alone: the solver's, after `shots` worked examples."""
         return opening(problem, self.exam.shots)
 
     def ask(self, seat: str, prompts: Sequence[Sequence[str]], stage: str, doing: str) -> list[list[Judged]]:
         """A seat's answers to each problem, judged. `prompts[i]` asks about problem i.
 
-        With one prompt a problem it is answered as often as the evaluation takes samples; otherwise there are as many
-        prompts as samples, each answered once. `stage` is what seeds follow from: the same stage has the same
-        randomness for every seat. `doing` is shown, before the numbers of the problems: `A answers`. Raises GameError
-        for another number of prompts.
+        A problem's single prompt is answered `samples` times; if there are as many prompts as samples, each is answered
+        once. `stage` determines the seeds: one stage has the same randomness for every seat. `doing` is shown before
+        the numbers of the problems: `A answers`. Raises GameError for any other number of prompts.
         """
         if len(prompts) != len(self.problems) or {len(row) for row in prompts} not in ({1}, {self.exam.samples}):
-            raise GameError(f"a mode asks with one prompt a problem, or with {self.exam.samples}, one for each sample")
+            raise GameError(f"a mode needs one prompt per problem, or {self.exam.samples}, one for each sample")
         sampling, exam = asdict(self.sampling), self.exam
-        # What is asked about each problem, with all that decides the answers but the weights.
+        # A key for each problem, of everything that determines its answers, except the weights.
         who = self.answers.alike.get(seat, seat)
         names = [key_of(exam.tasks, key, who, stage, list(prompts[i]), sampling, exam.seed, exam.samples)
                  for i, key in enumerate(self.keys)]  # fmt: skip
@@ -292,9 +291,9 @@ class Examiner:
         self, seat: str, prompts: Sequence[Sequence[str]], block: Sequence[int], stage: str
     ) -> list[list[Judged]]:
         asked = [prompt for row in prompts for prompt in row]
-        each = self.exam.samples * len(block) // len(asked)  # every sample of one prompt, or one of each
+        each = self.exam.samples * len(block) // len(asked)  # samples per prompt
         seeds = [self._seed(i, stage, k) for i in block for k in range(self.exam.samples)]
-        seeds_of = [seeds[place : place + each] for place in range(0, len(seeds), each)]
+        seeds_of = [seeds[first : first + each] for first in range(0, len(seeds), each)]
         completions = chain(*self.table.speak(seat, asked, each, self.sampling, seeds_of))
         judged = self.judge([(c, i) for i in block for c in islice(completions, self.exam.samples)])
         return [judged[i : i + self.exam.samples] for i in range(0, len(judged), self.exam.samples)]
@@ -307,10 +306,10 @@ class Examiner:
         about: Sequence[tuple[int, object]],
         beginnings: Sequence[str] | None = None,
     ) -> list[Completion]:
-        """One completion of each prompt by a seat, for modes that ask step by step; nothing is judged.
+        """One completion of each prompt by a seat, not judged, for modes that ask step by step.
 
-        `about[i]` is what prompt i is about, a problem by its place and anything else: the seed follows from it.
-        `beginnings`: see `Table.ask`.
+        `about[i]`, the problem's index and anything else, determines the seed of prompt i. `beginnings`: see
+        `Table.ask`.
         """
         seeds = [[self._seed(*each)] for each in about]
         starts = beginnings or [""] * len(prompts)
@@ -321,13 +320,13 @@ class Examiner:
         return found
 
     def judge(self, answers: Sequence[tuple[Completion, int]]) -> list[Judged]:
-        """Judge completions, each by the problem at its place."""
+        """Judge (completion, index of its problem) pairs."""
         verdicts = self.table.verify([(completion, self.problems[i]) for completion, i in answers])
         pairs = zip(answers, verdicts, strict=True)
         return [_judge(completion, self.problems[i], verdict) for (completion, i), verdict in pairs]
 
     def progress(self, done: int, doing: str) -> None:
-        """Show that so many problems' answers are finished, out of the mode's stages, and what is being done."""
+        """Show the number of answers `done`, over all the mode's stages, and the current activity."""
         if self.shown is not None:
             self.shown.activity(f"{doing}{self.part}")
             self.shown.advance(self.done + done)
@@ -353,10 +352,10 @@ def _judge(completion: Completion, problem: Problem, verdict: Verdict) -> Judged
 
 
 def _class_of(answer: str, problem: Problem) -> str | None:
-    """An answer's class in a vote, None for a vote for nothing.
+    """The class that an answer votes for; None if it does not vote.
 
-    Its value, the letter of a choice, the text of a program (two that do the same are rarely the same), the words of
-    what another checker reads. What the reference says is a choice, too.
+    The class is the value of a number or formula, the letter of a choice, the text of a program, and for other checkers
+    the words. The reference answer is one of the choices.
     """
     if problem.kind == PROGRAM:
         return answer

@@ -1,7 +1,7 @@
-"""What an evaluation found: the scores of seats, and of seats together; and as lines and tables of text. No torch.
+"""The result of an evaluation: the scores of seats and of seats together, as lines and tables of text. No torch.
 
-The latter are pure functions of the objects that `eval/*.json` holds. A moment is when something was measured:
-`untouched`, `after cold start`, `after 24 steps`.
+The text functions are pure functions of `eval/*.json`. A moment is when something was measured: `untouched`, `after
+cold start`, `after 24 steps`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from lite_selfplay.stats import Paired, maj_at_k, mean_at_k, paired, pass_at_k
 
 Result = Mapping[str, Any]
 AT_K = ("pass_at_k", "mean_at_k", "maj_at_k")
-# Characters of an answer that the JSON holds.
+# The most characters of an answer in the JSON.
 LONGEST_ANSWER = 200
 
 
@@ -24,13 +24,13 @@ LONGEST_ANSWER = 200
 class Evaluation:
     """One measurement of some seats on some problems.
 
-    `seats` holds each seat's score alone; `directions` that of seats together, where the mode has any, by their names
-    (`A->B`: B answers after A). `per_problem[id][name]` says whether that problem was right (the share that was, for
-    several samples), so that two evaluations can be compared pair by pair; `answers` holds what was read out of its
-    samples. `at_k[name]` are its pass@k, mean@k and maj@k, means over problems by k. `shots` worked examples stood
-    before each problem. `about` is carried into the JSON as it is.
+    `seats` has each seat's score alone; `directions`, if the mode has any, the scores of seats together by name
+    (`A->B`: B answers after A). `per_problem[id][name]` is whether the answer was right (the share right, for several
+    samples), so that two evaluations can be compared problem by problem; `answers` has the answers extracted from the
+    samples. `at_k[name]` are pass@k, mean@k and maj@k, means over problems by k. `shots` worked examples preceded each
+    problem. `about` is copied into the JSON.
 
-    What does not make two evaluations differ: the `seconds` it took, and the `rows` and `problems` themselves.
+    Equality ignores `seconds`, `rows` and `problems`.
     """
 
     mode: str
@@ -50,17 +50,17 @@ class Evaluation:
 
     @property
     def scores(self) -> Mapping[str, Score]:
-        """What the mode is about: the directions where there are any, else the seats."""
+        """The mode's main scores: of the directions if there are any, else of the seats."""
         return self.directions or self.seats
 
     @property
     def best(self) -> str:
-        """The name with the highest pass@1; of equals, the first."""
+        """The name with the highest pass@1; the first of equals."""
         return max(self.scores, key=lambda name: self.scores[name].pass_at_1)
 
     @property
     def mean_of_directions(self) -> float | None:
-        """The mean pass@1 of the directions, which no choice of the better one flatters; None without directions."""
+        """The mean pass@1 over directions, without the bias of choosing the better one; None without directions."""
         rates = [score.pass_at_1 for score in self.directions.values()]
         return sum(rates) / len(rates) if rates else None
 
@@ -72,7 +72,7 @@ class Evaluation:
         return as_markdown(*comparison({self.tasks: self.to_json()}))
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `eval/*.json` holds; its own pass@1, interval and lengths are those of `best`."""
+        """The contents of `eval/*.json`. Top-level pass@1, interval and lengths are those of `best`."""
         best = self.scores[self.best]
         result: dict[str, Any] = {
             "mode": self.mode,
@@ -109,7 +109,7 @@ class Evaluation:
 
 
 def at_k(rows: Rows, ks: Sequence[int]) -> dict[str, dict[int, float]]:
-    """pass@k, mean@k and maj@k of answers, each a mean over problems by k; of a k above the number of answers none."""
+    """pass@k, mean@k and maj@k, each a mean over problems, by k; a k above the number of answers is skipped."""
     n, few = len(rows), sorted({k for k in ks if k <= len(rows[0])})
     right = [[answer.correct for answer in row] for row in rows]
     classes = [[answer.key for answer in row] for row in rows]
@@ -141,7 +141,7 @@ def with_interval(score: Result) -> str:
 def headline(result: Result) -> str:
     """One line: `A 34%, B 38%, A->B 41%, B->A 44% [34, 54], mean of both 42.5%; 100 problems`.
 
-    The interval stands at the best seat, or the best direction where there are any.
+    Only the best direction (or seat) has its interval.
     """
     parts = [
         f"{name} {with_interval(score) if name == result['best'] else percent(score['pass_at_1'])}"
@@ -155,10 +155,10 @@ def headline(result: Result) -> str:
 
 
 def comparison(results: Mapping[str, Result]) -> tuple[list[str], list[list[str]]]:
-    """Several moments side by side: (columns, rows), the first column holding each row's name.
+    """A table of several moments side by side: (columns, rows), with each row's name in the first column.
 
     Rows are the untouched base, the seats, the directions and their mean, then the mean tokens of the final stage and
-    of all stages, both of the moment's best direction or seat. `-` stands where a moment lacks the row.
+    of all stages, both of the moment's best direction or seat. `-` marks missing values.
     """
     moments = list(results.values())
     names = list(dict.fromkeys(name for key in ("seats", "directions") for r in moments for name in r.get(key, {})))
@@ -177,10 +177,10 @@ def comparison(results: Mapping[str, Result]) -> tuple[list[str], list[list[str]
 
 
 def change(results: Mapping[str, Result]) -> str | None:
-    """What changed between the last two moments, in percentage points, with the exact paired test's p.
+    """The change between the last two moments in percentage points, with the p-value of the exact paired test.
 
-    Directions are compared where both moments have them, else seats, else the best of each. Only problems that both
-    were measured on count. None where there are no two moments, or where they share no problem.
+    Compares directions if both moments have them, else seats, else the best of each, on the problems of both. None if
+    there are fewer than two moments, or they share no problem.
     """
     if len(results) < 2:
         return None
@@ -194,18 +194,18 @@ def change(results: Mapping[str, Result]) -> str | None:
     found = [(old, new, paired(outcomes_of(before, old), outcomes_of(after, new))) for old, new in pairs]
     changes = [_changed(old, new, each) for old, new, each in found if each is not None]
     shared = max((len(each.shared) for *_, each in found if each is not None), default=0)
-    partly = "" if shared == before["n"] == after["n"] else f", on the {shared} problems of both"
+    partly = "" if shared == before["n"] == after["n"] else f", on the {shared} problems in both"
     return f"from {first} to {last}{partly}: {', '.join(changes)}" if changes else None
 
 
 def as_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in GitHub's Markdown: the first column to the left, the others to the right."""
+    """A table in GitHub's Markdown: the first column left-aligned, the others right-aligned."""
     lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def as_text(columns: Sequence[str], rows: Sequence[Sequence[str]], labels: int = 1) -> str:
-    """A table in plain text, two blanks between columns: the first `labels` to the left, the others to the right."""
+    """A table in plain text: the first `labels` columns left-aligned, the others right-aligned."""
     lines = [columns, *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     aligned = [[f"{cell:{'<' if i < labels else '>'}{widths[i]}}" for i, cell in enumerate(line)] for line in lines]
@@ -217,30 +217,30 @@ def _label(name: str) -> str:
 
 
 def mean_label(result: Result) -> str:
-    """What the mean over an evaluation's directions is called."""
+    """The label of the mean over an evaluation's directions."""
     directions = len(result["directions"])
     return "mean of both" if directions == 2 else f"mean of {directions} directions"
 
 
 def outcomes_of(result: Result, name: str) -> dict[str, bool | float]:
-    """Each problem's outcome of a seat or direction: whether it was right, or the share of its answers that were."""
+    """A seat's or direction's outcome on each problem: whether it was right, or the share of answers that were."""
     return {key: found[name] for key, found in result.get("per_problem", {}).items() if name in found}
 
 
 def scores_shown(result: Result) -> Result:
-    """The scores that an evaluation goes by: those of the directions where its mode has any, else of the seats."""
+    """An evaluation's main scores: of the directions if its mode has any, else of the seats."""
     scores: Result = result.get("directions") or result["seats"]
     return scores
 
 
 def mean_outcomes(result: Result) -> dict[str, float]:
-    """Each problem's mean outcome over the scores that the evaluation goes by."""
+    """Each problem's mean outcome over the evaluation's main scores."""
     names = scores_shown(result)
     return {key: fmean(found[name] for name in names) for key, found in result.get("per_problem", {}).items()}
 
 
 def mean_pass_rate(result: Result) -> float:
-    """The mean pass@1 of the scores that an evaluation goes by."""
+    """The mean pass@1 of an evaluation's main scores."""
     return fmean(score["pass_at_1"] for score in scores_shown(result).values())
 
 
@@ -257,11 +257,11 @@ _SHOWN = {"pass_at_k": "pass@{}", "mean_at_k": "mean@{}", "maj_at_k": "maj@{}"}
 
 
 def overview(results: Sequence[Result]) -> tuple[list[str], list[list[str]], int]:
-    """A row for each benchmark, mode and seat, and one for each mean: (columns, rows, how many columns are labels).
+    """A row for each benchmark, mode and seat, and one for each mean: (columns, rows, number of label columns).
 
-    Shown are pass@1 with its 95% interval, beside it pass@1 of answers in the `<answer>` block alone (strict) and
-    anywhere (lenient) where these differ, what the evaluations know of several samples, the shares that were
-    well-formed, truncated and, where there are any, loops, the mean lengths, and what a mode knows besides.
+    Columns are pass@1 with its 95% interval; if they differ, pass@1 for answers only in the `<answer>` block (strict)
+    and anywhere (lenient); the statistics over several samples; the shares well-formed, truncated and, if any, loops;
+    the mean lengths; and the mode's own columns.
     """
     found = [{**score, **_readings(r, name, score), "tasks": r["tasks"], "mode": r["mode"], "name": name}
              for r in results for name, score in scores_of(r).items()]  # fmt: skip
@@ -308,10 +308,10 @@ def _readings(result: Result, name: str, score: Result) -> dict[str, float]:
 
 
 def means(results: Sequence[Result], of: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Plain means over the benchmarks named, or over all, of what each of them has: by mode and seat or direction.
+    """Unweighted means over the benchmarks in `of`, or over all, for each mode and seat or direction.
 
-    Each holds `mode`, `name`, the benchmarks `of` which it is a mean (their number), `pass_at_1`, and `pass_at_k`,
-    `mean_at_k` and `maj_at_k` as far as all have them. None for a single benchmark, or where one was not measured.
+    Each has `mode`, `name`, the number `of` benchmarks, `pass_at_1`, and those `pass_at_k`, `mean_at_k` and `maj_at_k`
+    that all benchmarks have. Empty for a single benchmark, or if one was not measured.
     """
     tasks = set(of) or {result["tasks"] for result in results}
     found = []
@@ -332,7 +332,7 @@ def _mean(scores: Sequence[Result]) -> dict[str, Any]:
 
 
 def settings_line(result: Result) -> str:
-    """What was asked and how, in a line: `mawps, single: 40 problems, 4 samples each, temperature 0.6, ...`."""
+    """The problems and settings in a line: `40 problems of mawps, 4 each; temperature 0.6, ...`."""
     n, data = result["n"], result.get("data", {})
     examples = f", {result['shots']} worked examples before each" if result.get("shots") else ""
     sampling = (
@@ -352,12 +352,12 @@ def settings_line(result: Result) -> str:
 
 
 def asked_of(result: Result) -> int:
-    """How many answers to each problem were asked for."""
+    """The number of answers per problem."""
     return max(int(score.get("votes", score["samples"])) for score in scores_of(result).values())
 
 
 def _stats(scores: Sequence[Result]) -> list[tuple[str, str]]:
-    """The (statistic, k) that say something besides pass@1 in some score, k by k."""
+    """The (statistic, k) pairs that add something to pass@1, sorted by k."""
     found = {
         (stat, k)
         for score in scores

@@ -1,6 +1,6 @@
-"""How an evaluation asks: its settings, and those of the papers, with their benchmarks and the means that they report.
+"""The settings of an evaluation, and those of papers, with their benchmarks and the means that they report.
 
-Every figure of a paper is from the place named beside it, unless a comment says that it is ours.
+Every number of a paper is from the source named beside it, unless a comment says that it is ours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,39 +23,38 @@ Result = Mapping[str, Any]
 
 
 class MeasuringSection(Section):
-    """How many problems are asked, how often, and how answers are sampled."""
+    """The number of problems and samples, and how answers are sampled."""
 
     limit: int | None = key(
-        None, "Problems of each task", unset="all of data, 100 of a task made by rule", metavar="N", ge=1
+        None, "Problems of each task", unset="all of a data set, 100 of a generated task", metavar="N", ge=1
     )
     samples: int | None = key(
         None, "Answers to each problem", unset="the benchmark's, at least the largest k", metavar="N", ge=1
     )
     k: tuple[Annotated[int, Field(ge=1)], ...] | None = key(
-        None, "Give pass@k, mean@k and maj@k for these k: 1,4", metavar="K,..."
+        None, "Report pass@k, mean@k and maj@k for these k: 1,4", metavar="K,..."
     )
-    temperature: float | None = key(None, "0 is greedy", unset="0.6; in versus the run's", ge=0)
-    top_p: float | None = key(None, "Nucleus sampling; 1 switches it off", unset="0.95; in versus 1", gt=0, le=1)
+    temperature: float | None = key(None, "0 is greedy", unset="0.6; the run's in versus", ge=0)
+    top_p: float | None = key(None, "Nucleus sampling; 1 switches it off", unset="0.95; 1 in versus", gt=0, le=1)
     max_completion_tokens: int | None = key(
         None, "Cap of a completion", unset="the run's; for a base model the task's", ge=1
     )
 
 
 class Settings(MeasuringSection):
-    """How an evaluation asks, whatever it asks; every field is a keyword of `evaluate` and of `Run.evaluate`.
+    """The settings of an evaluation; every field is a keyword of `evaluate` and of `Run.evaluate`.
 
-    `limit` None: all problems of data, 100 that are made by rule. `samples`: completions a problem; None takes what the
-    task or the mode says, and as many as the largest of `k`, the numbers of samples that pass@k, mean@k and maj@k are
-    given for. `shots`: worked examples before each problem, for base models. `temperature`
-    (0 is greedy) and `top_p` None take 0.6 and 0.95; where matches are played, the run's temperature and 1.
-    `max_completion_tokens` None takes the run's, or what the task suggests for a model; `seats` None the game's: among
-    them may be `SEAT@STEP`, a seat as it was in a checkpoint; `precision` None the run's, or 4bit. `data_dir` is the
-    folder of downloaded data.
-    `trust_remote_code` runs the Python code that a model brings along; a run made with it needs it given again.
-    `unsafe_code` runs programs that are answers where no sandbox can be had as well. `answer_from` says where answers
-    are read, as in `tasks.answer_from`; None: as the run does, anywhere for a model. `trained_on` measures also a task
-    all of whose problems the run was trained on, which else is refused, and marks the result.
-    Raises ConfigError for a value out of its range.
+    `limit` None: all problems of a data set, 100 of a generated task. `samples`: completions per problem; None takes
+    the number of the task or the mode, at least the largest of `k`, for which pass@k, mean@k and maj@k are reported.
+    `shots`: worked examples before each problem, for base models. `temperature` (0 is greedy) and `top_p` None: 0.6 and
+    0.95; for matches, the run's temperature and 1. `max_completion_tokens` None: the run's, or the task's suggestion
+    for a model. `seats` None: the game's; `SEAT@STEP` is a seat from a checkpoint. `precision` None: the run's, or
+    4bit. `data_dir`: the folder of downloaded data.
+    `trust_remote_code` runs the Python code that comes with a model; a run made with it needs it again. `unsafe_code`
+    runs programs given as answers even without a sandbox. `answer_from`: where answers are read, as in
+    `tasks.answer_from`; None: as in the run, anywhere for a model. `trained_on` allows a task whose problems the run
+    was all trained on, and marks the result.
+    Raises ConfigError for a value out of range.
     """
 
     shots: int = key(
@@ -63,13 +62,13 @@ class Settings(MeasuringSection):
     )
     seats: tuple[str, ...] | None = key(
         None,
-        "Who is measured, each against each other: base, A, and A@20 or A@best as in a checkpoint",
+        "Seats to measure and compare pairwise: base, A, or a checkpoint's A@20 or A@best",
         unset="the game's",
         metavar="NAME,...",
     )
-    seed: int = key(0, "Which problems and which samples; the same seed makes pairs", ge=0)
+    seed: int = key(0, "Seed of problems and samples; the same seed gives paired results", ge=0)
     precision: Literal["4bit", "bf16", "fp16", "fp32"] | None = key(
-        None, "What the weights are held in", unset="the run's; 4bit for a base model"
+        None, "Precision of the weights", unset="the run's; 4bit for a base model"
     )
     data_dir: Path | str | None = key(None, KEYS["tasks.data_dir"].about, unset="$LITE_SELFPLAY_DATA", metavar="D")
     trust_remote_code: bool = key(False, KEYS["model.trust_remote_code"].about)
@@ -77,7 +76,7 @@ class Settings(MeasuringSection):
     answer_from: Literal["anywhere", "block"] | None = key(
         None, KEYS["tasks.answer_from"].about, unset="the run's; anywhere for a base model"
     )
-    trained_on: bool = key(False, "Measure also on a task all of whose problems the run was trained on")
+    trained_on: bool = key(False, "Allow a task whose problems the run was all trained on")
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -88,11 +87,11 @@ class Settings(MeasuringSection):
     @field_validator("k", "seats", mode="before")
     @classmethod
     def _a_list(cls, value: Any) -> Any:
-        """One text holds several, as a flag does."""
+        """Split a text at its commas, as a flag has it."""
         return tuple(dict.fromkeys(part.strip() for part in value.split(","))) if isinstance(value, str) else value
 
     def sampling_of(self, config: RunConfig, specs: Sequence[EvalSpec], max_tokens: int) -> Sampling:
-        """How every mode samples, of a run or model of this configuration."""
+        """The sampling settings for a run or model with this configuration."""
         matches = all(find_mode(spec.mode).matches for spec in specs)
         usual = next((role.temperature for role in config.roles.values()), 1.0) if matches else 0.6
         temperature = usual if self.temperature is None else self.temperature
@@ -102,13 +101,13 @@ class Settings(MeasuringSection):
 
 @dataclass(frozen=True)
 class Suite:
-    """A paper's way of measuring.
+    """A paper's evaluation protocol.
 
-    - `samples`: completions a problem, by benchmark. `max_completion_tokens` None: what the task suggests.
-    - `averages`: the means that the paper reports, as benchmarks by name.
-    - `base_shots`: worked examples before each problem for base models, which other models go without.
-    - `modes`: in which modes, where the paper has more than single answers.
-    - `source`: where the paper says so; `differs`: what is not as in the paper.
+    - `samples`: completions per problem, by benchmark. `max_completion_tokens` None: the task's suggestion.
+    - `averages`: the means that the paper reports, each with its benchmarks.
+    - `base_shots`: worked examples before each problem, only for base models.
+    - `modes`: the modes, if the paper has more than single answers.
+    - `source`: the paper's section or table; `differs`: deviations from the paper.
     """
 
     samples: Mapping[str, int]
@@ -122,8 +121,7 @@ class Suite:
     differs: tuple[str, ...] = ()
 
     def settings(self, target: str) -> dict[str, Any]:
-        """How a run or model is asked besides, as fields of `Settings`: with worked examples where its name says that
-        it is a base model."""
+        """The other settings, as fields of `Settings`; only base models get worked examples."""
         return {
             "shots": self.base_shots if is_base_model(target) else 0,
             "temperature": self.temperature,
@@ -132,13 +130,13 @@ class Suite:
         }
 
     def means(self, results: Sequence[Result]) -> list[dict[str, Any]]:
-        """The paper's means, by mode and seat, as far as all of their benchmarks were measured."""
+        """The paper's means by mode and seat, if all their benchmarks were measured."""
         return [
             {"average": average, **mean} for average, tasks in self.averages.items() for mean in means(results, tasks)
         ]
 
     def lines(self, results: Sequence[Result]) -> list[str]:
-        """The paper's means as sentences, where the suite comes from and what differs."""
+        """The paper's means as sentences, the suite's source, and deviations from the paper."""
         means = [f"{m['average']}, {m['mode']} of {m['name']}: {percent(m['pass_at_1'])}" for m in self.means(results)]
         return [*means, f"suite: {self.source}", *self.differs]
 
@@ -172,7 +170,7 @@ SUITES: dict[str, Suite] = {
         averages={"AVG": _PASODOBLE},
         base_shots=4,
         source="PasoDoble: section 4 (benchmarks) and table 11 (evaluation); table 1",
-        differs=(_SHOTS, "the paper's AMC is that of 2023 alone, 40 problems; amc holds those of 2022 as well"),
+        differs=(_SHOTS, "the paper's AMC has only the 40 problems of 2023; amc also has those of 2022"),
     ),
     "pasodoble-ood": Suite(
         {"gpqa": 5, "supergpqa": 5},
@@ -186,14 +184,14 @@ SUITES: dict[str, Suite] = {
     ),
     "spc": Suite(
         {"math500": 5, "aime24": 5},
-        temperature=0.6,  # ours, as the next: the paper's text has no sampling settings of its solvers
+        temperature=0.6,  # ours, like top_p: the paper does not state its solvers' sampling settings
         top_p=0.95,
         modes=("single", "vote", "search"),
         source="SPC: section 4.2 and table 3, solvers without a verifier (single), self-consistency over 5 (vote), and "
         "both under a critic (search)",
         differs=(
             "temperature 0.6 and top-p 0.95 are ours: the paper does not state them",
-            "without a seat that is a critic, the last seat, or the base itself, judges the steps of a search",
+            "without a critic seat, the last seat (or the base) judges the steps of a search",
         ),
     ),
 }
@@ -207,9 +205,9 @@ def find_suite(name: str) -> Suite:
 
 
 def is_base_model(target: str) -> bool:
-    """Whether a name says that a model was never taught to follow instructions: `-Base`, or a Qwen2.5 without a word.
+    """Whether a name is that of a model without instruction tuning: `...-Base`, or a Qwen2.5 without `Instruct`.
 
-    Runs and models of other names are none; `--shots` says otherwise.
+    Other names, and runs, count as tuned; `--shots` overrides that.
     """
     name = Path(target).name.lower()
     return name.endswith("-base") or (name.startswith("qwen2.5") and "instruct" not in name)

@@ -1,4 +1,4 @@
-"""What a run on one machine does without, a module or a folder each.
+"""Optional features, each in a module or folder of its own.
 
-Nothing below imports one, but for `lite_selfplay.scan.extra` where it is asked for; none imports another.
+Lower rooms load one only on request, by `lite_selfplay.scan.extra`; none imports another.
 """

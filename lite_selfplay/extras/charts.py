@@ -1,4 +1,4 @@
-"""A run's charts as figures, drawn by matplotlib, which is an extra."""
+"""Draws a run's charts with matplotlib, an optional dependency."""
 
 import importlib.util
 import math
@@ -23,14 +23,14 @@ FOLDER = "figures"
 COLUMNS, WIDTH, HEIGHT = 3, 4.6, 3.1
 """Panels in a row; inches of a panel."""
 SMOOTHED_OVER = 20
-"""A line is the mean of the last of so many parts of a run; the steps themselves are drawn faintly."""
+"""Lines are smoothed by the mean over the last 1/20 of a run; single steps are drawn faintly."""
 
 
 def save_figures(run: Path, out: Path | None = None) -> list[Path]:
-    """Draw the charts of a run folder, a PNG file for each group of them (`learning`, `the-game`, `health`) that holds
-    any, into `out`, or into the folder `figures` of the run.
+    """Draw the charts of a run folder into `out`, or into the run's folder `figures`: one PNG file for each non-empty
+    group (`learning`, `the-game`, `health`).
 
-    Files of the same name are replaced. Raises ConfigError without matplotlib, RunFolderError where there is no run or
+    Files of the same name are replaced. Raises ConfigError without matplotlib, RunFolderError if there is no run, or
     the folder cannot be written or is a link.
     """
     if importlib.util.find_spec("matplotlib") is None:
@@ -46,7 +46,7 @@ def save_figures(run: Path, out: Path | None = None) -> list[Path]:
         path = out / f"{group.lower().replace(' ', '-')}.png"
         require_no_link(path)
         with write_errors(path), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of letters that the font does not have
+            warnings.simplefilter("ignore")  # about letters that the font does not have
             out.mkdir(parents=True, exist_ok=True)
             draw(chosen).savefig(path, dpi=120)
         paths.append(path)
@@ -54,15 +54,15 @@ def save_figures(run: Path, out: Path | None = None) -> list[Path]:
 
 
 def draw(charts: Sequence[Mapping[str, Any]]) -> "Figure":
-    """A panel for each chart, over the steps; a line of one name has one colour in all of them."""
+    """A panel for each chart, over the steps; lines of the same name have the same colour in all panels."""
     from matplotlib.figure import Figure
 
     columns = min(COLUMNS, len(charts))
     rows = math.ceil(len(charts) / columns)
     figure = Figure(figsize=(WIDTH * columns, HEIGHT * rows + 0.5), layout="constrained")
     names = list(dict.fromkeys(line["name"] for chart in charts for line in chart["lines"]))
-    for place, chart in enumerate(charts, 1):
-        _panel(figure.add_subplot(rows, columns, place), chart, {name: f"C{i % 10}" for i, name in enumerate(names)})
+    for index, chart in enumerate(charts, 1):
+        _panel(figure.add_subplot(rows, columns, index), chart, {name: f"C{i % 10}" for i, name in enumerate(names)})
     return figure
 
 
@@ -98,6 +98,6 @@ def _panel(panel: "Axes", chart: Mapping[str, Any], colours: Mapping[str, str]) 
 
 
 def shown_label(text: str) -> str:
-    """Text on one line in which matplotlib finds no formula, and that a legend does not leave out."""
+    """Text on one line, escaped so that matplotlib finds no formula and its legend does not skip it."""
     shown = re.sub(r"([$\\])", r"\\\1", " ".join(printable(text).split()))
     return f" {shown}" if shown.startswith("_") else shown

@@ -1,4 +1,4 @@
-"""What this machine is, what would run on it, and why. Nothing raises: a half-installed package is a fact as well."""
+"""Describes this machine and what would run on it. Nothing raises: a broken package is also a finding."""
 
 import os
 import platform
@@ -21,7 +21,7 @@ BESIDE = ("triton", "xformers", "flash-attn", "flash-linear-attention")
 
 @dataclass(frozen=True)
 class Check:
-    """One part of what was looked at: its state in a sentence, and whether that state is fine."""
+    """The state of one part of the machine as a sentence, and whether it is fine."""
 
     part: str
     text: str
@@ -29,7 +29,7 @@ class Check:
 
 
 def machine() -> list[Check]:
-    """This machine, part by part."""
+    """The state of this machine, part by part."""
     every = (*PACKAGES, *BESIDE)
     found = versions(every)
     looks: dict[str, Callable[[], str]] = {
@@ -43,11 +43,11 @@ def machine() -> list[Check]:
         "sandbox": _sandbox,
     }
     if version_of("xformers") is not None:
-        # Unsloth takes it where there is no flash-attn; the transformers backend has torch's own attention.
-        fine = "its operators load; Unsloth takes them where flash-attn is not installed"
+        # Only Unsloth uses it, if flash-attn is missing; the transformers backend has torch's own attention.
+        fine = "its operators load; Unsloth uses them if flash-attn is not installed"
         problem = availability.xformers_problem
-        looks["xformers"] = lambda: f"{why}: Unsloth takes torch's own attention" if (why := problem()) else fine
-    with warnings.catch_warnings():  # torch warns about drivers; what is found covers them
+        looks["xformers"] = lambda: f"{why}: Unsloth uses torch's own attention" if (why := problem()) else fine
+    with warnings.catch_warnings():  # torch warns about drivers; the findings cover them
         warnings.simplefilter("ignore")
         return [_look(part, look) for part, look in looks.items()]
 
@@ -57,8 +57,8 @@ def _look(part: str, look: Callable[[], str]) -> Check:
         return Check(part, look())
     except RequestError as wrong:
         return Check(part, str(wrong), fine=False)
-    except Exception as error:  # torch in pieces raises nearly anything
-        return Check(part, f"what is installed cannot be used ({availability.first_line(error)})", fine=False)
+    except Exception as error:  # a broken torch raises nearly anything
+        return Check(part, f"cannot be checked: a package is broken ({availability.first_line(error)})", fine=False)
 
 
 def _device() -> str:
@@ -68,8 +68,8 @@ def _device() -> str:
         raise RequestError(f"{problem}; {availability.ON_PURPOSE}")
     if not torch.cuda.is_available():
         threads = torch.get_num_threads()
-        return f"no CUDA card; {threads} CPU thread{'s' if threads > 1 else ''}"
-    found = [f"{card.name}, {card.memory / GIB:.1f} GiB" for card in availability.cards()]
+        return f"no CUDA GPU; {threads} CPU thread{'s' if threads > 1 else ''}"
+    found = [f"{gpu.name}, {gpu.memory / GIB:.1f} GiB" for gpu in availability.cards()]
     capability = availability.dotted(torch.cuda.get_device_capability())
     first = "; a run uses the first, CUDA_VISIBLE_DEVICES chooses another" if len(found) > 1 else ""
     return (
@@ -79,14 +79,14 @@ def _device() -> str:
 
 
 def _precision() -> str:
-    """What `model.compute_dtype=auto` takes over 4-bit weights."""
-    card = next(iter(availability.cards()), None)
-    if card is not None and (problem := availability.quantised_problem()) is not None:
-        raise RequestError(f"{problem}: take --precision {'bf16' if card.bf16 else 'fp16'}")
-    if availability.cpu_has_bf16() if card is None else card.bf16:
-        return "over 4-bit weights bf16; adapters are float32"
-    kind, which = ("fp32", "torch finds none on this CPU") if card is None else ("fp16", f"{card.name} has none")
-    return f"over 4-bit weights {kind}, since of bf16 {which}; adapters are float32"
+    """The compute type that `model.compute_dtype=auto` chooses for 4-bit weights."""
+    gpu = next(iter(availability.cards()), None)
+    if gpu is not None and (problem := availability.quantised_problem()) is not None:
+        raise RequestError(f"{problem}: use --precision {'bf16' if gpu.bf16 else 'fp16'}")
+    if availability.cpu_has_bf16() if gpu is None else gpu.bf16:
+        return "4-bit weights compute in bf16; adapters are float32"
+    kind, which = ("fp32", "this CPU") if gpu is None else ("fp16", gpu.name)
+    return f"4-bit weights compute in {kind}, since {which} has no bf16; adapters are float32"
 
 
 def _attention() -> str:
@@ -106,12 +106,12 @@ def _attention() -> str:
 
 def _models() -> str:
     cache = cache_dir()
-    place = next(parent for parent in (cache, *cache.parents) if os.path.exists(parent))
-    return f"{cache}, {shutil.disk_usage(place).free / 1e9:.1f} GB free"
+    existing = next(parent for parent in (cache, *cache.parents) if os.path.exists(parent))
+    return f"{cache}, {shutil.disk_usage(existing).free / 1e9:.1f} GB free"
 
 
 def _sandbox() -> str:
-    """How programs that a model wrote would be run: the sandbox opened, and tried with a canary."""
+    """How programs written by a model would run: opens the sandbox, which tests itself with a canary."""
     try:
         sandbox = programs.open_sandbox(size=1)
     except RequestError as error:

@@ -1,7 +1,6 @@
-"""Before a run is started: what it would ask each role, and what a reward function would pay.
+"""A rehearsal of a run without its model: the prompts of each role, and the rewards of a reward function.
 
-No model is loaded for either. What other roles would have written is made up by rule: a worked solution where a problem
-brings one.
+The texts of other roles are made up: a problem's worked solution if it has one.
 """
 
 import random
@@ -32,12 +31,12 @@ if TYPE_CHECKING:
     from lite_selfplay.runs.preflight import Words
 
 MOST_STEPS = 40
-"""Steps of a made-up game after which a role that was not asked is given up."""
+"""The most steps of the made-up game that wait for a role to be asked."""
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """A role's prompt as the model reads it: under which thinking, its text with special tokens, how many tokens."""
+    """A role's prompt as the model reads it: thinking switch, number of tokens, text with special tokens."""
 
     role: str
     seat: str
@@ -47,8 +46,8 @@ class Rendered:
 
 
 def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], list[str]]:
-    """The first prompt of each role under each thinking that the model's template knows, and the roles that were not
-    asked. Only the tokenizer is loaded. Raises ModelNotFoundError."""
+    """Each role's first prompt, with thinking on and off if the template has that switch; and the roles not asked. Only
+    the tokenizer is loaded. Raises ModelNotFoundError."""
     section = ready.config.model
     import_first(section)
     with quiet():
@@ -67,7 +66,7 @@ def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], l
 
 
 def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
-    """What each role says first where everything is drawn, read and judged as in the run, and completions made up."""
+    """Each role's first completion in a game that runs as in training, but with made-up completions."""
     from lite_selfplay.runs.preflight import RecordingTable
     from lite_selfplay.training.rollout import Loaded
 
@@ -76,24 +75,24 @@ def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
         name: Source(problems, seed=config.run.seed, name=name, may_be_empty=name in OPTIONAL)
         for name, problems in ready.sources.items()
     }
-    nobody: Any = None  # a backend is what is not there
+    no_backend: Any = None
     words = _made_up_words(game, random.Random(config.run.seed))
-    with tempfile.TemporaryDirectory() as place, Verifier(deadline=config.run.verify_timeout_s) as verifier:
-        options: dict[str, Any] = {"max_completion_tokens": ready.max_completion_tokens, "folder": Path(place) / "own"}
-        table = RecordingTable(Loaded(chat, nobody, verifier), sources, config, words=words, **options)
+    with tempfile.TemporaryDirectory() as folder, Verifier(deadline=config.run.verify_timeout_s) as verifier:
+        options: dict[str, Any] = {"max_completion_tokens": ready.max_completion_tokens, "folder": Path(folder) / "own"}
+        table = RecordingTable(Loaded(chat, no_backend, verifier), sources, config, words=words, **options)
         try:
             for step in range(MOST_STEPS):
                 if game.over() or len(table.completions) == len(game.roles):
                     break
                 table.open(step, game.seats(step))
                 game.play(step, table)
-        except GameError:  # it found nothing to play with in what was made up
+        except GameError:  # the made-up completions gave it nothing to play with
             pass
     return {role: table.completions[role][0] for role in game.roles if table.completions.get(role)}
 
 
 def _made_up_words(game: Game, rng: random.Random) -> "Words":
-    """What a role would say: the worked example of a problem in its prompt, else that of some story."""
+    """A role's made-up words: the worked example of a problem in its prompt, else of some story."""
     stories = iter(load_task("stories").problems)
 
     def say(role: str, prompt: str, drawn: Sequence[Problem]) -> str:
@@ -110,8 +109,7 @@ def _made_up_words(game: Game, rng: random.Random) -> "Words":
 
 @dataclass(frozen=True)
 class Tried:
-    """A made-up completion and what it earned: `kind` says what is known of it, `right` whether the checker takes it
-    for right."""
+    """A made-up completion of a known `kind`, its reward, and whether the checker judges it `right`."""
 
     problem: str
     kind: str
@@ -121,14 +119,14 @@ class Tried:
 
 
 def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[Tried]:
-    """What a reward function pays for five completions of each of two problems, beside what the checker says: right,
-    right without its format, wrong, empty, cut off. Their token ids are bytes.
+    """The rewards and verdicts of five completions of each of two problems: right, right without the format, wrong,
+    empty, cut off. Their token ids are bytes.
 
-    Raises ConfigError where no problem has an answer, RewardError where the function fails.
+    Raises ConfigError if no problem has an answer, RewardError if the function fails.
     """
     answered = [problem for problem in islice(task.problems, 200) if problem.answer is not None][:2]
     if not answered:
-        raise ConfigError(f"{task.name} has no problem with an answer to make completions up from")
+        raise ConfigError(f"{task.name} has no problem with an answer, which made-up completions need")
     texts = []
     for problem in answered:
         answer, solution = str(problem.answer), solution_of(problem) or "I work it out step by step."
@@ -156,12 +154,10 @@ def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[Tried]
 
 
 def in_a_sentence(found: Sequence[Tried]) -> str:
-    """What some rewards mean for a run."""
+    """A sentence on what these rewards mean for training."""
     if len({each.reward for each in found}) == 1:
-        return (
-            f"Every completion earns {found[0].reward:g}: such a group has no variance, and nothing is learned from it."
-        )
+        return f"Every completion earns {found[0].reward:g}: a group without variance gives no signal."
     right, wrong = ([each.reward for each in found if each.kind == kind] for kind in ("right", "wrong"))
     means = [sum(rewards) / len(rewards) for rewards in (right, wrong)]
-    words = f"right answers earn {means[0]:.3g} in the mean, wrong ones {means[1]:.3g}"
-    return f"As it should be, {words}." if means[0] > means[1] else f"Look at this: {words}."
+    words = f"right answers earn {means[0]:.3g} on average, wrong ones {means[1]:.3g}"
+    return f"As it should be, {words}." if means[0] > means[1] else f"Check this reward: {words}."

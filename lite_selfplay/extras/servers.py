@@ -1,19 +1,19 @@
-"""A backend whose completions come from servers that have the same base, and the seats as LoRA adapters.
+"""A backend that samples on vLLM servers, which serve the same base and the seats as LoRA adapters.
 
-What computes (updates, scores, references) is the transformers backend in this process. A seat is loaded anew by every
-server, under another name, whenever its weights have changed. Rows are spread over the servers, and each is asked for
-until an answer to it is whole, by another server where one fails. That a server serves the run's base and the seats'
-newest weights is for the sampler's check to find out, before the first step and in every one.
+Updates, scores and references are computed by the transformers backend in this process. Whenever a seat's weights have
+changed, every server loads them under a new name. Completions are spread over the servers; a failed request is sent
+again, to another server if there is one. The sampler's check, before the first step and in every step, verifies that a
+server serves the run's base and the seats' newest weights.
 
-Its HTTP interface is that of the sources of vLLM 0.33 and its OpenAI-compatible protocol; an answer that is odd is
-not used. What it does without an error, and what is done about it here:
+The HTTP interface is vLLM 0.33's OpenAI-compatible protocol; invalid answers are discarded. vLLM does the following
+silently, so the backend works around it:
 
-- It fills in what a request leaves open from the model's own `generation_config.json`, such as top-k, or from how it
-  was started, such as a watermark: every setting is sent.
-- It ends completions at end-of-sequence tokens of its own choice: it is told to ignore them, and which ones end a
-  completion.
-- It draws the completions of one request from one seed: each completion is a request.
-- It lowers `max_tokens` where its context is too short: lengths are compared.
+- It takes settings missing in a request from the model's `generation_config.json` (such as top-k) or from its own
+  command line (such as a watermark): the backend sends every setting.
+- It ends completions at end-of-sequence tokens of its choice: the backend tells it to ignore them, and lists those that
+  end a completion.
+- It samples all completions of a request from one seed: the backend sends one request per completion.
+- It lowers `max_tokens` if its context is too short: the backend compares lengths.
 """
 
 import json
@@ -38,30 +38,30 @@ from lite_selfplay.models.generation.sampling import Generation, GenerationReque
 from lite_selfplay.tasks.files import write_errors
 
 KEY_VARIABLE = "VLLM_API_KEY"
-"""The environment variable that vLLM takes its own key from, and this library the key to send."""
+"""The environment variable with the API key, for vLLM and for this library."""
 CONNECT_S = 10.0
 """Seconds that a server may take to accept a connection."""
 LEAST, MOST = -1e4, 1e-3
-"""Between which log-probabilities lie: vLLM says -9,999 in place of less, and rounding may bring one above 0."""
+"""Bounds of valid log-probabilities: vLLM's lowest is -9,999, and rounding may bring one above 0."""
 
 T = TypeVar("T")
 Adapter = tuple[str, str]
-"""A state of a seat or a snapshot: the name that stands for it alone, and its folder as servers see it."""
+"""A version of a seat's or snapshot's weights: its unique name, and its folder as servers see it."""
 
 
 class ServerFailed(RequestError):
-    """A server did not give what it was asked for; the message begins with its address."""
+    """A server's request failed; the message begins with its address."""
 
     def __init__(self, address: str, clause: str):
-        # What a server says may be anything, and is shown on a terminal.
+        # A server's text may hold anything, and is shown on a terminal.
         super().__init__(f"{address} {''.join(c if c.isprintable() else ' ' for c in clause)[:1000]}")
 
 
 class Server:
-    """A server by its address. Its methods are called in one event loop, and raise ServerFailed.
+    """A vLLM server at an address. Its methods must be called in one event loop, and raise ServerFailed.
 
-    `timeout_s` bounds the time for an answer. `base` is the base's name on it, `busy` counts the completions that it is
-    asked for, `failures` are those since its last completion.
+    `timeout_s` is the time limit for an answer. `base` is the base's name on the server, `busy` the number of its
+    pending completions, `failures` those since its last completion.
     """
 
     def __init__(self, address: str, timeout_s: float):
@@ -75,7 +75,7 @@ class Server:
         )
 
     async def ask(self, path: str, body: Mapping[str, Any] | None, read: Callable[[bytes], T]) -> T:
-        """What `read` makes of its answer to a POST, or to a GET where there is no body."""
+        """Send a POST, or a GET without a body; return `read` of the answer."""
         try:
             answer = await self._client.request("POST" if body else "GET", path, json=body)
         except httpx.HTTPError as error:
@@ -87,22 +87,22 @@ class Server:
         try:
             return read(answer.content)
         except (LookupError, TypeError, ValueError, RecursionError) as error:
-            raise ServerFailed(self.address, f"answers what cannot be used: {error}") from None
+            raise ServerFailed(self.address, f"gave an invalid answer: {error}") from None
 
     async def bases(self) -> dict[str, int]:
-        """The names of its base, and how many tokens each reads."""
+        """The names of its base models, with the context length of each."""
         return await self.ask(
             "/v1/models",
             None,
             lambda content: {
-                str(card["id"]): int(card["max_model_len"])
-                for card in json.loads(content)["data"]
-                if not card["parent"]
+                str(model["id"]): int(model["max_model_len"])
+                for model in json.loads(content)["data"]
+                if not model["parent"]
             },
         )
 
     async def load(self, adapter: Adapter) -> None:
-        """Have it serve an adapter, unless it does. What goes wrong is among its `failures`."""
+        """Let it serve an adapter, unless it already does. An error is added to `failures`."""
         try:
             await self.ask("/v1/load_lora_adapter", {"lora_name": adapter[0], "lora_path": adapter[1]}, bytes)
         except ServerFailed as failed:
@@ -110,11 +110,12 @@ class Server:
                 self.failures.append(str(failed))
 
     async def complete(self, adapter: Adapter | None, request: Mapping[str, Any], vocabulary: int) -> Generation:
-        """The completion that `request_of` asks for, by an adapter or by the base, which has so many tokens."""
+        """Sample the completion of a request from `request_of`, with an adapter or the base, and check its tokens
+        against the size of the vocabulary."""
         asked = {**request, "model": self.base if adapter is None else adapter[0]}
         self.busy += 1
         try:
-            if adapter is not None and self.failures:  # it may have been started anew
+            if adapter is not None and self.failures:  # it may have been restarted
                 await self.load(adapter)
             found = await self.ask(
                 "/v1/completions", asked, lambda content: read_completion(content, asked, vocabulary)
@@ -148,7 +149,7 @@ def request_of(prompt: Sequence[int], sampling: Sampling, seed: int, eos_ids: Se
         "stop_token_ids": sorted(set(eos_ids)),
         "ignore_eos": True,
         "skip_special_tokens": True,
-        "logprobs": 0,  # of the sampled token alone
+        "logprobs": 0,  # only of the sampled token
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
         "stream": False,
@@ -156,9 +157,9 @@ def request_of(prompt: Sequence[int], sampling: Sampling, seed: int, eos_ids: Se
 
 
 def read_completion(content: bytes, request: Mapping[str, Any], vocabulary: int) -> Generation:
-    """The completion in an answer to `request`, of a base with so many tokens.
+    """The completion in a server's answer to `request`, for a base with `vocabulary` tokens.
 
-    Raises LookupError, TypeError, ValueError or RecursionError where anything about it is odd.
+    Raises LookupError, TypeError, ValueError or RecursionError if anything about it is invalid.
     """
     answer = json.loads(content)
     (choice,) = answer["choices"]
@@ -171,9 +172,9 @@ def read_completion(content: bytes, request: Mapping[str, Any], vocabulary: int)
         "length": reason == "length" and len(ids) == most,
     }
     fits = {
-        f"{answer['model']!s:.100} speaks, not {request['model']}": answer["model"] == request["model"],
+        f"sampled by {answer['model']!s:.100}, not {request['model']}": answer["model"] == request["model"],
         "another prompt": choice["prompt_token_ids"] == request["prompt"],
-        f"tokens that are not of the base's {vocabulary:,}": all(
+        f"tokens outside the base's {vocabulary:,}": all(
             type(token) is int and 0 <= token < vocabulary for token in ids
         ),
         "log-probabilities of other tokens": len(logprobs) == len(ids)
@@ -181,7 +182,7 @@ def read_completion(content: bytes, request: Mapping[str, Any], vocabulary: int)
         "log-probabilities that are not finite numbers of at most 0": all(
             type(value) in (int, float) and LEAST <= value <= MOST for value in logprobs
         ),
-        "a completion that goes on behind its end": not any(token in ends for token in ids[:-1]),
+        "a completion that continues after its end": not any(token in ends for token in ids[:-1]),
         f"a completion of up to {most:,} tokens that ends after {len(ids):,} ({reason!s:.40})": ended[stop],
     }
     for what in (what for what, fine in fits.items() if not fine):
@@ -190,17 +191,17 @@ def read_completion(content: bytes, request: Mapping[str, Any], vocabulary: int)
 
 
 RESTS_S: tuple[float, ...] = (0.0, 0.5, 2.0, 8.0)
-"""Seconds to wait before each time that a completion is asked for; it is given up after the last."""
+"""Seconds to wait before each attempt at a completion; there is none after the last."""
 LOOK_EVERY_S = 0.05
-"""Seconds between two calls of `poll` while servers are waited for."""
+"""Seconds between two calls of `poll` while waiting for servers."""
 MOST_ADAPTERS = 16
-"""States of seats and snapshots that lie on the disk for servers at a time."""
+"""The most versions of seats and snapshots kept on disk for servers."""
 
 
 class ServedBackend(TransformersBackend):
-    """The transformers backend, with completions that come from servers.
+    """The transformers backend, with completions sampled on servers.
 
-    The servers are asked at once whether they can serve the run: raises RequestError where one cannot.
+    Checks at once that the servers can serve the run: raises RequestError if one cannot.
     """
 
     samples_elsewhere = True
@@ -213,7 +214,7 @@ class ServedBackend(TransformersBackend):
         base: Any = self.adapters.model.get_base_model()
         self._vocabulary = int(base.config.get_text_config().vocab_size)
         self._root = Path(self._section.folder or rollouts.folder).resolve()
-        # Another one at every start: a resumed run has other weights under the numbers that a killed one had reached.
+        # A new name at every start: a resumed run reuses a killed run's version numbers for other weights.
         folder = self._root / f"lite-selfplay-{secrets.token_hex(4)}"
         self._undoing.callback(shutil.rmtree, folder if self._section.folder else self._root, ignore_errors=True)
         self._requests = LoraRequests(self.adapters, folder, self._adapter, most=MOST_ADAPTERS)
@@ -235,23 +236,23 @@ class ServedBackend(TransformersBackend):
             raise RequestError(f"{server.address} has no base {server.base!r}: it serves {', '.join(bases) or 'none'}")
         if bases[server.base] < self._longest:
             raise RequestError(
-                f"{server.address} reads up to {bases[server.base]:,} tokens, and a prompt and its completion may take "
+                f"{server.address} reads up to {bases[server.base]:,} tokens, but a prompt and its completion may take "
                 f"{self._longest:,}: start it with a larger --max-model-len, or lower run.max_prompt_tokens or "
                 "max_completion_tokens"
             )
         try:
             self._run(server.ask, "/v1/load_lora_adapter", {"lora_name": "", "lora_path": ""}, bytes)
         except ServerFailed as failed:
-            if "must be provided" not in str(failed):  # as is said where adapters are taken
+            if "must be provided" not in str(failed):  # the answer of a server that accepts adapters
                 raise RequestError(
                     f"{failed}: start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and vllm serve ... {self._flags}"
                 ) from None
 
     def generate(self, request: GenerationRequest) -> list[list[Generation]]:
-        """What `Backend.generate` gives: each row asked for by itself, with its seed.
+        """Implements `Backend.generate`, with one request and seed per completion.
 
-        Raises RequestError for a temperature that vLLM samples at otherwise, RolloutsLost where no server gives a
-        completion, or an adapter cannot be written for them.
+        Raises RequestError for a temperature that vLLM would change, RolloutsLost if no server returns a completion or
+        an adapter cannot be written for them.
         """
         require_temperature(request.sampling.temperature, REMEDY)
         self._decoding.check(request)
@@ -266,7 +267,7 @@ class ServedBackend(TransformersBackend):
         found = iter(self._run(self._sample, adapter, rows))
         for server in self._servers:
             if server.failures and server not in known:
-                self._warn(f"rollouts: {server.failures[0]}; it is asked again once all others have failed as often")
+                self._warn(f"rollouts: {server.failures[0]}; it is used again once all others have failed as often")
         return [[self._decoding.end_loop(next(found)) for _ in seeds] for seeds in request.seeds]
 
     async def _sample(self, adapter: Adapter | None, rows: Sequence[Mapping[str, Any]]) -> list[Generation]:
@@ -280,12 +281,12 @@ class ServedBackend(TransformersBackend):
             for number, row in enumerate(rows):
                 sampling.start_soon(self._complete, adapter, row, number, found, failed)
         if len(found) < len(rows):
-            # A server whose other completions went well has forgotten why this one did not.
+            # A server's later success has cleared its `failures`: `failed` still has them.
             said = "; ".join(server.failures[0] for server in self._servers if server.failures)
             said = said or next(why for number, why in failed.items() if number not in found)
             raise RolloutsLost(
-                f"no server of rollouts is left: {said} (vllm serve needs {self._flags}, and has to see {self._root}). "
-                "--resume takes other --rollouts, or `none`"
+                f"no rollout server is left: {said} (vllm serve needs {self._flags}, and access to {self._root}). "
+                "--resume accepts other --rollouts, or `none`"
             )
         return [found[number] for number in range(len(rows))]
 
@@ -297,8 +298,8 @@ class ServedBackend(TransformersBackend):
         found: dict[int, Generation],
         failed: dict[int, str],
     ) -> None:
-        """Find a row's completion by an adapter, or by the base: that of the first answer that is whole. Note what last
-        went wrong with it."""
+        """Request a sequence's completion until an answer is valid; note it in `found`, and the last error in
+        `failed`."""
         async with self._room:
             for rest in RESTS_S:
                 await anyio.sleep(rest)
@@ -310,16 +311,16 @@ class ServedBackend(TransformersBackend):
                     failed[number] = str(error)
 
     def _run(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """What asynchronous work comes to. Signals are looked for meanwhile, and end it."""
+        """The result of asynchronous work. Signals are polled meanwhile, and cancel it."""
         future = self._portal.start_task_soon(work, *arguments)
         try:
             while not wait([future], LOOK_EVERY_S).done:
                 self._decoding.poll()
         finally:
-            future.cancel()  # unless it is done
+            future.cancel()  # does nothing if it is done
         return future.result()
 
     def _adapter(self, name: str, number: int, folder: Path) -> Adapter:
         seat, seen = name.partition("-")[2], self._section.seen_as
-        place = PurePosixPath(seen, folder.relative_to(self._root)) if seen else folder
-        return f"{folder.parent.name}-{name}-v{self.adapters.version(seat)}", str(place)
+        path = PurePosixPath(seen, folder.relative_to(self._root)) if seen else folder
+        return f"{folder.parent.name}-{name}-v{self.adapters.version(seat)}", str(path)

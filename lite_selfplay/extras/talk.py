@@ -1,8 +1,7 @@
-"""Speaking with a run: who answers (its base, its seats, and cascades such as `A->B`, where B answers after reading of
-A's answer), and what was said: messages, follow-ups and duels. How it looks is the command line's business.
+"""Chats with a run: messages, follow-ups and duels, answered by speakers: its base, its seats, and cascades such as
+`A->B`, where B answers after reading A's answer. The command line displays the answers.
 
-The prompts are those of the run's game: a problem in the words that seats were trained on, a rival's draft as the game
-shows it.
+Prompts are those of the run's game: problems as in training, a rival's draft as the game shows it.
 """
 
 import contextlib
@@ -39,7 +38,7 @@ ARROW = "->"
 
 @dataclass(frozen=True)
 class Stage:
-    """What a seat said on the way to an answer. `saw`: what it was shown of the answer before; None at the first."""
+    """A seat's completion in a chain of answers. `saw`: the part of the previous answer it was shown; None at first."""
 
     completion: Completion
     saw: str | None = None
@@ -47,9 +46,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class Speakers:
-    """Everybody who can be asked. `context` is the most tokens that a prompt and its completion may take.
+    """All speakers of a run. `context` is the most tokens of a prompt and its completion together.
 
-    `like`: one of the run's own problems. `reads`: see `Mode`; None where the game lets nobody read another's answer.
+    `like`: one of the run's own problems. `reads`: see `Mode`; None if seats of the game never read each other's answers.
     """
 
     table: "LiveTable"
@@ -62,42 +61,41 @@ class Speakers:
 
     @property
     def alone(self) -> tuple[str, ...]:
-        """The base, the seats, and those of checkpoints that were asked for."""
+        """The base, the seats, and the requested seats of checkpoints."""
         return self.table.speakers if self.target.folder else (BASE,)
 
     @property
     def cascades(self) -> tuple[str, ...]:
-        """Those that the game is evaluated in: each seat after each other one, or a single one after itself."""
+        """The cascades of the game's seats: each after each other, or a single one after itself."""
         if self.reads is None:
             return ()
         seats = self.target.seats
         return tuple(ARROW.join(pair) for pair in permutations(seats, 2)) or (f"{seats[0]}{ARROW}{seats[0]}",)
 
     def seats_of(self, name: str) -> tuple[str, ...]:
-        """Who speaks, one after the other, under a name. Any two may meet in a cascade, whichever the game plays.
+        """The seats of a speaker's name, in order. Any two may form a cascade, even if the game does not.
 
-        Raises UnknownNameError with the near names, RequestError where the game knows no cascade.
+        Raises UnknownNameError with near names, RequestError if the game has no cascades.
         """
         seats = tuple(part.strip() for part in name.split(ARROW))
         if len(seats) > 2 or not all(seat in self.alone for seat in seats):
             raise UnknownNameError("speaker", name, [*self.alone, *self.cascades])
         if len(seats) == 2 and self.reads is None:
-            raise RequestError(f"{name}: nobody reads another's answer in the game of {self.target.name}")
+            raise RequestError(f"{name}: in the game of {self.target.name}, seats do not read each other's answers")
         return seats
 
     def prompt(self, text: str) -> str:
-        """A problem of a user's own, asked in the words in which the seats were trained."""
+        """A user's own problem as a prompt like those of training."""
         return asked(self._problem(text))
 
     def say(self, name: str, prompt: str | Sequence[Turn], sampling: Sampling, seed: int = 0) -> list[Stage]:
-        """What a speaker says to a prompt or a conversation; of a cascade, `prompt` is the problem's own text, and both
-        seats' completions come.
+        """A speaker's completion of a prompt or conversation; for a cascade, both completions of a problem's text.
 
-        Raises RequestError where it has no room, Interrupted after a signal, at the next token.
+        Raises RequestError if the prompt is too long, Interrupted at the next token after a signal.
         """
         first, *others = self.seats_of(name)
         with Interrupts() as self._interrupts[0]:
-            self._interrupts[0].poll()  # from here on a signal waits for the next call, which is between two tokens
+            self._interrupts[0].poll()  # from here on a signal waits for the next call, between two tokens
             if not others:
                 return [self._stage(first, prompt, sampling, seed)]
             assert self.reads is not None
@@ -115,8 +113,8 @@ class Speakers:
         tokens = self.table.prompt_tokens(prompt)
         if tokens + sampling.max_tokens > self.context:
             raise RequestError(
-                f"the prompt has {tokens:,} tokens and asks for up to {sampling.max_tokens:,} more; there is room for "
-                f"{self.context:,} together"
+                f"the prompt has {tokens:,} tokens and its completion up to {sampling.max_tokens:,}; together they may "
+                f"have at most {self.context:,}"
             )
         ((completion,),) = self.table.speak(seat, [prompt], 1, sampling, [[seed]])
         return Stage(completion, saw)
@@ -133,10 +131,10 @@ def speakers_of(
     unsafe_code: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[Speakers]:
-    """A run's speakers, or a base model by any name it goes by, in memory for the length of a context.
+    """Load a run's speakers, or a base model by any of its names, while the context is open.
 
-    `past`: names among which those of seats in checkpoints (`A@20`) are loaded as well. `max_tokens`: of a completion;
-    None takes the run's. Raises UnknownNameError, ConfigError, ModelNotFoundError or RunFolderError.
+    Seats of checkpoints (`A@20`) in `past` are loaded too. `max_tokens`: the limit of a completion; None: the run's.
+    Raises UnknownNameError, ConfigError, ModelNotFoundError or RunFolderError.
     """
     shown = progress or Progress()
     target = Target.of(name, precision, 0, trust_remote_code, unsafe_code).at(past)
@@ -147,18 +145,18 @@ def speakers_of(
         target.require_base(model.identity)
         shown.say(f"loading {model.name} in {target.config.model.precision}")
         context = min(_positions(model.path), target.config.run.generation_tokens or TOKENS_ON_CPU)
-        # Not the run's limit, which kept training cheap: whatever the base can read may be asked.
+        # Prompts may have as many tokens as the base can read, not only the run's limit, which kept training cheap.
         config = target.config.having({"run": {"max_prompt_tokens": context}})
         target = replace(target, config=config)
         tokens = min(max_tokens or target.config.run.max_completion_tokens or DEFAULT_TOKENS, context - 1)
-        interrupts = [Interrupts()]  # another one for every answer
+        interrupts = [Interrupts()]  # replaced for every answer
         with target.table(model, tokens, shown, Poll(shown, lambda: interrupts[0].poll())) as table:
             reads = find_mode(target.mode).reads if target.folder else None
             yield Speakers(table, target, tokens, context, _one_of(target), reads, interrupts)
 
 
 def _positions(path: Path) -> int:
-    """The most tokens that a base reads, by its configuration."""
+    """The context length of a base, by its configuration."""
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     found = config.get("max_position_embeddings") or config.get("text_config", {}).get("max_position_embeddings")
     return found if isinstance(found, int) and found > 1 else 2048
@@ -176,18 +174,18 @@ def _one_of(target: Target) -> Problem:
 
 
 Entry = Mapping[str, Any]
-"""What was asked under `message`, `follow` or `duel`, and by speaker under `answers`: `text`, the `answer` read out of
-it, `finish` (the stop reason), `tokens`, `seconds`, and of a cascade its `stages`, each with what it `saw`."""
+"""A question under `message`, `follow` or `duel`, and under `answers`, for each speaker: `text`, the extracted
+`answer`, `finish` (the stop reason), `tokens`, `seconds`, and for a cascade its `stages`, each with what it `saw`."""
 
 MOST_CHARACTERS = 1_000_000
 
 
 @dataclass
 class Talk:
-    """Who answers, how, and what was said last.
+    """A chat's speakers, settings and last turns.
 
-    `names` are the speakers that answer a message. `plain`: messages reach them as they are; else each is a problem,
-    asked in the words in which the seats were trained. `waits(name)` is called before each of them speaks.
+    `names` are the speakers that answer a message. `plain`: messages are sent unchanged; else each is a problem,
+    prompted as in training. `waits(name)` is called before each speaker answers.
     """
 
     speakers: Speakers
@@ -200,13 +198,13 @@ class Talk:
     _asked: int = 0
 
     def choose(self, names: Sequence[str]) -> None:
-        """Let these answer. Raises UnknownNameError or RequestError, with nothing changed."""
+        """Let these speakers answer. Raises UnknownNameError or RequestError before it changes anything."""
         for name in names:
             self.speakers.seats_of(name)
         self.names = tuple(dict.fromkeys(names))
 
     def ask(self, text: str) -> Entry:
-        """Everybody's answer to a message. Raises RequestError for one that cannot be asked, Interrupted."""
+        """Every speaker's answer to a message. Raises RequestError if it cannot be asked, Interrupted."""
         asks = {name: text if self.plain or ARROW in name else self.speakers.prompt(text) for name in self.names}
         answers = self._answered("message", text, asks)
         self._said = {
@@ -217,9 +215,9 @@ class Talk:
         return answers
 
     def follow(self, text: str) -> Entry:
-        """Everybody's answer to a further message, after their own last answers. Raises as `ask`."""
+        """Every speaker's answer to a follow-up of its own last answer. Raises as `ask`."""
         if not self._said:
-            raise RequestError("there is nothing to follow up yet, and cascades answer one problem at a time")
+            raise RequestError("nothing to follow up: ask a question first (cascades take no follow-ups)")
         turns = {name: (*said, Turn("user", text)) for name, said in self._said.items()}
         answers = self._answered("follow", text, turns)
         for name, answer in answers["answers"].items():
@@ -227,19 +225,21 @@ class Talk:
         return answers
 
     def duel(self, text: str, name: str | None = None) -> Entry:
-        """One seat drafts, another answers after reading what the game shows it of the draft. Raises as `ask`."""
+        """One seat drafts, another answers after reading the part of the draft that the game shows. Raises as `ask`."""
         if name is None and not self.speakers.cascades:
-            raise RequestError(f"nobody reads another's answer in the game of {self.speakers.target.name}: no duel")
+            raise RequestError(
+                f"no duels: in the game of {self.speakers.target.name}, seats do not read each other's answers"
+            )
         name = name or self.speakers.cascades[0]
         if len(self.speakers.seats_of(name)) != 2:
-            raise RequestError(f"a duel is of two seats, such as A->B, not {name}")
+            raise RequestError(f"a duel needs two seats, such as A->B, not {name}")
         return self._answered("duel", text, {name: text})
 
     def _answered(self, kind: str, text: str, asks: Mapping[str, str | tuple[Turn, ...]]) -> Entry:
         if not text.strip():
-            raise RequestError("there is nothing to ask")
+            raise RequestError("the message is empty")
         if len(text) > MOST_CHARACTERS:
-            raise RequestError(f"the message has {len(text):,} characters, of at most {MOST_CHARACTERS:,}")
+            raise RequestError(f"the message has {len(text):,} characters; at most {MOST_CHARACTERS:,} are allowed")
         seed, self._asked = self.seed + self._asked, self._asked + 1
         answers = {name: self._answer(name, prompt, seed) for name, prompt in asks.items()}
         return {kind: text, "answers": answers, "temperature": self.temperature}

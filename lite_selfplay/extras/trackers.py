@@ -1,7 +1,6 @@
-"""What `run.report_to` names hears of a run: the curves that the viewer shows, and warnings.
+"""Sends a run's curves and warnings to the experiment tracker that `run.report_to` names.
 
-A tracker of accelerate's listens as any `Progress` does. One that fails is told of once, and the run goes on without
-it.
+Trackers are accelerate's, driven as a `Progress`. If one fails, the run reports that once and continues without it.
 """
 
 import contextlib
@@ -26,11 +25,11 @@ from lite_selfplay.training.progress import printable
 
 
 class AccelerateTracker(Tracker):
-    """A run as a tracker (`kind`) hears it, from `open` to `close`; `tell` is told where it fails.
+    """Logs a run to a tracker of this `kind`, from `open` to `close`; calls `tell` if the tracker fails.
 
     Curves are named as in the viewer (`Learning/reward/drafter`). Steps are counted from 1; 0 is before training. A
-    resume goes on in the same run of the tracker. TensorBoard takes back what it was told of steps that are played
-    again; the others cannot, so those steps are not told twice.
+    resumed run continues in the same tracker run. TensorBoard can discard steps that are played again; others cannot,
+    so those steps are not logged twice.
     """
 
     def __init__(self, kind: str, config: RunConfig, game: type[Game], folder: Path, tell: Callable[[str], None]):
@@ -40,13 +39,13 @@ class AccelerateTracker(Tracker):
         self._done, self._tracker = 0, None
 
     def open(self, done: int) -> None:
-        """Begin, or go on after `done` steps. Raises ConfigError where the tracker cannot be started."""
+        """Start, or continue after `done` steps. Raises ConfigError if the tracker cannot be started."""
         self._done = done
         try:
-            with contextlib.redirect_stdout(io.StringIO()):  # they print, between the lines of a display
+            with contextlib.redirect_stdout(io.StringIO()):  # trackers print into the progress display
                 tracker = self._made()
                 tracker.start()
-        except Exception as error:  # whatever its library raises
+        except Exception as error:  # its library may raise anything
             raise ConfigError(
                 f"{self._kind} cannot be started: {_short(error)} (--report-to none: no tracker)"
             ) from error
@@ -55,7 +54,7 @@ class AccelerateTracker(Tracker):
     def _made(self) -> Any:
         from accelerate import PartialState, tracking
 
-        PartialState()  # what its trackers ask whether they are to write; the trainer has made it before
+        PartialState()  # trackers ask it whether to write; normally the trainer has made it
         if self._kind == "tensorboard":
             return tracking.TensorBoardTracker(
                 TENSORBOARD, self._folder, purge_step=self._done + 1 if self._done else None
@@ -69,14 +68,14 @@ class AccelerateTracker(Tracker):
         return tracking.WandBTracker(project, id=identity, dir=str(self._folder), settings=settings, **about)
 
     def _identity(self) -> str:
-        """What the tracker knows the run by: chosen once, and kept in the run's folder for a resume."""
+        """The run's id in the tracker: chosen once, and kept in the run's folder for a resume."""
         path = self._folder / TRACKER
         require_no_link(path)
         if not path.exists():
             write_whole(path, json.dumps({"id": uuid.uuid4().hex[:12]}) + "\n")
         identity = read_json(path).get("id")
         if not isinstance(identity, str) or not identity.isalnum():
-            raise RunFolderError(f"{path} does not say what a tracker knows the run by")
+            raise RunFolderError(f"{path} has no valid tracker id")
         return identity
 
     def step(self, metrics: Mapping[str, Any], line: str) -> None:
@@ -94,7 +93,7 @@ class AccelerateTracker(Tracker):
         self._log({"warnings": fenced(sentence)}, self._done)
 
     def close(self) -> None:
-        """End, so that all is written."""
+        """Finish the tracker, so that everything is written."""
         self._try(lambda tracker: tracker.finish())
         self._tracker = None
 
@@ -102,7 +101,7 @@ class AccelerateTracker(Tracker):
         self._try(lambda tracker: tracker.log(dict(values), step=step))
 
     def _try(self, call: Callable[[Any], None]) -> None:
-        """Call a library where there is one to hear; what it raises must not end the run."""
+        """Call the tracker, if it still works; its errors must not end the run."""
         if self._tracker is None:
             return
         try:
@@ -110,11 +109,11 @@ class AccelerateTracker(Tracker):
                 call(self._tracker)
         except Exception as error:
             self._tracker = None
-            self._tell(f"{self._kind} failed, and hears no more of this run: {_short(error)}")
+            self._tell(f"{self._kind} failed and gets no more of this run: {_short(error)}")
 
 
 def _tag(*parts: str) -> str:
-    """A path of three levels at most: a slash inside a name would make another."""
+    """A tag of at most three levels; slashes inside names are replaced."""
     return "/".join(printable(part).replace("/", "|").replace("\n", " ") for part in parts if part)
 
 

@@ -51,7 +51,7 @@ def test_a_t4(put: Callable[..., None]):
     put(pretend.T4)
     said = told()
     assert said["device"].startswith("Tesla T4, 14.6 GiB; compute capability 7.5, driver 580.82.07, torch for CUDA")
-    assert said["precision"] == "over 4-bit weights fp16, since of bf16 Tesla T4 has none; adapters are float32"
+    assert said["precision"] == "4-bit weights compute in fp16, since Tesla T4 has no bf16; adapters are float32"
     assert said["backend"].startswith("transformers; the package unsloth is not installed")
     assert not any(text.startswith("!") for text in said.values())
 
@@ -100,7 +100,7 @@ def test_a_4090_with_unsloth(put: Callable[..., None], monkeypatch: pytest.Monke
     with_unsloth(monkeypatch)
     monkeypatch.setattr(availability, "compiler_problem", lambda: None)
     said = told()
-    assert said["precision"] == "over 4-bit weights bf16; adapters are float32"
+    assert said["precision"] == "4-bit weights compute in bf16; adapters are float32"
     assert said["backend"].startswith("transformers; its CUDA graphs sample three times as fast")
     assert said["backend"].endswith("--backend unsloth works, too")
     assert chosen(ModelSection(name="tiny", backend="unsloth")) == "unsloth"
@@ -150,7 +150,7 @@ def test_operators_that_do_not_load_are_tried_and_said(
     said = told()["precision"]
     assert said.startswith("!bitsandbytes ")
     assert "no kernel image is available" in said
-    assert said.endswith("take --precision bf16")
+    assert said.endswith("use --precision bf16")
     with pytest.raises(RequestError, match=r"does not run on this card.*--precision bf16"):
         counts.load(tiny_path, "4bit")
 
@@ -188,6 +188,6 @@ def test_xformers_is_tried(put: Callable[..., None], monkeypatch: pytest.MonkeyP
     said = told()
     assert "xformers 0.0.35" in said["packages"]
     assert said["xformers"].startswith(f"its operators do not load beside torch {torch.__version__} (OSError: ")
-    assert said["xformers"].endswith("Unsloth takes torch's own attention")
+    assert said["xformers"].endswith("Unsloth uses torch's own attention")
     monkeypatch.setattr(torch.ops, "load_library", lambda path: None)
     assert told()["xformers"].startswith("its operators load")

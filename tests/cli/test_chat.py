@@ -60,10 +60,10 @@ REFUSED = {
     "/dual 1+1": "did you mean /duel?",
     "/duel A->C 1+1?": "unknown speaker 'A->C'",
     "/seat C": "unknown speaker 'C'",
-    "/temperature hot": "a temperature is from 0 to 100",
-    "/temperature nan": "a temperature is from 0 to 100",
+    "/temperature hot": "a temperature must be from 0 to 100",
+    "/temperature nan": "a temperature must be from 0 to 100",
     "/follow more": "nothing to follow up",
-    "x" * 6000: "there is room for 4,096 together",
+    "x" * 6000: "at most 4,096",
     "y" * 1_200_000: "1,200,000 characters",
 }
 
@@ -93,7 +93,7 @@ def test_a_signal_ends_a_chat_but_an_answer_alone_where_somebody_types_ctrl_c(
     lines, ends = iter(["Which?", "/quit"]), (number, at_terminal) != ("SIGINT", True)
     monkeypatch.setattr(shown._Chat, "_line", Mock(side_effect=Interrupted(f"stopped by {number}")))
     with pytest.raises(Interrupted) if ends else nullcontext():
-        assert not shown._Chat(Mock(), Mock()).go_on(lambda: next(lines), at_terminal)
+        assert not shown._Chat(Mock(), Mock()).run(lambda: next(lines), at_terminal)
     assert list(lines) == (["/quit"] if ends else [])
 
 
@@ -130,7 +130,7 @@ def test_a_line_of_a_megabyte_is_shown_in_part():
 
 def test_a_duel_has_the_recap_between_draft_and_answer():
     drawn = rendered(shown.drawn(entry("said"), 200), 200).splitlines()[0]
-    titles = ("base", "A drafts", "what B saw of it", "B answers")
+    titles = ("base", "A drafts", "shown to B", "B answers")
     assert [drawn.index(title) for title in titles] == sorted(drawn.index(title) for title in titles)
 
 
@@ -148,9 +148,9 @@ def test_the_console_script_at_a_terminal(run: Path):
             for awaited, typed in (
                 ("base, A, B answer", "/temperature\n"),
                 ("temperature 0", "Which?\n"),  # at which the random model repeats itself up to the limit
-                ("base speaks", ""),
+                ("base is answering", ""),
                 ("stopped by SIGINT", "/seat A\n"),  # and the chat goes on
-                ("A answer, of base, A, B, A->B, B->A", ""),
+                ("A answer; available: base, A, B, A->B, B->A", ""),
                 ("> ", "\x04"),  # before it is asked for a line, the terminal would swallow the end
             ):
                 end = time.monotonic() + 240
@@ -159,7 +159,7 @@ def test_the_console_script_at_a_terminal(run: Path):
                         seen += os.read(ours, 65536).decode(errors="replace")
                 assert awaited in seen, seen
                 everything, seen = everything + seen, seen.partition(awaited)[2]
-                if awaited == "base speaks":
+                if awaited == "base is answering":
                     time.sleep(1)
                     process.send_signal(signal.SIGINT)
                 os.write(ours, typed.encode())

@@ -61,7 +61,7 @@ def test_what_runs_in_one_process_refuses_to_be_one_of_several(refused, command,
     places = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     for name, value in {**places, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
         monkeypatch.setenv(name, value)
-    assert f"`{command[0]}` runs in one process, and 2 were started" in refused(*command)
+    assert f"`{command[0]}` runs in one process, but 2 were started" in refused(*command)
 
 
 REQUESTS = [

@@ -159,7 +159,7 @@ def test_the_game_keeps_the_contract():
 def test_a_game_of_ones_own_is_trained_shown_measured_and_resumed(run: Path, call: Callable[..., Any]):
     report = call("report", run, "--duels", 4)
     assert f"Hint on tiny: 2 steps in {run}" in report.out
-    assert re.search(r"-- and answered, (arrived|lost)", report.out)
+    assert re.search(r"-- its answer, (arrived|lost)", report.out)
 
     measured = call("eval", run, "--tasks", "letters", "--limit", 4)
     assert measured.code == 0, measured.err
@@ -190,7 +190,7 @@ def test_a_run_is_shown_by_its_game_which_this_user_has_run(run: Path, elsewhere
     try:
         for asked in (("report",), ("why",), ("why", "kl")):
             assert call(*asked, run).code == 0, asked
-        assert "hint.py:Hint is code, which is not run for that" in call("report", run).err
+        assert "hint.py:Hint is code that you have not run yourself" in call("report", run).err
         assert not (run / "ran").exists()
     finally:
         (elsewhere / "hint.py").write_text(before)

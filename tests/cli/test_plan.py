@@ -9,7 +9,7 @@ from lite_selfplay.models.sources.tiny import build_tiny
 
 def test_a_plan_names_the_parts_and_whether_the_card_is_large_enough(call):
     lines = call("plan", "--model", "Qwen3-4B", "--gpu", "t4", "--preset", "t4").out.splitlines()
-    assert lines[0].startswith("agon with Qwen3-4B in 4bit: 4.02B parameters, 2 seats, 32 completions side by side")
+    assert lines[0].startswith("agon with Qwen3-4B in 4bit: 4.02B parameters, 2 seats, 32 completions at a time")
     assert lines[1] == "a step: 64 completions, at most 65,536 tokens"
     assert any(line.startswith("keys and values") and line.endswith("sampling") for line in lines)
     assert any(line.startswith("Tesla T4") for line in lines)
@@ -51,7 +51,7 @@ def test_the_prompts_of_a_game(call):
     assert drafter.startswith("drafter (seat A): ")
     assert "<s>user" in drafter
     assert "Here is a rival's attempt" in challenger
-    assert "the model's chat template knows no thinking" in ended.out.casefold()
+    assert "the model's chat template has no thinking switch" in ended.out.casefold()
     found = json.loads(call("plan", "--prompts", "--game", "sqlm", "--model", "tiny", "--json").out)
     assert [prompt["role"] for prompt in found["prompts"]] == ["proposer", "solver"]  # which poses its problems
     assert found["not_asked"] == []
@@ -69,9 +69,9 @@ def test_thinking_on_and_off(call, tmp_path):
 @pytest.mark.parametrize(
     ("function", "code", "says"),
     [
-        ("right", 0, "As it should be, right answers earn 1 in the mean, wrong ones 0."),
-        ("same", 0, "Every completion earns 1: such a group has no variance, and nothing is learned from it."),
-        ("against", 0, "Look at this: right answers earn 0 in the mean, wrong ones 1."),
+        ("right", 0, "As it should be, right answers earn 1 on average, wrong ones 0."),
+        ("same", 0, "Every completion earns 1: a group without variance gives no signal."),
+        ("against", 0, "Check this reward: right answers earn 0 on average, wrong ones 1."),
         ("short", 1, "returned 1 values for 10"),
         ("leaves", 1, "SystemExit"),
     ],

@@ -48,8 +48,8 @@ def test_first_and_last_step_and_the_latest_conversion(run, call):
         ),
     ]
     assert headings(out) == ["== transcript 1, step 1, problem p1: the challenge was right, the draft wrong"]
-    assert "-- and answered, wrong, reward 0:\n    a draft\n" in out
-    assert "-- and answered, right, reward 2:\n    a reply\n" in out
+    assert "-- its answer, wrong, reward 0:\n    a draft\n" in out
+    assert "-- its answer, right, reward 2:\n    a reply\n" in out
     assert "pass@1" not in out
 
 

@@ -31,7 +31,7 @@ def test_why(run: Path, call: Callable[..., Any]):
     assert (ended.code, ended.err) == (0, "")
     lines = ended.out.splitlines()
     assert lines[0] == "grpo on tiny, steps 1 to 2:"
-    assert lines[2] == "! 90% of the solver's completions hit the limit of 10 tokens: they end before the answer."
+    assert lines[2] == "! 90% of the solver's completions hit the limit of 10 tokens before they answer."
     assert lines[3] == "    evidence: truncated 0.90, mean length 9 of 10 tokens"
     assert lines[4] == f"    next: lite-selfplay train --config {run}/config.yaml --max-completion-tokens 20"
     assert "  step 1, solver (seat A), p: right, advantage +1.50" in lines
@@ -43,19 +43,20 @@ def test_why(run: Path, call: Callable[..., Any]):
 def test_explain(run: Path, call: Callable[..., Any]):
     ended = call("why", "truncated", run)
     assert ended.out.splitlines() == [
-        "truncated: The share of completions that reached their limit of tokens, or repeated themselves until they "
-        "were ended.",
+        "truncated: The share of completions that reached their token limit, or were stopped because they "
+        "repeated themselves.",
         "healthy: Below 20%.",
-        "to change: A larger --max-completion-tokens, or a cold start with short solutions; for loops see `loops`.",
+        "to change: A larger --max-completion-tokens, or a cold start with short solutions; for repetition see "
+        "`loops`.",
         "this run, solver: first 90%, last quarter 90%, last 90%; 2 steps",
     ]
-    assert call("why", "kl", run).out.splitlines()[-1] == "this run: it has no value"
+    assert call("why", "kl", run).out.splitlines()[-1] == "this run: no value"
     assert call("why", "vote share").code == 0
     for asked, sentence in (
         ((run, "--step", 3), "its steps are 1 to 2"),
         (("truncatd",), "did you mean truncated"),
         (("runs/nowhere",), "is not a run folder"),
-        (("kl", "--step", 1), "--step goes with a run folder"),
+        (("kl", "--step", 1), "--step works only with a run folder"),
     ):
         ended = call("why", *asked)
         assert (ended.code, sentence in ended.err) == (2, True)

@@ -98,7 +98,7 @@ def test_a_line_that_an_evaluation_did_not_write_and_a_link_are_refused(tmp_path
     measured(Answers(IDENTITY, path))
     head, first, *_ = path.read_text().splitlines()
     path.write_text(f"{head}\n{json.dumps({**json.loads(first), 'answers': [{'text': 3}]})}\n")
-    with pytest.raises(RunFolderError, match="is not what an evaluation wrote: remove it"):
+    with pytest.raises(RunFolderError, match="is damaged: remove it"):
         measured(Answers(IDENTITY, path))
     (tmp_path / "link.jsonl").symlink_to(path)
     with pytest.raises(RunFolderError, match="link"):

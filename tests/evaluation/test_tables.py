@@ -94,7 +94,7 @@ def test_the_change_of_what_the_moments_share():
     second = {**TRAINED, "n": 3, "per_problem": pairwise({"A": "111", "A->B": "000", "B->A": "111"})}
     # Seats where only one moment has directions, the best where they share none, and only the common problems.
     assert change({"first": first, "second": second}) == (
-        "from first to second, on the 3 problems of both: A +33.3 points (1 gained, 0 lost, p = 1)"
+        "from first to second, on the 3 problems in both: A +33.3 points (1 gained, 0 lost, p = 1)"
     )
     assert change({"base": base, "first": first}) == (
         "from base to first: A against base model +25 points (1 gained, 0 lost, p = 1)"

@@ -74,7 +74,7 @@ def test_bad_steps_are_skipped_counted_and_named_and_the_run_goes_on(tmp_path: P
     assert warnings(said, "(2 in a row, the run stops at 3)")
     assert any("skipped, the loss of solver" in line for line in said)
     closing = closing_report(Game, loop.resources.config, rows, {}, "run")
-    assert "2 of 5 steps met a number that is not finite and moved nothing" in closing
+    assert "2 of 5 steps met a number that is not finite and updated nothing" in closing
 
 
 def test_too_many_in_a_row_stop_the_run_and_the_last_good_state_stays(tmp_path: Path):

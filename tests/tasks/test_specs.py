@@ -99,7 +99,8 @@ REFUSED = [
     ("stories:steps", f"{WHOLE} 1 to 2", ("3",)),
 ]
 TAKEN = {
-    "arithmetic": "digits, terms, ops, max, last, brief and seed", "equations": "variables and max", "letters": "named and of",
+    "arithmetic": "digits, terms, ops, max, last, brief and seed",
+    "equations": "variables and max", "letters": "named and of",
     "multiplication": "digits", "stories": "max and steps",
 }  # fmt: skip
 LETTERS = [("named", value, f"named={value}, of=12") for value in ("0", "13", "-1", "two", "", "1.5")]

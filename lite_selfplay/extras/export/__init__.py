@@ -1,6 +1,5 @@
-"""A seat as files that other tools load, verified by those tools.
+"""Exports a seat as files that other tools load, and verifies them with those tools.
 
-Reading order: `exporting` (what `export` is asked for and does, and the model card), `forms` (the three kinds of
-folder), `gguf_file` (what llama.cpp and Ollama read), `verification` (the comparison), `reader` (the process that knows
-nothing of this library).
+Reading order: `exporting` (`export` and the model card), `forms` (the three kinds of folder), `gguf_file` (for
+llama.cpp and Ollama), `verification` (the comparison), `reader` (a process that does not import this library).
 """

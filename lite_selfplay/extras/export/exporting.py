@@ -1,4 +1,4 @@
-"""`export`: a seat of a run as a folder that other tools load, written whole or not at all, and verified."""
+"""`export`: writes a seat of a run as a folder for other tools, atomically, and verifies it."""
 
 import contextlib
 import errno
@@ -38,8 +38,8 @@ VERIFICATION = "verification.json"
 
 @dataclass(frozen=True)
 class Asked:
-    """A request that was checked: the seat `name` (`A`, or `A@20`) after `step` steps, whose `metrics` are those up to
-    there. `sampling` is that of the first of the `roles` it played."""
+    """A checked request: the seat `name` (`A`, or `A@20`) after `step` steps, with the `metrics` up to that step.
+    `sampling` is that of the first of the `roles` it played."""
 
     folder: RunFolder
     config: RunConfig
@@ -61,14 +61,14 @@ class Asked:
 
 
 def ask(folder: RunFolder, name: str | None, form: Form, out: Path | str | None, trusted: bool) -> Asked:
-    """Check everything that is known without the model. Raises RequestError."""
-    config = folder.config_to_load(trusted, unsafe_code=True)  # nothing that the model writes is run
+    """Check a request as far as possible without the model. Raises RequestError."""
+    config = folder.config_to_load(trusted, unsafe_code=True)  # an export runs no code that the model writes
     if form not in FORMS:
-        raise ConfigError(f"a seat is exported to {', '.join(FORMS)}, not to {form!r}")
+        raise ConfigError(f"a seat can be exported to {', '.join(FORMS)}, not to {form!r}")
     if config.model.trust_remote_code and form != "peft":
-        raise ConfigError(f"{config.model.name} is Python code of its own, which only --to peft leaves where it is")
+        raise ConfigError(f"{config.model.name} has Python code of its own, so it can only be exported --to peft")
     if name is None and len(config.seats) > 1:
-        raise RequestError(f"{folder.path} has the seats {', '.join(config.seats)}: say which one, after the run")
+        raise RequestError(f"{folder.path} has the seats {', '.join(config.seats)}: name one of them after the run")
     name = name or next(iter(config.seats))
     ((seat, step, adapter),) = saved_adapters(folder, config.seats, [name]).values()
     if not adapter.is_dir():
@@ -98,9 +98,9 @@ def ask(folder: RunFolder, name: str | None, form: Form, out: Path | str | None,
 
 @dataclass(frozen=True)
 class Export:
-    """A finished export: its folder, its seat, and what its verification found; None where it was not verified.
+    """A finished export: its folder, its seat, and its verification, None if it was not verified.
 
-    `commands` serve it, or pass it on, from this machine.
+    `commands` serve or upload it from this machine.
     """
 
     path: Path
@@ -119,24 +119,26 @@ def export(
     trust_remote_code: bool = False,
     progress: Progress | Callable[[str], None] | None = None,
 ) -> Export:
-    """Write a seat of a run as a folder for other tools, and have one of them verify it in a fresh process.
+    """Write a seat of a run as a folder for other tools, and let one of them verify it in a fresh process.
 
-    `seat`: `A` as saved last, `A@20` as in the checkpoint of step 20, `A@best`; None is the run's only seat. `to`:
-    `peft` (an adapter), `merged` (a model of its own, in bf16) or `gguf` (a file in float16, and a Modelfile for
-    Ollama). `out` None is `exports/RUN-SEAT-TO`.
+    `seat`: `A` as saved last, `A@20` from the checkpoint of step 20, `A@best`; None: the run's only seat. `to`: `peft`
+    (an adapter), `merged` (a full bf16 model) or `gguf` (a float16 file, and a Modelfile for Ollama). `out` None:
+    `exports/RUN-SEAT-TO`.
 
-    Raises RequestError where the request is wrong, the folder exists, or the model cannot be written in this form;
-    SaveFailed where it cannot be written; VerificationFailed where what was written does not answer as the seat: the
-    folder is there then, with `verification.json`. Interrupted by a signal. In every other case nothing is left.
+    Raises RequestError if the request is wrong, the folder exists, or the form does not support the model; SaveFailed
+    if it cannot be written; Interrupted by a signal: then nothing is left. Raises VerificationFailed if the files do
+    not answer like the seat: then the folder stays, with `verification.json`.
     """
     said = as_progress(progress)
     asked = ask(RunFolder.open(Path(run)), seat, to, out, trust_remote_code)
     with quiet(), Interrupts() as interrupts:
-        from lite_selfplay.extras.export import forms  # with torch: a wrong request has been refused by now
+        from lite_selfplay.extras.export import forms  # imports torch, so only after the request is checked
 
         model = base_of(asked.config.model, said)
         if (base := asked.folder.base()) != model.identity:
-            raise RunFolderError(f"{run} was made over the base {base!r}; {model.name} is {model.identity!r} now")
+            raise RunFolderError(
+                f"{run} was trained over the base {base!r}, but {model.name} is now {model.identity!r}"
+            )
         with written_whole_folder(asked.out) as folder:
             verification, verified = forms.write(asked, model, folder, verify, said, Poll(said, interrupts.poll))
             card = export_card(asked, model.revision, forms.measured(asked), verified)
@@ -148,11 +150,11 @@ def export(
     if verification is not None and verification.failures:
         raise VerificationFailed(
             f"{asked.out} is not the same model as seat {asked.name}: {'; '.join(verification.failures)}. "
-            f"{VERIFICATION} there holds the figures"
+            f"Its {VERIFICATION} has the details"
         )
-    place = shlex.quote(str(asked.out))
-    upload = f"hf upload {re.sub(r'[^A-Za-z0-9_.-]+', '-', asked.out.name)} {place} . --private"
-    commands = [*serving(asked, place, model.hub_id or shlex.quote(str(model.path)), model.revision), upload]
+    quoted = shlex.quote(str(asked.out))
+    upload = f"hf upload {re.sub(r'[^A-Za-z0-9_.-]+', '-', asked.out.name)} {quoted} . --private"
+    commands = [*serving(asked, quoted, model.hub_id or shlex.quote(str(model.path)), model.revision), upload]
     return Export(asked.out, asked.name, verification, commands)
 
 
@@ -162,12 +164,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 model = AutoModelForCausalLM.from_pretrained("FOLDER", dtype="auto")
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 ```"""
-# What `--max-lora-rank` takes, from its default on.
+# The values that `--max-lora-rank` accepts, from its default up.
 _VLLM_RANKS = (16, 32, 64, 128, 256, 320, 512)
 
 
 def export_card(asked: Asked, revision: str | None, evaluations: Evaluations, verified: str) -> str:
-    """The README of an export. `revision`: of its base on a hub; `verified`: what another tool made of it."""
+    """The README of an export. `revision`: of its base on a hub; `verified`: the verification in words."""
     config, sampling = asked.config, asked.sampling
     parts = " and ".join(map(code, asked.roles)) or "no role so far"
     base, name = base_id(config.model.name), code(shown(config.model.name))
@@ -195,7 +197,7 @@ It was sampled at temperature {sampling.temperature:g} with up to {sampling.max_
 
 
 def serving(asked: Asked, folder: str, base: str | None, revision: str | None) -> list[str]:
-    """The commands that serve an export in a folder; `base` is the hub id or the folder of an adapter's base.
+    """The commands that serve an export; `base` is the hub id or folder of an adapter's base.
 
     https://docs.vllm.ai/en/latest/features/lora.html, https://huggingface.co/docs/transformers/serving
     """
@@ -215,27 +217,28 @@ def serving(asked: Asked, folder: str, base: str | None, revision: str | None) -
 
 
 def _about_weights(asked: Asked) -> str:
-    """What the weights are, and over which they are the seat."""
+    """What the card says about the exported weights and the base they belong to."""
     if asked.config.model.precision != "4bit":
         return "The weights are as they were trained, or the sum of the base's and the adapter's."
     if asked.form == "peft":
         return (
-            "The adapter was trained over 4-bit (NF4) weights and is this model over these alone: over the 16-bit "
-            "weights of the base it is another one, since it also learned what the quantisation had changed."
+            "The adapter was trained over 4-bit (NF4) weights and works only with these: with the base's 16-bit "
+            "weights it is a different model, since it also learned to correct the quantisation."
         )
     return (
-        "The seat was trained over 4-bit (NF4) weights. These were expanded and the adapter added to them in float32, "
-        "so nothing is lost but the rounding to 16 bits. Merged into the base's original 16-bit weights, the adapter "
-        "would have been another model, which was never trained or measured."
+        "The seat was trained over 4-bit (NF4) weights. These were dequantised and the adapter added in float32, so "
+        "the only loss is the rounding to 16 bits. Merged into the base's original 16-bit weights, the adapter would "
+        "be a different model, which was never trained or measured."
     )
 
 
 @contextlib.contextmanager
 def written_whole_folder(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that takes its name once everything in it is on the disk; after an error nothing is left.
+    """Write the folder `out` atomically: yields a temporary folder, which is renamed when everything is on disk and
+    removed after an error.
 
-    What a killed process left is removed by the next export to the same place. Raises SaveFailed, ConfigError where
-    something has come to be at `out` in the meantime.
+    The next export to `out` removes leftovers of a killed process. Raises SaveFailed, or ConfigError if `out` was
+    created in the meantime.
     """
     start = f".{out.name}.partial-{socket.gethostname()}-"
     aside = out.with_name(f"{start}{os.getpid()}")
@@ -249,14 +252,14 @@ def written_whole_folder(out: Path) -> Iterator[Path]:
         yield aside
         for path in [*(path for path in sorted(aside.rglob("*")) if path.is_file()), aside]:
             if path.is_file():
-                path.chmod(aside.stat().st_mode & 0o666)  # safetensors writes files that only their owner may read
+                path.chmod(aside.stat().st_mode & 0o666)  # safetensors' files are readable only by their owner
             sync(path)
         if os.path.lexists(out):
-            raise ConfigError(f"{out} has come to be in the meantime and is not overwritten: choose another --out")
+            raise ConfigError(f"{out} was created in the meantime and is not overwritten: choose another --out")
         aside.rename(out)
         sync(out.parent)
     except OSError as error:
-        cut_short = " requested and " in str(error)  # numpy's words, without a number, for a file on a full disk
+        cut_short = " requested and " in str(error)  # numpy's message for a full disk, without an error number
         why = error.strerror or (os.strerror(errno.ENOSPC) if cut_short else error)
         raise SaveFailed(f"cannot write {out}: {why}. Nothing was left there") from None
     finally:

@@ -1,4 +1,4 @@
-"""What is written into the folder of an export, by its form, and who verifies it. The model is in memory meanwhile."""
+"""Writes and verifies the files of an export in each form, with the model in memory."""
 
 import contextlib
 import gc
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from lite_selfplay.extras.export.exporting import Asked
 
 Weights = Callable[[], Iterator[tuple[str, torch.Tensor]]]
-"""The parameters of the model that the seat is, in float32, by their names."""
+"""Yields the seat's merged parameters in float32, with their names."""
 
 
 def write(
     asked: "Asked", model: ResolvedModel, folder: Path, verify: bool, progress: Progress, poll: Poll
 ) -> tuple[Verification | None, str]:
-    """Fill the folder but for its card; the verification, None where there was none, and what the card says of it."""
+    """Write the folder except its card. Returns the verification (None without one), and its text for the card."""
     section, why = asked.config.model, "the export was made with `--no-verify`"
     if verify and asked.form == "gguf" and find_spec("xllamacpp") is None:
-        verify, why = False, 'llama.cpp is not here (`pip install "lite-selfplay[llama-cpp]"`)'
+        verify, why = False, 'llama.cpp is not installed (`pip install "lite-selfplay[llama-cpp]"`)'
     chat = load_chat(asked.config, model)
     questions, compute = list[Question](), ""
     try:
@@ -69,7 +69,7 @@ def write(
 
 
 def measured(asked: "Asked") -> Evaluations:
-    """The evaluations in training up to the seat's step, and later ones of this very adapter, by moment and by file."""
+    """The evaluations during training up to the seat's step, by moment, and later ones of this adapter, by file."""
     own = sha256_of(asked.adapter / WEIGHTS)
     later = asked.folder.later_evaluations().items()
     found = {moment: each for moment, each in asked.folder.evaluations().items() if each["step"] <= asked.step}
@@ -79,9 +79,10 @@ def measured(asked: "Asked") -> Evaluations:
 def _from_memory(
     asked: "Asked", model: ResolvedModel, folder: Path, chat: Chat, verify: bool, progress: Progress, poll: Poll
 ) -> tuple[list[Question], str]:
-    """Load the base with the seat's adapter, ask it what another tool is to be asked, and write what needs its weights.
+    """Load the base with the seat's adapter, sample its answers for the verification, and write the files that need its
+    weights.
 
-    Returns the questions with its answers, and the type it computes in.
+    Returns the questions with the seat's answers, and the compute dtype.
     """
     with reading(model.path):
         config = AutoConfig.from_pretrained(model.path, trust_remote_code=asked.config.model.trust_remote_code)
@@ -113,7 +114,7 @@ def _weights(backend: Backend, seat: str, poll: Poll) -> Iterator[tuple[str, tor
 def write_adapter(folder: Path, asked: "Asked", model: ResolvedModel, chat: Chat) -> None:
     """An adapter for plain PEFT and vLLM, with the tokenizer, the chat template and the role's settings.
 
-    It names its base by the hub's id and revision; one that is a folder of this machine by the folder's name alone.
+    It names its base by hub id and revision, or by the folder's name for a local one.
     """
     read_tensors(asked.adapter / WEIGHTS)  # raises RunFolderError for damaged ones
     shutil.copyfile(asked.adapter / WEIGHTS, folder / WEIGHTS)
@@ -126,14 +127,14 @@ def write_adapter(folder: Path, asked: "Asked", model: ResolvedModel, chat: Chat
 
 
 def write_merged(folder: Path, asked: "Asked", weights: Weights, config: Any, chat: Chat) -> None:
-    """A model of its own in bf16, which transformers and vLLM load."""
+    """A full bf16 model for transformers and vLLM."""
     state = {name: tensor.to("cpu", torch.bfloat16) for name, tensor in weights()}
     with torch.device("meta"):  # no second copy in memory, and no use of the global random generator
         plain = AutoModelForCausalLM.from_config(config.get_text_config(), dtype=torch.bfloat16)
     left_over = plain.load_state_dict(state, assign=True, strict=False).unexpected_keys
     plain.tie_weights()
     if missing := [*left_over, *(name for name, parameter in plain.named_parameters() if parameter.is_meta)]:
-        raise RequestError(f"{missing[0]} has no place in a model of its own: export --to peft")
+        raise RequestError(f"{missing[0]} does not fit into a merged model: export --to peft")
     plain.generation_config = _settings(asked, chat)
     plain.save_pretrained(folder)
     _set_switches(asked, chat)
@@ -156,9 +157,9 @@ def write_gguf_folder(folder: Path, asked: "Asked", weights: Weights, config: An
 
 
 def with_switches(template: str | None, thinking: Thinking) -> str | None:
-    """A chat template that renders without arguments what the run rendered: its date, and thinking on or off.
+    """A chat template whose defaults are those of the run: its date, and thinking on or off.
 
-    An argument that is given still wins.
+    Arguments still override them.
     """
     if template is None:
         return None
@@ -178,7 +179,7 @@ def _set_switches(asked: "Asked", chat: Chat) -> None:
 
 
 def _settings(asked: "Asked", chat: Chat) -> Any:
-    """How the role samples: from the model's own probabilities, without a filter."""
+    """The role's sampling settings, without top-k or top-p."""
     return GenerationConfig(
         do_sample=True,
         temperature=asked.sampling.temperature,

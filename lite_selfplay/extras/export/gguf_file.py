@@ -1,10 +1,10 @@
-"""Writes a model as a GGUF file: names, order and metadata as llama.cpp expects them.
+"""Writes a model as a GGUF file, with the names, order and metadata that llama.cpp expects.
 
-The names of tensors come from llama.cpp's own package `gguf`; what stands here is what differs between architectures:
-the order of rotary dimensions (Llama's weights are permuted, the others' are not), and which numbers of the
-configuration the file must hold. A model that would silently become another one is refused.
-The tokenizer is the counterpart of `lite_selfplay.models.sources.gguf_tokenizer`: llama.cpp knows rules of splitting
-text by name, and which one a tokenizer follows is found by splitting texts and comparing, as its own converter does.
+Tensor names come from llama.cpp's own package `gguf`. This module handles the differences between architectures: the
+order of rotary dimensions (Llama's weights are permuted, the others' are not), and the configuration's numbers in the
+file. It refuses models that it would silently change.
+The tokenizer part is the counterpart of `lite_selfplay.models.sources.gguf_tokenizer`: llama.cpp has named rules for
+splitting text; as in its own converter, the rule is found by splitting sample texts and comparing.
 Source: https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py
 """
 
@@ -22,7 +22,7 @@ from lite_selfplay.models.sources.gguf import llama3_factors
 from lite_selfplay.models.sources.gguf_tokenizer import SPLITTING_RULES, ignores_merges, splitting
 
 ARCHITECTURES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
-"""What is written, by the class that a model's config names."""
+"""The supported architectures: llama.cpp's name, by the class in a model's config."""
 
 _LLAMA_CPP = (
     "llama.cpp's own converter may know it: `lite-selfplay export RUN SEAT --to merged --out DIR`, then, in a checkout "
@@ -31,25 +31,25 @@ _LLAMA_CPP = (
 
 
 def require_convertible(config: Any) -> str:
-    """The name by which llama.cpp knows the architecture of a transformers config.
+    """llama.cpp's name for the architecture of a transformers config.
 
-    Raises RequestError, naming what is unknown, for a model that this writer does not know or would change.
+    Raises RequestError, with the reason, for a model that this writer does not support or would change.
     """
     (name, *_) = config.architectures or ["unknown"]
     if name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
-        raise RequestError(f"a GGUF file is written here of {known}, not of {name}. {_LLAMA_CPP}")
+        raise RequestError(f"the GGUF writer here supports {known}, not {name}. {_LLAMA_CPP}")
     rope = dict(getattr(config, "rope_parameters", None) or {})
     layers = set(getattr(config, "layer_types", None) or ["full_attention"])
     for wrong, what in (
         (rope.get("rope_type", "default") not in ("default", "llama3"), f"rotary scaling {rope.get('rope_type')!r}"),
-        (layers != {"full_attention"}, "attention over a sliding window"),
+        (layers != {"full_attention"}, "sliding-window attention"),
         (getattr(config, "hidden_act", "silu") != "silu", f"the activation {getattr(config, 'hidden_act', '')!r}"),
         (name == "LlamaForCausalLM" and (config.attention_bias or config.mlp_bias), "biases"),
-        (float(rope.get("partial_rotary_factor", 1.0)) != 1.0, "rotary positions of a part of each head"),
+        (float(rope.get("partial_rotary_factor", 1.0)) != 1.0, "partial rotary embeddings"),
     ):
         if wrong:
-            raise RequestError(f"this {name} has {what}, which the GGUF writer here does not know. {_LLAMA_CPP}")
+            raise RequestError(f"this {name} has {what}, which the GGUF writer here does not support. {_LLAMA_CPP}")
     return ARCHITECTURES[name]
 
 
@@ -62,10 +62,10 @@ def write_gguf(
     name: str,
     eos_ids: Sequence[int],
 ) -> None:
-    """Write a model: `weights` are its parameters in float32 by the names that transformers gives them.
+    """Write a model, from its float32 parameters under transformers' names.
 
-    Matrices are held in float16, vectors in float32. Raises RequestError for what `require_convertible` refuses, a
-    vocabulary that is not byte-level BPE, and a weight beyond what float16 holds.
+    Matrices are stored in float16, vectors in float32. Raises RequestError for models that `require_convertible`
+    refuses, a vocabulary that is not byte-level BPE, and weights outside float16's range.
     """
     architecture = require_convertible(config)
     writer = GGUFWriter(file, architecture)
@@ -84,7 +84,7 @@ def write_gguf(
 
 
 def _add_shape(writer: Any, config: Any) -> None:
-    """The numbers that llama.cpp builds the model from."""
+    """Add the numbers from which llama.cpp builds the model."""
     head = _head_size(config)
     rope: Mapping[str, Any] = dict(getattr(config, "rope_parameters", None) or {})
     numbers = {
@@ -112,7 +112,7 @@ def _head_size(config: Any) -> int:
 def _tensors(
     weights: Iterable[tuple[str, Tensor]], config: Any, architecture: str
 ) -> Iterable[tuple[str, np.ndarray[Any, Any]]]:
-    """Name and numbers of each tensor of the file."""
+    """(name, array) of each tensor of the file."""
     (arch,) = [key for key, value in MODEL_ARCH_NAMES.items() if value == architecture]
     names = get_tensor_name_map(arch, config.num_hidden_layers)
     for name, tensor in weights:
@@ -125,7 +125,7 @@ def _tensors(
         if architecture == "llama" and ".self_attn.k_proj." in name:
             array = _permuted(array, config.num_key_value_heads)
         if array.ndim > 1 and np.abs(array).max(initial=0.0) > np.finfo(np.float16).max:
-            raise RequestError(f"{name} holds numbers beyond what float16 can. {_LLAMA_CPP}")
+            raise RequestError(f"{name} has numbers outside float16's range. {_LLAMA_CPP}")
         yield new, array.astype(np.float32 if array.ndim == 1 else np.float16)
     rope = dict(getattr(config, "rope_parameters", None) or {})
     if rope.get("rope_type", "default") == "llama3":
@@ -133,7 +133,7 @@ def _tensors(
 
 
 def _permuted(array: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
-    """Rows of queries or keys with the two halves of each head interleaved, as llama.cpp turns them."""
+    """Query or key weights with the two halves of each head interleaved, as llama.cpp expects for Llama."""
     shape = (heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
     return array.reshape(shape).swapaxes(1, 2).reshape(array.shape)
 
@@ -154,7 +154,7 @@ def add_vocabulary(writer: Any, tokenizer: Any, *, rows: int, eos_ids: Sequence[
     by_bytes = all('"ByteLevel"' in json.dumps(described[part]) for part in ("pre_tokenizer", "decoder"))
     if described["model"]["type"] != "BPE" or not by_bytes:
         raise RequestError(
-            f"the GGUF writer here knows byte-level BPE vocabularies, not this {described['model']['type']} one: "
+            f"the GGUF writer here supports byte-level BPE vocabularies, not this {described['model']['type']} one: "
             "export --to merged and use llama.cpp's convert_hf_to_gguf.py on that folder"
         )
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in described["model"]["merges"]]
@@ -173,7 +173,7 @@ def add_vocabulary(writer: Any, tokenizer: Any, *, rows: int, eos_ids: Sequence[
     writer.add_tokenizer_pre(rule_of(tokenizer, merges, described))
     writer.add_token_list(tokens)
     writer.add_token_types(types)
-    # The format has no empty lists, and llama.cpp no BPE without merges: this one joins two tokens that no text holds.
+    # GGUF has no empty lists, and llama.cpp no BPE without merges: this merge joins two tokens that no text contains.
     writer.add_token_merges(merges or [f"{tokens[eos_ids[0]]} {tokens[eos_ids[0]]}"])
     _add_special(writer, tokenizer, eos_ids)
     if tokenizer.chat_template is not None:
@@ -181,9 +181,9 @@ def add_vocabulary(writer: Any, tokenizer: Any, *, rows: int, eos_ids: Sequence[
 
 
 def rule_of(tokenizer: Any, merges: Sequence[str], described: Any) -> str:
-    """The name of the rule by which a tokenizer splits text. Raises RequestError where none of them splits alike."""
+    """llama.cpp's name for a tokenizer's splitting rule. Raises RequestError if no rule splits the samples alike."""
     if not merges:
-        return "gpt-2"  # every byte is a token, however text is split
+        return "gpt-2"  # every byte is a token, so the rule does not matter
     own = tokenizer.backend_tokenizer.pre_tokenizer
     ignores = bool(described["model"].get("ignore_merges"))
     for rule in SPLITTING_RULES:
@@ -193,13 +193,13 @@ def rule_of(tokenizer: Any, merges: Sequence[str], described: Any) -> str:
         ):
             return rule
     raise RequestError(
-        f"this tokenizer splits text by a rule that the GGUF writer here does not know (known: "
+        f"this tokenizer splits text by a rule that the GGUF writer here does not support (it has: "
         f"{', '.join(SPLITTING_RULES)}): export --to merged and use llama.cpp's convert_hf_to_gguf.py on that folder"
     )
 
 
 def _add_special(writer: Any, tokenizer: Any, eos_ids: Sequence[int]) -> None:
-    """The ids of the special tokens: the end of a turn first, since a generation is to end there."""
+    """Add the ids of the special tokens; the end of a turn is the EOS token, since generation must stop there."""
     bos, ends = tokenizer.bos_token_id, (writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id)
     others = {writer.add_bos_token_id: bos, writer.add_unk_token_id: tokenizer.unk_token_id}
     others |= {writer.add_pad_token_id: tokenizer.pad_token_id, **dict(zip(ends, eos_ids, strict=False))}

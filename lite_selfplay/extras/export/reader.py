@@ -1,7 +1,7 @@
-"""Run as a script in a process of its own: what another tool alone makes of exported files.
+"""A script that loads exported files with another tool and answers questions from them.
 
-python -P reader.py REQUEST ANSWERS reads a JSON file and writes one. Nothing of this library is imported here, so that
-what is measured is what somebody without it would get.
+python -P reader.py REQUEST ANSWERS reads a JSON file and writes one. It imports nothing of this library, so that its
+results are those of users without it.
 """
 
 import json
@@ -13,9 +13,9 @@ from typing import Any
 
 
 def by_transformers(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """transformers: the model in `base`, in 4 bits where that is asked; PEFT puts the adapter in `folder` over it.
+    """Answer with transformers: the model in `base`, in 4 bits if requested, and PEFT's adapter in `folder` on top.
 
-    Each question is asked by itself, so that no padding comes into its log-probabilities.
+    Each question is a batch of its own, so that padding cannot affect its log-probabilities.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, BitsAndBytesConfig
@@ -23,7 +23,7 @@ def by_transformers(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     kind: Any = AutoModelForCausalLM
     if request["reader"] == "PEFT":
         config = json.loads((Path(request["folder"]) / "adapter_config.json").read_text())
-        # An adapter over the text part of a wrapper names its layers by a pattern.
+        # An adapter on the text part of a multimodal model names its layers by a pattern.
         kind = AutoModelForImageTextToText if isinstance(config["target_modules"], str) else kind
     dtype, trusted = getattr(torch, request["dtype"]), request["trust_remote_code"]
     nf4 = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
@@ -52,7 +52,7 @@ def by_transformers(request: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _ids(tokenizer: Any, prompt: str) -> list[int]:
-    """A prompt's ids by a tokenizer and the chat template that came with it."""
+    """A prompt's ids by a tokenizer and its chat template."""
     if not tokenizer.chat_template:
         return list(tokenizer(prompt)["input_ids"])
     turns = [{"role": "user", "content": prompt}]
@@ -61,10 +61,10 @@ def _ids(tokenizer: Any, prompt: str) -> list[int]:
 
 
 def by_llama_cpp(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """llama.cpp by its Python package `xllamacpp`, with its own tokenizer and chat template.
+    """Answer with llama.cpp, by its Python package `xllamacpp`, its own tokenizer and its own chat template.
 
-    It tells what is likeliest at a place and leaves out tokens that are a part of a character: so it is asked for each
-    place of the seat's answer, and told to say a token that is text, which changes no probability that it tells.
+    It reports only the likeliest next tokens, and nothing if the sampled token is part of a character. So each position
+    of the seat's answer is a request of its own, forced to sample a plain token; that changes no reported probability.
     """
     import xllamacpp
 
@@ -84,7 +84,7 @@ def by_llama_cpp(request: Mapping[str, Any]) -> list[dict[str, Any]]:
         answers.append(
             {
                 "prompt_ids": _post(server, "/tokenize", words)["tokens"],
-                # One that is not among the likeliest is at most as likely as the last of these.
+                # A token that is not among the likeliest is at most as likely as the last of them.
                 "logprobs": [top.get(token, min(top.values())) for token, top in zip(given, tops, strict=True)],
             }
         )
@@ -103,7 +103,7 @@ def _likeliest(server: Any, ids: Sequence[int], plain_token: int) -> dict[int, f
 
 
 def _post(server: Any, path: str, body: Mapping[str, Any]) -> Any:
-    """What the server, which listens on this machine alone, answers at a path."""
+    """The answer of the server, which is local, to a POST."""
     headers = {"Content-Type": "application/json"}
     asked = urllib.request.Request(f"{server.listening_address}{path}", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(asked, timeout=60) as answer:

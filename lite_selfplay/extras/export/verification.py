@@ -1,7 +1,7 @@
-"""Whether exported files are the seat: another tool reads them in a fresh process and is asked what the seat was asked.
+"""Verifies that exported files are the seat: another tool loads them in a fresh process and gets the same prompts.
 
-Compared are the log-probabilities of the seat's greedy answers, and whether the prompts' words become the same tokens.
-The base's log-probabilities stand beside them: where they differ little from the seat's, agreement shows little.
+Compares the log-probabilities of the seat's greedy answers, and the tokens of the prompts. The base's log-probabilities
+are reported too: if they differ little from the seat's, agreement proves little.
 """
 
 import json
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from lite_selfplay.extras.export.exporting import Asked
 
 QUESTIONS, TOKENS = 20, 24
-"""Prompts that are asked, and the most tokens of an answer to one."""
-# Who reads a form, and the mean difference, in nats a token, that rounding the weights may make: to bf16 in a merged
-# model; llama.cpp's own products are of rounded activations. Measured: docs/export.md.
+"""The number of prompts, and the most tokens of an answer."""
+# Each form's reader, and the mean difference, in nats per token, allowed for rounding: of weights to bf16 in a merged
+# model; of activations in llama.cpp's products. Measured: docs/export.md.
 _READERS = {"peft": ("PEFT", 0.01), "merged": ("transformers", 0.05), "gguf": ("llama.cpp", 0.02)}
-# And multiplying in a type, in another order.
+# The difference allowed for computing in a type, in another order.
 _COMPUTING = {"float32": 0.0, "bfloat16": 0.05, "float16": 0.02}
 
 Question = Mapping[str, Any]
-"""A `prompt` and its `prompt_ids`; `token_ids`, what the seat says to it greedily, with the `logprobs` of each token,
-and with those that the base gives them, `base_logprobs`."""
+"""A `prompt` and its `prompt_ids`; the seat's greedy answer `token_ids` with its `logprobs`, and the base's
+`base_logprobs` of the same tokens."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What came of asking another tool, in figures: how many of the prompts become the same tokens, and the mean
-    differences of its log-probabilities, and of the base's, from the seat's, in nats a token."""
+    """Another tool's answers compared with the seat's: how many prompts become the same tokens, and the mean
+    differences of the tool's and the base's log-probabilities from the seat's, in nats per token."""
 
     reader: str
     compute: str
@@ -54,7 +54,7 @@ class Verification:
 
     @property
     def failures(self) -> list[str]:
-        """What shows that it is another model; nothing where it is the seat."""
+        """The reasons why it is a different model; empty if it is the seat."""
         found = []
         if (other := self.questions - self.prompts_same) > 0:
             found.append(f"{other} of {self.questions} prompts become other tokens")
@@ -70,11 +70,11 @@ class Verification:
         )
 
     def paragraph(self) -> str:
-        """What a model card says of it."""
+        """The verification as a model card describes it."""
         verdict = f"FAILED ({'; '.join(self.failures)})" if self.failures else "Verified"
         return (
-            f"{verdict}: {self.reader}, alone in a fresh process, was asked {self.questions} prompts of the run "
-            f"against the seat's own greedy answers of up to {TOKENS} tokens, computed in {self.compute}: "
+            f"{verdict}: {self.reader}, alone in a fresh process, scored the seat's greedy answers to {self.questions} "
+            f"prompts of the run, each of up to {TOKENS} tokens, in {self.compute}: "
             f"{self.sentence()}. "
             f"{self.prompts_same} of the prompts become the same tokens."
         )
@@ -84,8 +84,8 @@ class Verification:
 
 
 def choose_prompts(seen: Sequence[str], is_plain: Callable[[str], bool]) -> list[str]:
-    """Twenty prompts evenly spread over those that a seat saw; sums where there are too few. `is_plain` says whether a
-    text spells no special token."""
+    """Twenty prompts evenly spread over those that a seat saw, filled up with sums. `is_plain` tells whether a text
+    contains no special token."""
     known = [text for text in dict.fromkeys(seen) if text.strip() and is_plain(text)]
     spread = [known[i * len(known) // QUESTIONS] for i in range(QUESTIONS)] if len(known) > QUESTIONS else known
     sums = [f"What is {7 * i % 40 + 11} + {11 * i % 50 + 3}?" for i in range(QUESTIONS)]
@@ -93,7 +93,7 @@ def choose_prompts(seen: Sequence[str], is_plain: Callable[[str], bool]) -> list
 
 
 def ask_seat(backend: Backend, chat: Chat, seat: str, prompts: Sequence[str]) -> list[Question]:
-    """What a seat says to prompts, and how likely the base finds it."""
+    """A seat's greedy answers to prompts, with the log-probabilities of the seat and of the base."""
     ids = [list(chat.encode(prompt).ids) for prompt in prompts]
     greedy = Sampling(temperature=0.0, max_tokens=TOKENS)
     said = backend.generate(GenerationRequest(seat, ids, 1, greedy, [[0]] * len(ids)))
@@ -115,10 +115,10 @@ def verify(
     plain_token: int,
     poll: Callable[[], None],
 ) -> Verification:
-    """Ask another tool what the seat was asked. `base`: the folder of the run's base; `compute`: a type of torch's;
-    `plain_token`: one that is text.
+    """Compare another tool's answers with the seat's. `base`: the folder of the run's base; `compute`: the name of a
+    torch dtype; `plain_token`: a token of plain text.
 
-    `poll` is called meanwhile, and may raise to stop it. Raises VerificationFailed where the tool cannot answer.
+    `poll` is called meanwhile, and may raise to stop. Raises VerificationFailed if the tool cannot answer.
     """
     name, rounding = _READERS[asked.form]
     request = {
@@ -137,11 +137,11 @@ def verify(
 
 
 def read_back(request: Mapping[str, Any], poll: Callable[[], None]) -> list[dict[str, Any]]:
-    """What a tool answers from exported files, in a process of its own: see `reader`. Raises VerificationFailed."""
-    with tempfile.TemporaryDirectory(prefix="lite-selfplay-") as place:
-        asked, answered, said = (Path(place, name) for name in ("asked.json", "answered.json", "said"))
+    """A tool's answers from exported files, by `reader` in a process of its own. Raises VerificationFailed."""
+    with tempfile.TemporaryDirectory(prefix="lite-selfplay-") as folder:
+        asked, answered, said = (Path(folder, name) for name in ("asked.json", "answered.json", "said"))
         asked.write_text(json.dumps(request), encoding="utf-8")
-        # -P: no module beside the script takes the place of an installed one.
+        # -P: modules beside the script must not shadow installed ones.
         command = [sys.executable, "-P", reader.__file__, str(asked), str(answered)]
         with (
             said.open("wb") as log,
@@ -164,7 +164,7 @@ def read_back(request: Mapping[str, Any], poll: Callable[[], None]) -> list[dict
 def compare(
     name: str, questions: Sequence[Question], answers: Sequence[Mapping[str, Any]], compute: str, limit: float
 ) -> Verification:
-    """A reader's answers beside the seat's."""
+    """Compare a reader's answers with the seat's."""
     pairs = list(zip(questions, answers, strict=True))
     tokens = sum(len(question["logprobs"]) for question in questions)
     return Verification(

@@ -1,7 +1,7 @@
-"""The data sets of the package reasoning-gym: tasks `reasoning-gym:NAME`, and a checker that scores by their rules.
+"""The data sets of the package reasoning-gym: tasks `reasoning-gym:NAME`, and a checker with their scorers.
 
-Some of these rules evaluate an answer as code or algebra, so they run in processes that can be killed, never here: they
-are supervised as `lite_selfplay.verify.workers` does it, and speak the lines of their program, `scoring`.
+Some scorers evaluate an answer as code or algebra, so they run in processes that can be killed (the program `scoring`),
+supervised by `lite_selfplay.verify.workers`.
 Source: https://github.com/open-thought/reasoning-gym
 """
 
@@ -41,7 +41,7 @@ _OF_SETS = frozenset(
 )
 # Data sets whose rows come from a generator without a seed:
 _UNSEEDED = frozenset({"codeio", "list_functions"})
-# Data sets whose scorer pays one answer whatever the problem: that answer, and the mean of its scores over 200 rows.
+# Data sets whose scorer accepts one answer for any problem: that answer, and its mean score over 200 rows.
 _PAYS_ALWAYS = {
     "coin_flip": ("the answer 0", 0.94),
     "game_of_life": ("an empty board", 0.96),
@@ -53,15 +53,16 @@ _PAYS_ALWAYS = {
 def open_dataset(name: str, options: Mapping[str, Any], *, seed: int = 0, size: int = 100) -> Any:
     """A data set of the package: rows by index, and `score_answer(answer, row)`.
 
-    Raises TaskError if the package is missing or refuses the options, UnknownNameError if it does not know the name.
+    Raises TaskError if the package is missing or rejects the options, UnknownNameError for an unknown name.
     """
-    with warnings.catch_warnings():  # its warnings are of no use to users of this library
+    with warnings.catch_warnings():  # users of this library do not need its warnings
         warnings.simplefilter("ignore")
         try:
             from reasoning_gym.factory import DATASETS, create_dataset
         except ImportError as error:
             raise TaskError(
-                f"tasks of reasoning-gym need a package that cannot be imported ({error}): pip install reasoning-gym"
+                f"tasks of reasoning-gym need its package, which cannot be imported ({error}): pip install "
+                "reasoning-gym"
             ) from None
         if name not in DATASETS:
             raise UnknownNameError("data set of reasoning-gym", name, DATASETS)
@@ -71,18 +72,18 @@ def open_dataset(name: str, options: Mapping[str, Any], *, seed: int = 0, size: 
             raise TaskError(f"{KIND}:{name} has no option {unknown!r}; it takes {', '.join(known) or 'none'}")
         try:
             return create_dataset(name, seed=seed, size=size, **options)
-        except Exception as error:  # assertions and anything else that a data set's own checks raise
+        except Exception as error:  # a data set's own checks may raise anything
             given = ", ".join(f"{key}={value}" for key, value in options.items()) or "none"
-            raise TaskError(f"{KIND}:{name} refuses its options ({given}): {error or type(error).__name__}") from None
+            raise TaskError(f"{KIND}:{name} rejects its options ({given}): {error or type(error).__name__}") from None
 
 
 def reasoning_gym(seed: int = 0, held_out: bool = False, /, dataset: str = "", **options: str) -> Task:
     """Problems of one data set, with the options of its configuration, except `seed` and `size`.
 
-    Values are parsed as JSON if possible (`max_terms=3`, `allow_negation=true`) and are text otherwise. A problem keeps
-    its entry in `extra`, since the data set's scorer needs it; its answer is None if the data set gives none. Raises
-    TaskError if the package is missing, for an invalid option, and if the rows would differ in another process;
-    UnknownNameError for a name that the package does not know.
+    Values are parsed as JSON if possible (`max_terms=3`, `allow_negation=true`), else kept as text. A problem keeps its
+    entry in `extra` for the data set's scorer; its answer is None if the data set has none. Raises TaskError if the
+    package is missing, for an invalid option, and if the rows would differ in another process; UnknownNameError for an
+    unknown name.
     """
     if not dataset:
         raise TaskError(f"{KIND} needs the name of a data set, as in {KIND}:chain_sum,max_terms=3")
@@ -110,14 +111,16 @@ def reasoning_gym(seed: int = 0, held_out: bool = False, /, dataset: str = "", *
 
     rows(0)
     if dataset in _UNSEEDED:
-        raise TaskError(f"{name} ignores the seed and gives other problems each time: choose another data set")
+        raise TaskError(f"{name} ignores the seed and gives different problems each time: choose another data set")
     if dataset in _OF_SETS and os.environ.get("PYTHONHASHSEED", "random") == "random":
-        raise TaskError(f"{name} gives other problems in each process: set the environment variable PYTHONHASHSEED=0")
+        raise TaskError(
+            f"{name} gives different problems in each process: set the environment variable PYTHONHASHSEED=0"
+        )
     caution = ""
     if dataset in _PAYS_ALWAYS:
         answer, paid = _PAYS_ALWAYS[dataset]
         caution = (
-            f"the scorer of {name} gives {answer} {paid:.0%} of all marks, whatever the problem: see docs/tasks.md"
+            f"the scorer of {name} gives {answer} a mean score of {paid:.0%}, whatever the problem: see docs/tasks.md"
         )
     return Task(name, Procedural(name, SIZE, held_out, make), procedural=True, caution=caution)
 
@@ -129,16 +132,16 @@ def _value(text: str) -> Any:
         return text
 
 
-# A longer text is not an answer, and would only keep the scorer busy.
+# Longer texts count as unparsable: they would only keep the scorer busy.
 MAX_CHARACTERS = 10_000
 
 
 def check_batch(
     pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
 ) -> list[Verdict]:
-    """Judge completions by the scorers of the problems' data sets, which run in processes of their own.
+    """Judge completions with the scorers of the problems' data sets, in separate processes.
 
-    A score of 1 is a correct answer. Raises TaskError for a problem that does not come from such a data set.
+    A score of 1 is a correct answer. Raises TaskError for a problem that is not from such a data set.
     """
     answers = [extract_answer(completion_text(completion), block_only=expected.block_only) for completion, _ in pairs]
     asked: dict[int, dict[str, Any]] = {}
@@ -159,7 +162,7 @@ def check_batch(
 def _question(problem: Problem) -> dict[str, Any]:
     extra = problem.extra
     if not {"dataset", "options", "entry"} <= set(extra):
-        raise TaskError(f"{problem.id} is of kind {KIND!r} and does not say which data set and entry it comes from")
+        raise TaskError(f"{problem.id} is of kind {KIND!r} but does not name its data set and entry")
     # Entries contain tuples and fractions, which JSON would change.
     entry = base64.b64encode(pickle.dumps(extra["entry"])).decode()
     return {"dataset": extra["dataset"], "options": dict(extra["options"]), "entry": entry}
@@ -186,12 +189,12 @@ START_SECONDS = 120.0
 
 @dataclass(eq=False)
 class Scorer(Worker):
-    """A scoring process; `heard` is the beginning of a line that it has not ended yet."""
+    """A scoring process; `heard` is the beginning of an unfinished line."""
 
     heard: bytes = b""
 
     def message(self) -> dict[str, Any]:
-        """What it said; empty if it has ended or written anything but one line."""
+        """Its message; empty if the process has ended or wrote anything but one line of JSON."""
         line, self.heard = self.heard, b""
         try:
             found = json.loads(line or b"{}")
@@ -205,7 +208,7 @@ class WorkerPool(Workers[Scorer, Question, str]):
 
     Args:
         size: Maximum number of processes; by default 2, or 1 on a machine with one core.
-        deadline: Seconds that a question may take once it has been given to a process.
+        deadline: Time limit in seconds for a question, from when a process receives it.
         memory_mb: Limit of a process's address space in MiB, if the system supports one.
         command: Program to run instead of `lite_selfplay.extras.gym.scoring`, with its protocol.
         poll: Called at least every half second while waiting for answers; it may raise to stop.
@@ -249,7 +252,7 @@ class WorkerPool(Workers[Scorer, Question, str]):
 
     def _give(self, worker: Scorer, job: Question) -> float:
         if select.select([worker.control], [], [], 0)[0]:
-            raise BrokenPipeError("it has ended, or spoke unasked")
+            raise BrokenPipeError("it has ended, or wrote without a question")
         worker.control.sendall(json.dumps(job).encode() + b"\n")
         return self.deadline
 
@@ -269,7 +272,7 @@ class WorkerPool(Workers[Scorer, Question, str]):
             worker.ready = True
             return
         with contextlib.suppress(subprocess.TimeoutExpired):
-            worker.process.wait(timeout=1)  # so that the exit code is its own and not that of the kill
+            worker.process.wait(timeout=1)  # so that the exit code is its own, not the kill's
         self._drop(worker)
         raise WorkerStartError(
             f"the answer checker's process did not start: {message.get('failed', 'it ended at once')} "
@@ -278,9 +281,9 @@ class WorkerPool(Workers[Scorer, Question, str]):
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, extended so that a worker imports the same copy of this package as its parent.
+    """This process's environment, with PYTHONPATH extended so that a worker imports the same copy of this package.
 
-    An installed copy is found without that, and site-packages must not come before the standard library.
+    Not needed for an installed copy: site-packages must not come before the standard library.
     """
     environment = dict(os.environ)
     root = str(Path(__file__).resolve().parents[3])

@@ -1,11 +1,11 @@
-"""The program of the scoring processes: it scores answers by reasoning-gym's rules.
+"""The program of the scoring processes: scores answers with reasoning-gym's scorers.
 
-A JSON question per line on stdin, a JSON reply per line on stdout; the first line is {"ready": true} or {"failed":
-reason}. The program ends when stdin is closed. Its parent kills it if an answer takes too long; if that is gone, the
-program's own alarm ends it.
+It reads one JSON question per line from stdin and writes one JSON reply per line to stdout; the first line is {"ready":
+true} or {"failed": reason}. The program ends when stdin is closed. Its parent kills it if an answer takes too long; if
+the parent is gone, the program's own alarm ends it.
 
 A question is {"dataset": name, "options": {...}, "entry": pickled, in base64, "answer": text}; its reply is
-{"outcome": "score 0.5"}, or {"outcome": "unparsable"} if the rule fails on the answer.
+{"outcome": "score 0.5"}, or {"outcome": "unparsable"} if the scorer fails on the answer.
 """
 
 import base64
@@ -29,19 +29,19 @@ ALARM_GRACE = 5.0
 """Seconds between the parent's deadline and the alarm."""
 
 Reply = Callable[[dict[str, Any]], dict[str, str]]
-"""From a question to its reply."""
+"""Maps a question to its reply."""
 
 
 def run(prepare: Callable[[], Reply]) -> None:
-    """Run a checking process with the function that `prepare` loads, until stdin ends; its command-line arguments are
-    the deadline in seconds and the memory limit in MiB."""
-    # Ctrl-C is for the parent: if it ended a worker, the pending answer would count as wrong.
+    """Reply to questions with the function that `prepare` returns, until stdin ends. The command-line arguments are the
+    deadline in seconds and the memory limit in MiB."""
+    # Only the parent handles Ctrl-C: if it ended a worker, the pending answer would count as wrong.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable()
     deadline, megabytes = float(sys.argv[1]), int(sys.argv[2])
     with contextlib.suppress(ValueError, OSError):  # an answer must not use up the machine's memory
         resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
-    # Replies have a stream of their own, so that nothing that a library prints is mixed with them.
+    # Replies have a separate stream, which no library prints to.
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     say = functools.partial(print, file=replies, flush=True)
@@ -49,8 +49,7 @@ def run(prepare: Callable[[], Reply]) -> None:
         reply = prepare()
         say(json.dumps({"ready": True}))
         for line in sys.stdin:
-            # Ends this process after so many seconds of the processor, even inside C code: one that is stopped for a
-            # while must find its question unharmed.
+            # Ends this process by CPU time, even inside C code: a process suspended for a while must keep its question.
             signal.setitimer(signal.ITIMER_PROF, deadline + ALARM_GRACE)
             answered = reply(json.loads(line))
             signal.setitimer(signal.ITIMER_PROF, 0)
@@ -74,14 +73,14 @@ def reply_to(question: dict[str, Any]) -> dict[str, str]:
         score = float(dataset.score_answer(question["answer"], entry))
     except MemoryError:
         raise
-    except (Exception, SystemExit):  # a rule that evaluates an answer may raise anything
+    except (Exception, SystemExit):  # a scorer that evaluates an answer may raise anything
         return {"outcome": "unparsable"}
     return {"outcome": "unparsable" if math.isnan(score) else f"score {score!r}"}
 
 
 def by_its_own_rules() -> Reply:
-    """The function that answers questions; it needs the package."""
-    # The threads of a numerical library would reserve address space for every core.
+    """Check that the package works; return `reply_to`."""
+    # A numerical library's threads would reserve address space for every core.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = "1"
     open_dataset("chain_sum", {})

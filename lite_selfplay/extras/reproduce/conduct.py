@@ -1,13 +1,13 @@
-"""Carrying out an experiment, arm by arm and seed by seed: what is complete is not done again.
+"""Runs an experiment, arm by arm and seed by seed, skipping completed parts.
 
-OUT/experiment.yaml              what is carried out; another experiment needs another folder
-OUT/search/                      how each arm's learning rate was chosen, as an experiment of its own
+OUT/experiment.yaml              the experiment; another one needs another folder
+OUT/search/                      the search for each arm's learning rate, as an experiment of its own
 OUT/seed-0/cold-start/           the seats that all trained arms of a seed start from
 OUT/seed-0/ARM/                  a run folder
-OUT/seed-0/ARM.json              what it was measured to be; complete or absent
+OUT/seed-0/ARM.json              its measurements; complete or absent
 OUT/table.md, figure.png, results.json
 
-Several processes may carry out one experiment in one folder: each takes what no other is at work on.
+Several processes may share one experiment in one folder: each works on parts that no other is working on.
 """
 
 import contextlib
@@ -42,11 +42,11 @@ EXPERIMENT, SEARCH = "experiment.yaml", "search"
 def conduct(
     experiment: Experiment, out: Path, *, data_dir: str | None = None, progress: Progress
 ) -> list[dict[str, Any]]:
-    """Train and measure what is not there yet; the records of all arms and seeds, in the experiment's order.
-    `data_dir` is the folder of downloaded data, which may be another one when it is gone on with.
+    """Train and measure the missing parts; return the records of all arms and seeds, in the experiment's order.
+    `data_dir` is the folder of downloaded data, which may change when the experiment is resumed.
 
-    Raises what training and evaluating raise, RunFolderError where the folder is another experiment's, and Interrupted,
-    after which the same call goes on.
+    Raises the errors of training and evaluating, RunFolderError if the folder belongs to another experiment, and
+    Interrupted, after which the same call resumes.
     """
     require_fair(experiment)
     _claim(experiment, out)
@@ -56,7 +56,7 @@ def conduct(
         write_findings(tried, found, out / SEARCH)
         experiment = experiment.at(chosen_rates(experiment, found))
     experiment = experiment.having({"tasks": {"data_dir": data_dir}} if data_dir else {})
-    # Nothing of the base follows from a seed of training.
+    # The base does not depend on the training seed.
     every = [
         (seed, name, arm, out / f"seed-{seed}" / f"{name}.json")
         for seed in experiment.seeds
@@ -64,7 +64,7 @@ def conduct(
         if seed in (experiment.seeds[:1] if arm.start == "base" else arm.seeds or experiment.seeds)
     ]
     try:
-        for patience in (0, -1):  # what another process is at work on is waited for at the end
+        for patience in (0, -1):  # parts that another process works on are waited for at the end
             for seed, name, arm, path in every:
                 with contextlib.suppress(Timeout), _alone(path.parent / (arm.of or name), patience):
                     if not path.is_file():
@@ -72,13 +72,12 @@ def conduct(
                         record = _record(experiment, name, arm, seed, out, progress)
                         write_whole(path, json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     except Interrupted as stop:
-        raise Interrupted(f"{stop}; the same command goes on with {out}") from None
+        raise Interrupted(f"{stop}; the same command continues {out}") from None
     return [read_json(path) for *_, path in every]
 
 
 def chosen_rates(experiment: Experiment, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The learning rate of each trained arm by the records of the search: that of the highest mean pass@1 over its
-    seeds and problems, of equal ones the lowest."""
+    """Each trained arm's learning rate with the highest mean pass@1 in the search; of equal ones the lowest."""
     assert experiment.search is not None
     found: dict[str, list[float]] = {}
     for record in records:
@@ -88,18 +87,17 @@ def chosen_rates(experiment: Experiment, records: Sequence[Mapping[str, Any]]) -
 
 
 def _alone(path: Path, patience: float) -> FileLock:
-    """Keep other processes of the same experiment off what is made at `path`; raises Timeout after so many seconds,
-    never where they are negative."""
+    """Lock `path` against other processes of the same experiment; raises Timeout after `patience` seconds, or never if
+    that is negative."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(path.with_name(f".{path.name}.lock"), timeout=patience)
 
 
 def require_fair(experiment: Experiment) -> None:
-    """Raises ConfigError where trained arms sample different numbers of completions, as far as these are fixed (or have
-    different numbers of steps, where the budget is one of steps; arms of a budget of recipes may have either), and for
-    a training set that no arm draws from.
+    """Raise ConfigError if trained arms have unequal budgets, or if no arm uses the training set.
 
-    An arm with a bound of minutes is refused: how many of its steps fit follows from the machine.
+    Compared are the fixed numbers of completions, or of steps with the budget `steps`; the budget `recipes` allows
+    differences. Arms with a limit in minutes are refused, since their number of steps depends on the machine.
     """
     budgets: dict[str, int] = {}
     drawn = not experiment.trained() or experiment.shared.tasks.train is None
@@ -107,8 +105,8 @@ def require_fair(experiment: Experiment) -> None:
         config, game = filled_in(experiment.config(name, experiment.seeds[0], Path("run"), None))
         if config.run.minutes:
             raise ConfigError(
-                f"{experiment.name}: arms are compared at one number of steps, and {name} has {config.run.minutes:g} "
-                "minutes: leave out run.minutes"
+                f"{experiment.name}: arms need a fixed number of steps, but {name} has a limit of "
+                f"{config.run.minutes:g} minutes: remove run.minutes"
             )
         drawn |= draws_problems(config, game)
         if (each := 1 if experiment.budget == "steps" else game.rollouts_per_step()) is not None:
@@ -118,17 +116,17 @@ def require_fair(experiment: Experiment) -> None:
         raise ConfigError(f"{experiment.name}: the arms do not have the same number of {experiment.budget}: {listed}")
     if not drawn:
         train = experiment.shared.tasks.train
-        raise ConfigError(f"{experiment.name}: no arm draws from tasks.train, {train}: leave it out")
+        raise ConfigError(f"{experiment.name}: no arm uses tasks.train, {train}: remove it")
 
 
 def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
-    """What the experiment would do and cost, in sentences. Tasks are read, nothing is loaded or written."""
+    """The plan and cost of an experiment as lines. Reads tasks, but loads no model and writes nothing."""
     require_fair(experiment)
     experiment = experiment.having({"tasks": {"data_dir": data_dir}} if data_dir else {})
     lines = [experiment.about, f"seeds: {', '.join(map(str, experiment.seeds))}"]
     if (search := experiment.search) is not None:
         runs = len(experiment.trained()) * len(search.rates) * len(search.seeds)
-        lines.append(f"before them {runs} runs that choose each arm's learning rate among {len(search.rates)}")
+        lines.append(f"first, {runs} runs choose each arm's learning rate among {len(search.rates)}")
     for name, arm in experiment.arms.items():
         if arm.game is None:
             lines.append(f"{name}: {f'the seats of {arm.of}' if arm.of else arm.start}, not trained")
@@ -148,8 +146,8 @@ def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
 
 
 def _claim(experiment: Experiment, out: Path) -> None:
-    """Write down what is carried out, which may have more arms and seeds than before, also by another scale. Raises
-    RunFolderError where the folder is of something else, and ConfigError where its file is no longer a mapping."""
+    """Record the experiment in its folder; it may have more arms and seeds than before, also by another scale. Raises
+    RunFolderError if the folder belongs to anything else, ConfigError if its file is no longer a mapping."""
     path, values = out / EXPERIMENT, experiment.model_dump(mode="json")
     with write_errors(f"to {out}"):
         if path.is_file():
@@ -160,7 +158,7 @@ def _claim(experiment: Experiment, out: Path) -> None:
             seeds = [seed for seed in values["seeds"] if seed in before.get("seeds", ())]
             if {**values, "arms": arms, "seeds": seeds, "scale": before.get("scale")} != before:
                 raise RunFolderError(
-                    f"{out} holds another experiment, or this one in another size: choose another --out"
+                    f"{out} holds another experiment, or another size of this one: choose another --out"
                 )
         elif out.exists() and any(out.iterdir()):
             raise RunFolderError(f"{out} is not empty and holds no experiment: choose another --out")
@@ -171,15 +169,15 @@ def _claim(experiment: Experiment, out: Path) -> None:
 def _record(
     experiment: Experiment, name: str, arm: ArmSection, seed: int, out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Train an arm where it is to be trained, and measure it."""
-    place = out / f"seed-{seed}"
+    """Train an arm, unless it is an untrained one, and measure it."""
+    folder = out / f"seed-{seed}"
     spent: dict[str, Any] = {}
     if arm.start == "base":
         target = experiment.shared.model.name
     elif arm.start == COLD_START:
-        target = str(_taught(experiment, experiment.teaching(name), seed, place, progress))
+        target = str(_taught(experiment, experiment.teaching(name), seed, folder, progress))
     else:
-        target = str(_trained(experiment, arm.of or name, seed, place, progress))
+        target = str(_trained(experiment, arm.of or name, seed, folder, progress))
         spent = _spent(Path(target), experiment.curve) if arm.of is None else {}
     evaluations = []
     for evaluation in experiment.evaluations:
@@ -203,9 +201,9 @@ def _lengths(found: Evaluation) -> dict[str, float]:
     return {key: fmean(row) for key, row in zip(found.per_problem, zip(*every, strict=True), strict=True)}
 
 
-def _taught(experiment: Experiment, game: str, seed: int, place: Path, progress: Progress) -> Path:
-    """The folder of a seed's cold start by a game."""
-    path = place / (COLD_START if game == experiment.teaching() else f"{COLD_START}-{game}")
+def _taught(experiment: Experiment, game: str, seed: int, folder: Path, progress: Progress) -> Path:
+    """The folder of a seed's cold start by a game, made if missing."""
+    path = folder / (COLD_START if game == experiment.teaching() else f"{COLD_START}-{game}")
     with _alone(path, -1):
         if _steps_done(path) is None:
             _aside(path)
@@ -213,11 +211,11 @@ def _taught(experiment: Experiment, game: str, seed: int, place: Path, progress:
     return path
 
 
-def _trained(experiment: Experiment, name: str, seed: int, place: Path, progress: Progress) -> Path:
-    """The run folder of a trained arm, gone on with where it stopped."""
-    path, init = place / name, None
+def _trained(experiment: Experiment, name: str, seed: int, folder: Path, progress: Progress) -> Path:
+    """The run folder of an arm, trained or resumed to the end."""
+    path, init = folder / name, None
     if experiment.starts_taught(name):
-        init = _taught(experiment, experiment.teaching(name), seed, place, progress)
+        init = _taught(experiment, experiment.teaching(name), seed, folder, progress)
     config = experiment.config(name, seed, path, init)
     done = _steps_done(path)
     last = None if done is None else last_step(path)
@@ -230,7 +228,7 @@ def _trained(experiment: Experiment, name: str, seed: int, place: Path, progress
 
 
 def _steps_done(path: Path) -> int | None:
-    """Steps of a run's newest whole checkpoint; None where it has none."""
+    """The step of a run's newest complete checkpoint; None without one."""
     if not (path / CONFIG).is_file():
         return None
     last = newest_whole(path / CHECKPOINTS, lambda _: None)
@@ -238,14 +236,14 @@ def _steps_done(path: Path) -> int | None:
 
 
 def _aside(path: Path) -> None:
-    """Move away what a run left that was killed before its first checkpoint."""
+    """Move away the folder of a run that was killed before its first checkpoint."""
     if path.exists():
-        places = (path.with_name(f"{path.name}-stopped-{number}") for number in count(1))
-        path.rename(next(place for place in places if not place.exists()))
+        names = (path.with_name(f"{path.name}-stopped-{number}") for number in count(1))
+        path.rename(next(name for name in names if not name.exists()))
 
 
 def _spent(path: Path, curve: str) -> dict[str, Any]:
-    """What training took: seconds, and tokens that were sampled; and how the number of the experiment's curve went."""
+    """A run's training record: seconds, sampled tokens, counts, and the values of the experiment's curve."""
     run = load_run(path)
     rows: Sequence[Mapping[str, Any]] = run.metrics_rows()
     return {
@@ -263,14 +261,16 @@ def _spent(path: Path, curve: str) -> dict[str, Any]:
 
 
 def _curve(run: Run, curve: str) -> list[tuple[int, float]]:
-    """The steps of a run and the number of the experiment's curve at each."""
+    """(step, value) pairs of the experiment's curve in a run."""
     if curve == EVALUATION:
-        return [(step, mean_pass_rate(each)) for step, each in run.evaluations().items() if step >= 0]  # not the base
+        return [
+            (step, mean_pass_rate(each)) for step, each in run.evaluations().items() if step >= 0
+        ]  # without the untouched base
     return [(row["step"], found) for row in run.metrics_rows() if (found := _number(row, curve)) is not None]
 
 
 def _number(row: Any, path: str) -> float | None:
-    """The number at a dotted path of a row; None where it has none."""
+    """The number at a dotted path of a row; None if there is none."""
     for key in path.split("."):
         row = row.get(key) if isinstance(row, Mapping) else None
     return row if isinstance(row, int | float) else None

@@ -1,4 +1,4 @@
-"""An experiment as its YAML file says it: arms, seeds, evaluations and sizes."""
+"""An experiment as defined by its YAML file: arms, seeds, evaluations and sizes."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,19 +22,18 @@ EXPERIMENTS = files(__package__) / "experiments"
 COLD_START = "cold-start"
 RATE = "seats.*.lr"
 EVALUATION = "evaluation"
-"""The curve that is pass@1 in the evaluations that runs make in training."""
-_WHOLE: dict[str, Any] = {"run": {"minutes": 0}}  # a preset's minutes would give each arm another number of steps
+"""The name of the curve of pass@1 in the evaluations during training."""
+_WHOLE: dict[str, Any] = {"run": {"minutes": 0}}  # a preset's minutes would give arms different numbers of steps
 
 
 class ArmSection(Section):
-    """An arm: seats that are trained in a `game`, those `of` another arm measured otherwise, or an untrained `start`.
+    """An arm: seats trained in a `game`, the seats `of` another arm measured differently, or an untrained `start`.
 
-    `set` are keys of the configuration (`game.reward: coop`), laid over those that all arms share; a `preset` among
-    them takes the place of theirs. `mode`, `seats` and
-    `shots`: how it is measured, by default as its game, and the suite, say; among the seats may be `solver@best`, or a
-    snapshot. `seeds`: those of the experiment's that it is trained with, where these are not all. `cold_start`: the
-    game that teaches its seats, where that is not the experiment's. `paper`: what the paper found, in its words, by the
-    task or the mean of a suite that it is of.
+    `set`: configuration keys (`game.reward: coop`) that override those shared by all arms; a `preset` among them
+    replaces theirs. `mode`, `seats` and `shots`: how it is measured, by default as its game and the suite determine;
+    seats may be `solver@best` or a snapshot. `seeds`: the experiment's seeds that train it; None: all. `cold_start`:
+    the game that teaches its seats; None: the experiment's. `paper`: the paper's results as printed, by task or mean of
+    a suite.
     """
 
     about: str = ""
@@ -50,25 +49,25 @@ class ArmSection(Section):
     paper: dict[str, str] = Field(default_factory=dict)
 
     def at(self, rate: float) -> "ArmSection":
-        """The same at another learning rate."""
+        """This arm with another learning rate."""
         return self.model_copy(update={"set": {**self.set, RATE: rate}})
 
     @model_validator(mode="after")
     def _one_of_three(self) -> "ArmSection":
         if sum(value is not None for value in (self.game, self.of, self.start)) != 1:
             raise PydanticCustomError(
-                "arm", "takes one of game (it is trained), of (another arm) and start (it is not)"
+                "arm", "needs exactly one of game (trained), of (another arm) and start (untrained)"
             )
         if self.set and self.game is None:
-            raise PydanticCustomError("arm", "takes keys to set where it is trained alone")
+            raise PydanticCustomError("arm", "may have keys to set only if it is trained")
         return self
 
 
 class EvaluationSection(MeasuringSection):
-    """Held-out problems that every arm is measured on, with the same randomness: `tasks`, or those of a paper's `suite`
-    (`lite_selfplay.evaluation.suites`) with its samples, sampling and worked examples, over which the other keys go.
+    """Held-out problems to measure every arm on, with the same randomness: `tasks`, or a paper's `suite`
+    (`lite_selfplay.evaluation.suites`) with its samples, sampling and worked examples, which the other keys override.
 
-    `mode`: how every arm is measured here, whatever its own is."""
+    `mode` overrides the arms' own modes."""
 
     tasks: str | None = None
     suite: str | None = None
@@ -77,18 +76,17 @@ class EvaluationSection(MeasuringSection):
     @model_validator(mode="after")
     def _one_of_two(self) -> "EvaluationSection":
         if (self.tasks is None) == (self.suite is None):
-            raise PydanticCustomError("evaluation", "takes tasks, or a suite in their place")
+            raise PydanticCustomError("evaluation", "needs either tasks or a suite")
         return self
 
     @property
     def specs(self) -> Sequence[str] | Mapping[str, int]:
-        """The tasks, one by one; those of a suite with how often each of their problems is answered."""
+        """The tasks; for a suite, with the number of samples per problem."""
         return find_suite(self.suite).samples if self.suite else split_specs(self.tasks or "")
 
     def settings(self, shared: RunConfig, arm: ArmSection) -> Settings:
-        """How it asks an arm; the seed is the same for every arm and seed of training, and so is where answers are
-        read. What has no cap of its own has that of the `shared` configuration, whose data are looked into, and in
-        whose precision the base is loaded."""
+        """The settings for an arm. All arms and training seeds have the same evaluation seed and `answer_from`. The
+        token limit (by default), the data folder and the base's precision are those of the `shared` configuration."""
         untrained = arm.start == "base"
         chosen: dict[str, Any] = {
             "data_dir": shared.tasks.data_dir,
@@ -103,8 +101,8 @@ class EvaluationSection(MeasuringSection):
 
 
 class SearchSection(Section):
-    """A learning rate for each trained arm, chosen before the experiment proper: of `rates` the one with the highest
-    mean pass@1 over `seeds` on `evaluations`, none of which may be the experiment's own; of equal ones the lowest."""
+    """The search for each trained arm's learning rate before the experiment: chooses the one of `rates` with the
+    highest mean pass@1 over `seeds` on `evaluations` (never the experiment's own); of equal ones the lowest."""
 
     rates: tuple[float, ...] = Field(..., min_length=1)
     seeds: tuple[int, ...] = Field(..., min_length=1)
@@ -114,15 +112,14 @@ class SearchSection(Section):
 class Experiment(Section):
     """A whole experiment.
 
-    `base` is the configuration that all arms share. `cold_start`: what the seats of every trained arm start from, made
-    once a seed: the `game` that teaches them and keys of the section `cold_start`; without it they start as they are
-    made. An arm whose game has other seats has a cold start of its own: no two seats learn from the same examples.
-    `budget`: whether arms are compared at one number of completions, or of steps where the paper does so, or each at
-    the end of its own recipe. `source` and
-    `paper` say where the paper's figures stand, and with which model and hardware they were found. `search`: how each
-    trained arm's learning rate is chosen, which otherwise is that of `base`. `curve`: what is drawn by step, a number
-    of metrics.jsonl by its path, such as game.nash_conv, or `evaluation`: pass@1 in the evaluations that runs make in
-    training. `scales` are other sizes: keys of this very file by name.
+    `base` is the configuration shared by all arms. `cold_start`: the start of every trained arm's seats, made once per
+    seed: the `game` that teaches them and keys of the section `cold_start`; without it they start untrained. An arm
+    whose game has other seats gets its own cold start, since no two seats learn from the same examples. `budget`: arms
+    have the same number of completions, or of steps as in the paper, or each its own recipe. `source` and `paper` name
+    where the paper has its numbers, and the model and hardware behind them. `search` chooses each trained arm's
+    learning rate, by default that of `base`. `curve`: the value drawn by step, a number of metrics.jsonl by its path,
+    such as game.nash_conv, or `evaluation`: pass@1 in the evaluations during training. `scales` are other sizes: named
+    overrides of this file's keys.
     """
 
     name: str
@@ -142,7 +139,7 @@ class Experiment(Section):
 
     @property
     def against(self) -> str:
-        """The arm that others are compared with: `baseline`, else the first."""
+        """The arm to compare others with: `baseline`, else the first."""
         return self.baseline or next(iter(self.arms))
 
     def trained(self) -> dict[str, ArmSection]:
@@ -151,18 +148,18 @@ class Experiment(Section):
 
     @property
     def shared(self) -> RunConfig:
-        """What all arms share, as the configuration of a run of no game in particular."""
+        """The configuration shared by all arms, for measuring; its game does not matter."""
         return RunConfig.of(self._layer("grpo"), {"game": "grpo"})
 
     def having(self, *layers: Mapping[str, Any]) -> "Experiment":
-        """The same, with more layers over the configuration that all arms share, such as another model."""
+        """This experiment with more layers over the shared configuration, such as another model."""
         base = nested(self.base)
         for layer in layers:
             base = merge(base, nested(layer))
         return self.model_copy(update={"base": base})
 
     def at_every_rate(self) -> "Experiment":
-        """The search as an experiment of its own, in which each trained arm is one arm a rate, with all seeds."""
+        """The search as an experiment of its own: one arm for each trained arm and rate, with all seeds."""
         assert self.search is not None
         arms = {
             f"{name} at {rate:g}": arm.at(rate).model_copy(update={"seeds": None})
@@ -173,7 +170,7 @@ class Experiment(Section):
         return self.model_copy(update={**own, "name": f"{self.name}, rates", "search": None, "baseline": ""})
 
     def at(self, rates: Mapping[str, float]) -> "Experiment":
-        """The same with the learning rates that were chosen."""
+        """This experiment with the chosen learning rates."""
         arms = {name: arm.at(rates[name]) if name in rates else arm for name, arm in self.arms.items()}
         return self.model_copy(update={"arms": arms})
 
@@ -183,13 +180,15 @@ class Experiment(Section):
         for dotted, value in self.arms[arm].set.items():
             set_key(keys, FLAT_KEYS.get(dotted, dotted), value)
         started = {"cold_start": {"enabled": False}, "run": {"init": str(init)}} if init else {}
-        run = {"run": {"seed": seed, "dir": str(folder), "preflight": False}}  # an arm is compared, whatever it learns
+        run = {
+            "run": {"seed": seed, "dir": str(folder), "preflight": False}
+        }  # an arm that cannot learn is compared too
         game = str(self.arms[arm].game)
         return RunConfig.of(self._layer(game, keys.pop("preset", None)), {"game": game}, started, keys, run)
 
     def _layer(self, game: str, preset: str | None = None) -> dict[str, Any]:
-        """What all arms share, as a layer for one of a game, over a `preset` of its own in the place of the shared one:
-        the options, roles and seats of another game are none of its own."""
+        """The shared configuration as a layer for an arm with this game. The arm's own `preset` replaces the shared
+        one; options, roles and seats of another game are dropped."""
         shared = nested(self.base)
         common = shared.pop("preset", None)
         below = preset_layer(common) if common else {}
@@ -201,12 +200,12 @@ class Experiment(Section):
         return merge(preset_layer(preset), shared) if preset else shared
 
     def starts_taught(self, arm: str) -> bool:
-        """Whether the seats of a trained arm start from the experiment's cold start."""
+        """Whether a trained arm's seats start from the experiment's cold start."""
         return self.cold_start is not None and self.arms[arm].set.get("run.init", "") is not None
 
     def teaching(self, arm: str | None = None) -> str:
-        """The game whose cold start an arm's seats start from: the arm's, or the experiment's, or that of the arm's
-        game where the experiment's would give several seats the same weights."""
+        """The game that cold-starts an arm's seats: the arm's choice, or the experiment's, or the arm's own game if the
+        experiment's would give several seats the same weights."""
         shared = str((self.cold_start or {}).get("game", "self-refine"))
         if arm and (chosen := self.arms[arm].cold_start):
             return chosen
@@ -215,8 +214,8 @@ class Experiment(Section):
         return own if several else shared
 
     def start_of(self, arm: str) -> str | None:
-        """The arm that is the cold start which the seats of a trained arm, or of one `of` it, began with: the shared
-        one or, where it was taught by itself, its seats `@0`."""
+        """The arm that measures the start of a trained arm, or of one `of` it: the shared cold start, or the arm's own
+        seats `@0` if it was taught separately."""
         trained = self.arms[arm].of or arm
         if self.arms[trained].game is None:
             return None
@@ -231,7 +230,7 @@ class Experiment(Section):
         return next((name for name in starts if self.teaching(name) == self.teaching(trained)), None)
 
     def cold_start_config(self, game: str, seed: int, folder: Path) -> RunConfig:
-        """The configuration of the cold start by a game that trained arms of a seed share."""
+        """The configuration of a seed's cold start by a game, shared by trained arms."""
         keys = {key: value for key, value in (self.cold_start or {}).items() if key != "game"}
         taught = {"cold_start": {**keys, "enabled": True}, "eval": {"tasks": None}}
         run = {"run": {"seed": seed, "dir": str(folder), "preflight": False}}
@@ -239,15 +238,15 @@ class Experiment(Section):
 
 
 def experiment_names() -> list[str]:
-    """The experiments that are shipped, by name."""
+    """The names of the shipped experiments."""
     found = (file.name for file in EXPERIMENTS.iterdir())
     return sorted(name.removesuffix(".yaml") for name in found if name.endswith(".yaml"))
 
 
 def load_experiment(name: str, scale: str = "full") -> Experiment:
-    """An experiment by its name or its file, in one of its sizes.
+    """Load an experiment by its name or file, in one of its sizes.
 
-    Raises UnknownNameError with near names, ConfigError where the file is missing or is not an experiment.
+    Raises UnknownNameError with near names, ConfigError if the file is missing or is not an experiment.
     """
     if name in experiment_names():
         text, stem = EXPERIMENTS.joinpath(f"{name}.yaml").read_text(encoding="utf-8"), name
@@ -260,7 +259,7 @@ def load_experiment(name: str, scale: str = "full") -> Experiment:
     if scale != "full":
         if scale not in scales:
             raise UnknownNameError("scale", scale, ["full", *scales], f"These are the sizes of {name}.")
-        # Laid over those of the whole; evaluations and seeds are replaced, null arms left out.
+        # A size overrides the file: base and arms are merged (null removes an arm), other keys replaced.
         size = scales[scale]
         base = merge(nested(values.get("base") or {}), nested(size.get("base") or {}))
         arms = merge(values.get("arms") or {}, size.get("arms") or {}).items()
@@ -272,13 +271,15 @@ def load_experiment(name: str, scale: str = "full") -> Experiment:
         raise ConfigError(f"{name}: {'; '.join(found_out)}") from None
     for arm, section in found.arms.items():
         if not re.fullmatch(r"\w[\w ,.+-]*", arm) or arm.startswith(COLD_START):
-            raise ConfigError(f"{name}: an arm's name is one of a folder, of letters, digits and ' ,.+-', got {arm!r}")
+            raise ConfigError(
+                f"{name}: an arm's name is a folder's name: only letters, digits and ' ,.+-' are allowed, got {arm!r}"
+            )
         if section.of is not None and section.of not in found.trained():
-            raise ConfigError(f"{name}: arms.{arm}.of names {section.of!r}, which is no trained arm")
+            raise ConfigError(f"{name}: arms.{arm}.of names {section.of!r}, which is not a trained arm")
         if section.start == COLD_START and found.cold_start is None:
-            raise ConfigError(f"{name}: arms.{arm} is the cold start, and there is none")
+            raise ConfigError(f"{name}: arms.{arm} starts from the cold start, but there is none")
     if found.against not in found.arms:
-        raise ConfigError(f"{name}: baseline names {found.baseline!r}, which is no arm")
+        raise ConfigError(f"{name}: baseline names {found.baseline!r}, which is not an arm")
     taught = found.cold_start_config((found.cold_start or {}).get("game", "self-refine"), 0, Path())
     for config in (taught, *(found.config(arm, 0, Path(), None) for arm in found.trained())):
         require_accepted(places_in(config.values()), name)

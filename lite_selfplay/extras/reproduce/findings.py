@@ -1,4 +1,4 @@
-"""What an experiment found: one table, one figure and one JSON object, from the records of its arms."""
+"""An experiment's results: one table, one figure and one JSON object, from the records of its arms."""
 
 import importlib.util
 import json
@@ -29,18 +29,18 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Finding:
-    """An arm on one task, over its seeds, or the mean of several that a paper reports.
+    """An arm's result over its seeds, on one task or as a paper's mean of several.
 
-    `pass_at_1` is the mean over directions where a mode has several, which no choice of the better one flatters;
-    `better` is that choice, made on these very problems, with an interval that holds for each direction at once
-    (Bonferroni). `interval`: Clopper-Pearson's for single answers of one seed; the bootstrap's over problems for other
-    figures of one seed; Student's t over several seeds; of a mean over tasks the normal one, by each task's variance.
-    `difference` to the baseline, on the problems of both, in shares, with its interval over problems, and `by_seed`
-    over the seeds of both (Student's t); `p_value` is McNemar's for single answers of one seed. `gain` is the
-    difference to the cold start that the arm's seats began with, with its interval over seeds. `otherwise` is pass@1
-    had answers been read in the other place, `own` pass@k and what the mode knows besides. `final` and `total` are mean
-    tokens of the last stage and of all; `longer` is the difference of the last's to the baseline on the problems of
-    both, with its interval over problems, None of a mean. `trained_on`: the arm was trained on all of these problems.
+    `pass_at_1` is the mean over directions if the mode has several, without the bias of choosing the better one;
+    `better` is the better one, chosen on these same problems, with an interval valid for all directions at once
+    (Bonferroni). `interval`: Clopper-Pearson for single answers of one seed; bootstrap over problems for other values
+    of one seed; Student's t over several seeds; for a mean over tasks normal, from each task's variance. `difference`
+    to the baseline, as a share, on the problems of both, with its interval over problems, and `by_seed` over the seeds
+    of both (Student's t); `p_value` is McNemar's for single answers of one seed. `gain` is the difference to the cold
+    start of the arm's seats, with its interval over seeds. `otherwise` is pass@1 under the other setting of
+    `answer_from`, `own` has pass@k and the mode's own columns. `final` and `total` are mean tokens of the last stage
+    and of all stages; `longer` is the difference of `final` to the baseline on the problems of both, with its interval
+    over problems, None for a mean. `trained_on`: the arm was trained on all of these problems.
     """
 
     arm: str
@@ -77,7 +77,7 @@ def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]
             of.setdefault(result["tasks"], {}).setdefault(record["arm"], []).append({**result, "seed": record["seed"]})
     suites = [find_suite(evaluation.suite) for evaluation in experiment.evaluations if evaluation.suite]
     means = {name: tasks for suite in suites for name, tasks in suite.averages.items() if set(tasks) <= of.keys()}
-    # A mean that leaves benchmarks out is of those out of distribution: an arm trained on one of them has none.
+    # A mean over some of a suite's benchmarks is out of distribution: arms trained on one of them are skipped.
     apart = {name for suite in suites for name, tasks in suite.averages.items() if set(tasks) < suite.samples.keys()}
     found = []
     for name, tasks in {**{task: (task,) for task in of}, **means}.items():
@@ -97,7 +97,7 @@ def _finding(
     baseline: Sequence[Sequence[Record]] | None,
     start: Sequence[Sequence[Record]] | None,
 ) -> Finding:
-    """What an arm's evaluations came to: those of each seed on one task, or on each of several."""
+    """An arm's result from its evaluations; `parts` has those of each seed, task by task."""
     evaluations = [result for part in parts for result in part]
     rows, values = [_outcomes(part) for part in parts], _over_tasks(parts)
     scores = [score for result in evaluations for score in scores_shown(result).values()]
@@ -109,7 +109,7 @@ def _finding(
         if len(parts) > 1:
             between = _around([[other[k] - one[k] for k in one.keys() & other.keys()] for one, other in pairs], 0.95)
     modes = [find_mode(result["mode"]) for result in evaluations]
-    # What was won against several opponents has no mean worth a column.
+    # Win counts against several opponents have no meaningful mean.
     longer = None
     if baseline is not None and len(parts) == 1:
         longer = paired(_lengths(baseline[0]), _lengths(parts[0]))
@@ -152,30 +152,30 @@ def _trained_on(results: Sequence[Record]) -> bool:
 
 
 def _lengths(results: Sequence[Record]) -> dict[str, float]:
-    """Each problem's mean tokens of final answers over seeds; none of records that do not hold them."""
+    """Each problem's mean tokens of final answers over seeds, from the records that have them."""
     return means_of(result.get("lengths", {}) for result in results)
 
 
 def _share(score: Record, column: str) -> float:
-    """A figure of a score; where it counts, such as drafts that turned right, its share of all answers."""
+    """A score's value in a column; counts, such as conversions, become shares of all answers."""
     value: float = score[column]
     return value / (score["n"] * score["samples"]) if isinstance(value, int) else value
 
 
 def _outcomes(results: Sequence[Record], name: str | None = None) -> dict[str, float]:
-    """Each problem's mean outcome over directions (or seats), or of the one named, and seeds."""
+    """Each problem's mean outcome over seeds and directions (or seats), or of direction `name`."""
     return means_of(outcomes_of(result, name) if name else mean_outcomes(result) for result in results)
 
 
 def _over_tasks(parts: Sequence[Sequence[Record]], name: str | None = None) -> list[float]:
-    """For each seed the plain mean over tasks."""
+    """The unweighted mean over tasks, for each seed."""
     return [fmean(fmean(_outcomes([part[i]], name).values()) for part in parts) for i in range(len(parts[0]))]
 
 
 def _by_seed(
     one: Sequence[Sequence[Record]] | None, other: Sequence[Sequence[Record]]
 ) -> tuple[float | None, Interval | None]:
-    """The mean difference over the seeds that both have, and its interval; None without such a seed, or with one."""
+    """The mean difference over shared seeds, None without any; and its interval, None with fewer than two."""
     if one is None:
         return None, None
     first, second = (
@@ -188,7 +188,7 @@ def _by_seed(
 
 
 def _better(parts: Sequence[Sequence[Record]]) -> tuple[float | None, Interval | None]:
-    """The best direction over all seeds, and its interval; None where there is nothing to choose."""
+    """The score of the best direction over all seeds, and its interval; None with a single direction."""
     names = list(scores_shown(parts[0][0]))
     if len(names) == 1:
         return None, None
@@ -199,7 +199,7 @@ def _better(parts: Sequence[Sequence[Record]]) -> tuple[float | None, Interval |
 
 
 def _interval(values: Sequence[float], rows: Sequence[Mapping[str, float]], confidence: float = 0.95) -> Interval:
-    """The interval of a mean over seeds, or of one seed over the problems of each task."""
+    """The interval of a mean: over seeds, or over the problems of each task with one seed."""
     outcomes = list(rows[0].values())
     if (spread := over_seeds(values, confidence)).interval is not None:
         low, high = spread.interval
@@ -213,14 +213,14 @@ def _interval(values: Sequence[float], rows: Sequence[Mapping[str, float]], conf
 
 
 def _around(rows: Sequence[Sequence[float]], confidence: float) -> Interval:
-    """The normal interval of a plain mean of several means, each over problems of its own."""
+    """The normal interval of the unweighted mean of several means, each over its own problems."""
     error = sqrt(sum(variance(row) / len(row) for row in rows if len(row) > 1)) / len(rows)
     mean, half = fmean(map(fmean, rows)), NormalDist().inv_cdf((1 + confidence) / 2) * error
     return mean - half, mean + half
 
 
 def table(experiment: Experiment, records: Sequence[Record]) -> str:
-    """The experiment as a page of Markdown: what was done, and a table for each task and mean."""
+    """The experiment's report in Markdown, with a table for each task and mean."""
     found, spent = findings(experiment, records), _spent(records)
     lines = [f"# {experiment.name}", "", experiment.about, ""]
     for task in dict.fromkeys(each.task for each in found):
@@ -230,10 +230,11 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
         lines += [
             f"## {task}: {of[0].n} held-out problems, {trained} of training, size `{experiment.scale}`",
             "",
-            "A plain mean of tasks."
+            "An unweighted mean over tasks."
             if result is None
             else f"Sampled at temperature {result['temperature']:g}, top-p {result['top_p']:g}, at most "
-            f"{result['max_completion_tokens']} tokens, {counted(asked_of(result), 'completion')} a problem and stage.",
+            f"{result['max_completion_tokens']} tokens, "
+            f"{counted(asked_of(result), 'completion')} per problem and stage.",
             "",
             as_markdown(*_rows(experiment, of, spent)),
             "",
@@ -253,20 +254,20 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
             for key, found in counts.items()
             if found
         ]
-        lines += [f"- {arm}, learned from in a seed: {'; '.join(said)}"] if said else []
+        lines += [f"- {arm}, used in training per seed: {'; '.join(said)}"] if said else []
     for record in records:
         said = record["training"].get("closing", ())
         lines += [f"- {record['arm']}, seed {record['seed']}: {line.strip()}" for line in said]
     otherwise = "in the `<answer>` block alone" if experiment.shared.tasks.answer_from == "anywhere" else "anywhere"
     lines += [
         "",
-        "`pass@1` with its 95% interval is the mean over both directions where two seats answer one after the other; "
-        "`better` is the better direction, chosen on these problems, with an interval that holds for both at once; "
-        f"`otherwise` is pass@1 with answers read {otherwise}. Differences are in percentage points, with 95% "
-        f"intervals over problems, to {experiment.against}; beside them over seeds, as is the gain over the cold start "
-        "that an arm's seats began with. Times are those of all seeds on this machine.",
+        "`pass@1`, with its 95% interval, is the mean over both directions if two seats answer one after the other; "
+        "`better` is the better direction, chosen on these problems, with an interval valid for both at once; "
+        f"`otherwise` is pass@1 with answers read {otherwise}. Differences are to {experiment.against}, in percentage "
+        "points, with 95% intervals over problems and, in the next column, over seeds; so is the gain over the cold "
+        "start of an arm's seats. Times are sums over all seeds on this machine.",
         "",
-        f"The last column is not ours: {experiment.paper} ({experiment.source}).",
+        f"The last column is the paper's: {experiment.paper} ({experiment.source}).",
         "",
     ]
     return "\n".join(lines)
@@ -283,7 +284,7 @@ def means_of(logs: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _by_step(experiment: Experiment, records: Sequence[Record]) -> list[str]:
-    """The experiment's curve as a table: the mean over each arm's seeds at up to ten steps, the last among them."""
+    """The experiment's curve as a table: each arm's mean over seeds at up to ten steps, including the last."""
     curves = {arm: found for arm in experiment.trained() if (found := _curves(records, arm))}
     steps = sorted({step for each in curves.values() for curve in each for step in curve})
     if not steps:
@@ -299,7 +300,7 @@ def _by_step(experiment: Experiment, records: Sequence[Record]) -> list[str]:
 
 
 def _curves(records: Sequence[Record], arm: str) -> list[dict[int, float]]:
-    """The curve of each of an arm's seeds: its number by step."""
+    """The curve of each seed of an arm: value by step."""
     return [dict(found) for each in records if each["arm"] == arm and (found := each["training"].get("curve"))]
 
 
@@ -325,7 +326,7 @@ def _rows(
     rows = []
     for each in found:
         seconds, tokens = spent.get(each.arm, (0.0, 0))
-        # The paper's figures are of its own sets and sizes: beside others they would say nothing.
+        # The paper's numbers are comparable only at full size.
         printed = experiment.arms[each.arm].paper if experiment.scale == "full" else {}
         against = _shown(each.difference, each.difference_interval, _signed)
         against += "" if each.p_value is None else f", p = {each.p_value:.2g}"
@@ -352,7 +353,7 @@ def _rows(
 
 
 def _shown(value: float | None, interval: Interval | None, show: Callable[[float], str]) -> str:
-    """A figure, and its interval, which one seed cannot have of all."""
+    """A value with its interval, if it has one."""
     if value is None:
         return MISSING
     return show(value) + (f" [{', '.join(map(show, interval))}]" if interval else "")
@@ -367,7 +368,7 @@ def _signed(share: float) -> str:
 
 
 def _spent(records: Sequence[Record]) -> dict[str, tuple[float, int]]:
-    """Seconds and sampled tokens of each trained arm's training, all seeds together."""
+    """Seconds and sampled tokens of each trained arm's training, summed over seeds."""
     found: dict[str, tuple[float, int]] = {}
     for record in records:
         if training := record["training"]:
@@ -377,7 +378,7 @@ def _spent(records: Sequence[Record]) -> dict[str, tuple[float, int]]:
 
 
 def to_json(experiment: Experiment, records: Sequence[Record]) -> dict[str, Any]:
-    """Everything: the experiment, each arm on each task, and what every seed was measured to be."""
+    """Everything as JSON: the experiment, each arm's result on each task, and the records of every seed."""
     return {
         "experiment": experiment.model_dump(mode="json"),
         "arms": [each.__dict__ for each in findings(experiment, records)],
@@ -387,8 +388,8 @@ def to_json(experiment: Experiment, records: Sequence[Record]) -> dict[str, Any]
 
 
 def draw(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
-    """The experiment's curve by step, where it names one; else accuracy against the length of final answers, a panel
-    for each task, an arm a point with its interval."""
+    """Draw the experiment's curve by step if it names one; else accuracy against the length of final answers, with a
+    panel for each task and a point with its interval for each arm."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
@@ -398,8 +399,8 @@ def draw(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
     found = findings(experiment, records)
     tasks = list(dict.fromkeys(each.task for each in found))
     figure = Figure(figsize=(5.5 * min(3, len(tasks)), 4.2 * -(-len(tasks) // 3)), layout="constrained")
-    for place, task in enumerate(tasks, 1):
-        panel = figure.add_subplot(-(-len(tasks) // 3), min(3, len(tasks)), place)
+    for index, task in enumerate(tasks, 1):
+        panel = figure.add_subplot(-(-len(tasks) // 3), min(3, len(tasks)), index)
         for number, each in enumerate(each for each in found if each.task == task):
             below, above = max(0.0, each.pass_at_1 - each.interval[0]), max(0.0, each.interval[1] - each.pass_at_1)
             style: dict[str, Any] = {"fmt": "os^Dvp"[number // 10 % 6], "color": f"C{number % 10}", "capsize": 3}
@@ -412,7 +413,7 @@ def draw(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
 
 
 def _draw_curve(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
-    """The median over an arm's seeds as a line, each seed as a faint one."""
+    """Draw the median over an arm's seeds as a line, and each seed as a faint one."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.4, 4.2), layout="constrained")
@@ -433,8 +434,8 @@ def _draw_curve(experiment: Experiment, records: Sequence[Record], path: Path) -
 
 
 def write_findings(experiment: Experiment, records: Sequence[Record], out: Path) -> list[Path]:
-    """Write the table, the figure (where matplotlib is installed) and the JSON; their paths."""
-    with write_errors(f"to {out}"), FileLock(out / f".{TABLE}.lock"):  # two processes may end at once
+    """Write the table, the figure (if matplotlib is installed) and the JSON; return their paths."""
+    with write_errors(f"to {out}"), FileLock(out / f".{TABLE}.lock"):  # two processes may finish at once
         write_whole(out / TABLE, table(experiment, records))
         text = json.dumps(to_json(experiment, records), indent=1, ensure_ascii=False, allow_nan=False)
         write_whole(out / RESULTS, text + "\n")

@@ -1,4 +1,4 @@
-"""A run as a page in the browser: what it shows of a run folder, a server of it that only reads, and one file of it.
+"""Shows a run as a page in the browser, from a read-only local server or from a single file.
 
-Nothing here writes into a run folder, and no text of a model is ever taken for markup.
+Nothing here writes into a run folder, and text of a model is never treated as markup.
 """

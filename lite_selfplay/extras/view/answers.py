@@ -1,7 +1,7 @@
-"""What the page asks while it is open: an overview, a step's cases, one case to read, cases by filter and words.
+"""Answers the page's requests: an overview, a step's cases, one case in full, a search for cases.
 
-Where each line of `episodes.jsonl` stands is read once and extended as a run goes on: no line is kept in memory.
-A line is read with indulgence: it is shown, never learned from. What is no completion at all is counted, and not shown.
+An index has the offset of each line of `episodes.jsonl` and grows with the run; lines are not kept in memory. Lines are
+parsed leniently, since they are only shown. Lines that hold no completion are counted and skipped.
 """
 
 import json
@@ -32,10 +32,10 @@ _DEFAULTS: dict[str, Any] = dict.fromkeys(
 
 
 class EpisodeIndex:
-    """The lines of an `episodes.jsonl`, by their step, as far as the file has them now.
+    """The lines of an `episodes.jsonl` by step, up to date at every call.
 
-    Every call looks first whether the file has grown, or was replaced, as a resume does. Safe to use from several
-    threads. `damaged` counts the lines that hold no completion. Raises RunFolderError where the file cannot be read.
+    Every call first checks whether the file has grown, or was replaced, as a resume does. Thread-safe. `damaged` counts
+    the lines that hold no completion. Raises RunFolderError if the file cannot be read.
     """
 
     def __init__(self, path: Path):
@@ -48,23 +48,23 @@ class EpisodeIndex:
         self._starts, self._of_step = array("Q"), dict[int, "array[int]"]()
 
     def steps(self) -> dict[int, int]:
-        """How many lines each step has, in the order of the file."""
+        """The number of lines of each step, in the order of the file."""
         with self._lock, self._refreshed():
             return {step: len(lines) for step, lines in self._of_step.items()}
 
     def of_step(self, step: int) -> list[tuple[int, bytes]]:
-        """The lines of a step, each after its number."""
+        """(number, line) pairs of a step."""
         with self._lock, self._refreshed() as file:
             return list(self._read(file, self._of_step.get(step, ())))
 
     def line(self, number: int) -> bytes | None:
-        """One line; None where there is no such line."""
+        """The line with this number; None if there is none."""
         with self._lock, self._refreshed() as file:
             known = 0 <= number < len(self._starts)
             return next(self._read(file, [number]))[1] if known else None
 
     def steps_holding(self, words: bytes) -> list[int]:
-        """The steps of which some line holds these bytes."""
+        """The steps with a line that contains these bytes."""
         with self._lock, self._refreshed() as file:
             of = self._of_step.items()
             return [step for step, lines in of if any(words in line for _, line in self._read(file, lines))]
@@ -75,7 +75,7 @@ class EpisodeIndex:
             yield number, file.readline(LINE_LIMIT + 1)
 
     def _refreshed(self) -> IO[bytes]:
-        """The file, open, with everything whole in it known."""
+        """Open the file, after adding its new complete lines to the index."""
         if not os.path.lexists(self._path):
             self._forget()
             return open(os.devnull, "rb")
@@ -89,11 +89,11 @@ class EpisodeIndex:
         return file
 
     def _extend(self, file: IO[bytes]) -> None:
-        """Look at the lines behind the last known one, as far as they are whole."""
+        """Add the complete lines after the last known one to the index."""
         file.seek(self._end)
         while (line := file.readline(LINE_LIMIT + 1)).endswith(b"\n") or len(line) > LINE_LIMIT:
             start, size = self._end, len(line)
-            while not line.endswith(b"\n") and (line := file.readline(LINE_LIMIT)):  # the rest of one that is too long
+            while not line.endswith(b"\n") and (line := file.readline(LINE_LIMIT)):  # the rest of an overlong line
                 size += len(line)
             self._end += size
             if (step := _step_of(line) if size <= LINE_LIMIT else None) is None:
@@ -104,7 +104,7 @@ class EpisodeIndex:
 
 
 def _step_of(line: bytes) -> int | None:
-    """The step of a line: from its beginning, where a run writes it, else by reading the line."""
+    """The step of a line: from its beginning, where runs write it, else by parsing the line."""
     if found := _STEP.match(line):
         return int(found[1])
     row = read_row(line)
@@ -112,9 +112,9 @@ def _step_of(line: bytes) -> int | None:
 
 
 def read_row(line: bytes) -> dict[str, Any] | None:
-    """A line as a completion: every key that a run writes is there, texts are texts. None where it is no completion.
+    """Parse a line as a completion, with every key that runs write and valid types; None if it is not one.
 
-    Bytes that are not UTF-8 become replacement characters; halves of surrogate pairs stay what they are.
+    Bytes that are not UTF-8 become replacement characters; lone surrogates are kept.
     """
     try:
         row = _DECODER.decode(line.decode("utf-8", "replace"))
@@ -124,14 +124,14 @@ def read_row(line: bytes) -> dict[str, Any] | None:
         return None
     texts = {key: row[key] if isinstance(row.get(key), str) else "" for key in ("prompt", "text", "seat")}
     names = {key: row[key] if isinstance(row.get(key), str) else None for key in ("problem_id", "stop")}
-    places = {key: row[key] if type(row.get(key)) is int else 0 for key in ("group", "sample")}
-    return {**_DEFAULTS, **row, **texts, **names, **places}
+    indices = {key: row[key] if type(row.get(key)) is int else 0 for key in ("group", "sample")}
+    return {**_DEFAULTS, **row, **texts, **names, **indices}
 
 
 class ViewedRun:
-    """A run folder that is looked at again and again; nothing but the index of its episodes is kept.
+    """A run folder shown by the page; it keeps an index of the episodes and the last overview.
 
-    Raises RunFolderError where it is none, or its episodes are a link.
+    Raises RunFolderError if it is not a run folder, or its episodes are a link.
     """
 
     def __init__(self, path: Path):
@@ -143,13 +143,13 @@ class ViewedRun:
         self._known: dict[str, Any] = {"stamp": None}
 
     def stamp(self) -> str:
-        """Changes whenever the run has written something that the page shows."""
+        """A text that changes whenever the run has written something that the page shows."""
         files = [self.path / METRICS, self.path / EPISODES, *sorted((self.path / EVALUATIONS).glob("*.json"))]
         sizes = [f"{file.name}:{file.stat().st_size}" for file in files if file.exists()]
         return f"{state_of(self.path).stage} {' '.join(sizes)}"
 
     def overview(self) -> dict[str, Any]:
-        """Everything that the page shows before a step is opened, as JSON. Raises RunFolderError or ConfigError."""
+        """The page's contents before a step is opened, as JSON. Raises RunFolderError or ConfigError."""
         stamp = self.stamp()
         if self._known["stamp"] == stamp:
             return self._known
@@ -176,38 +176,38 @@ class ViewedRun:
             return self._known
 
     def _remarks(self, rows: Sequence[Mapping[str, Any]], recorded: int) -> list[str]:
-        """What a reader has to know about what is not shown, and what the game warned of."""
+        """Remarks for the reader: what is missing, and the game's warnings."""
         found = [self.without_game] if self.without_game else []
         spoken = sum(any(stream.get("completions") for stream in row["streams"].values()) for row in rows)
         if recorded < spoken:
             found.append(f"episodes.jsonl holds the completions of {recorded} of {spoken} steps.")
         if self.index.damaged:
-            found.append(f"{self.index.damaged} lines of episodes.jsonl are damaged and left out.")
+            found.append(f"{self.index.damaged} lines of episodes.jsonl are damaged and not shown.")
         warnings = warned(rows).items()
         return found + [f"At {count} step{'s' if count > 1 else ''}: {text}" for text, count in warnings]
 
 
-# The completions of a step as cases: what is read together (`Game.transcripts`), what came of it, what is odd.
+# The completions of a step as cases: a transcript (`Game.transcripts`), its outcome, its flags.
 
 TRUNCATED, ILL_FORMED, NO_VARIANCE = ODD = ("truncated", "not well-formed", "no variance")
-"""What is odd about a completion of any game: it reached its limit, lacks the format, or its group teaches nothing."""
+"""Flags of any game: a completion was truncated, lacks the format, or its group has equal rewards."""
 
 PREVIEW, SHOWN = 300, 20_000
-"""Characters of a text in a list, and of one that is opened; the rest of a longer one is asked for by itself."""
+"""The most characters of a text in a list, and of an opened one; the page requests the rest separately."""
 _SHOWN_APART = {"step", "role", "seat", "problem_id", "group", "sample", "prompt", "text", "tokens", "stop", "reward"}
 _SHOWN_APART |= {"advantage", "correct", "well_formed", "answer", "reason"}
 
 Numbered = tuple[int, dict[str, Any]]
-"""A completion after the number of its line."""
+"""A completion with the number of its line."""
 
 
 def cases_of(
     game: type[Game], rows: Sequence[Numbered], *, chosen: str = "", whole: bool = False
 ) -> list[dict[str, Any]]:
-    """A step's cases as JSON, in the order of their last lines; `whole`: with prompts and texts to read.
+    """A step's cases as JSON, in the order of their last lines; `whole`: with full prompts and texts.
 
-    `chosen`: those of this kind, or with this flag, alone. Every completion is in at least one case: those that the
-    game shows no transcript of stand alone.
+    `chosen`: only those of this kind, or with this flag. Every completion is in at least one case: completions outside
+    the game's transcripts get cases of their own.
     """
     lines = {id(row): line for line, row in rows}
     found = game.transcripts([row for _, row in rows])
@@ -268,7 +268,7 @@ def _case(
 
 
 def _to_read(row: Row, first: Row | None) -> dict[str, Any]:
-    """What is read of an opened completion; `first` is the one that was before it, for what it saw beyond that one."""
+    """The fields of an opened completion; `first` is the case's first, whose prompt is not repeated."""
     sentence, extra = ("", row["prompt"]) if first is None else seen(first, row)
     more = {as_words(key): value for key, value in row.items() if key not in _SHOWN_APART}
     return {
@@ -294,7 +294,7 @@ def _odd(rows: Sequence[Row], groups: Sequence[Sequence[float | None]]) -> list[
 
 
 def _tone(outcomes: Sequence[bool | None]) -> str:
-    """How a case is coloured: `up` and `down` where a later completion differs from the first, else by the last."""
+    """A case's colour: `up` or `down` if the last outcome differs from the first, else by the last."""
     first, last = outcomes[0], outcomes[-1]
     if len(outcomes) > 1 and None not in (first, last) and first != last:
         return "up" if last else "down"
@@ -302,30 +302,30 @@ def _tone(outcomes: Sequence[bool | None]) -> str:
 
 
 def holds(rows: Sequence[Row], words: str) -> bool:
-    """Whether a problem, a prompt, a text, an answer or a reason holds some words, in small letters."""
+    """Whether any problem id, prompt, text, answer or reason contains `words` (given in lower case)."""
     keys = ("text", "prompt", "problem_id", "answer", "reason")
     return any(words in str(row[key]).casefold() for row in rows for key in keys if row[key] is not None)
 
 
 def cut(text: str, limit: int) -> str:
-    """The beginning of a text, with a mark where it goes on."""
+    """The first `limit` characters of a text, with an ellipsis if it is longer."""
     return text if len(text) <= limit else f"{text[:limit]}\u2026"
 
 
 MOST_FOUND = 60
-"""Cases after which a search stops at the end of a step; the page asks for more."""
+"""A search pauses after the step that reaches this many cases; the page requests more."""
 PATIENCE_S = 0.5
-"""Seconds after which a search says how far it is."""
+"""A search pauses after this many seconds, to report its progress."""
 
 
 class NotAsked(Exception):
-    """A question that the page does not ask, in a sentence."""
+    """The request is not one that the page sends."""
 
 
 def answer(runs: Sequence[ViewedRun], question: str, about: Mapping[str, str]) -> Any:
-    """The answer to a question of the page, as JSON.
+    """Answer a request of the page, as JSON.
 
-    Raises NotAsked for any other; RunFolderError or ConfigError where the run's files do not hold what a run writes.
+    Raises NotAsked for any other request, RunFolderError or ConfigError if the run's files are damaged.
     """
     run = runs[_number(about, "run", most=len(runs) - 1)]
     asked = json.dumps(about.get("id", ""), ensure_ascii=False)
@@ -344,20 +344,20 @@ def answer(runs: Sequence[ViewedRun], question: str, about: Mapping[str, str]) -
 
 
 def find(run: ViewedRun, about: Mapping[str, str], patience_s: float = PATIENCE_S) -> dict[str, Any]:
-    """Cases of a run from the step `from` up to `to`: `filter` is a kind or a flag, `q` are words in them.
+    """Search a run's cases from the step `from` to the step `to`: by kind or flag (`filter`) and words (`q`).
 
-    `next` is the step to go on from, None at the end; `looked` how many of the `steps` were looked through.
+    In the result, `next` is the step to continue from, None at the end; `looked` of the `steps` have been searched.
     """
     steps = list(run.index.steps())
     first, last = _number(about, "from"), _number(about, "to") if "to" in about else None
     chosen, words = about.get("filter", ""), about.get("q", "").casefold()
     found: list[dict[str, Any]] = []
     stop = time.monotonic() + patience_s
-    for place, step in enumerate(steps):
+    for looked, step in enumerate(steps):
         if step < first or (last is not None and step > last):
             continue
         if len(found) >= MOST_FOUND or time.monotonic() > stop:
-            return {"cases": found, "next": step, "looked": place, "steps": len(steps)}
+            return {"cases": found, "next": step, "looked": looked, "steps": len(steps)}
         found += _cases(run, step, words, chosen)
     return {"cases": found, "next": None, "looked": len(steps), "steps": len(steps)}
 
@@ -384,7 +384,7 @@ def _opened(run: ViewedRun, step: int, name: str) -> dict[str, Any]:
 
 
 def _text(run: ViewedRun, line: int, part: str) -> dict[str, Any]:
-    """All of a completion's text or prompt."""
+    """The full text or prompt of a completion."""
     content = run.index.line(line)
     row = None if content is None else read_row(content)
     if row is None or part not in ("text", "prompt"):

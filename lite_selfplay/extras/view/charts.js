@@ -1,10 +1,10 @@
 "use strict";
-/* Charts as SVG: a faint line for what each step gave, a strong one for the mean of the last few, a band for its
+/* Charts as SVG: a faint line for single steps, a strong one for the mean of the last few, a band for its
    interval. Steps are counted from 0 in the data and from 1 where they are shown. */
 
 const SVG = "http://www.w3.org/2000/svg";
 const HEIGHT = 156, LEFT = 48, RIGHT = 12, TOP = 10, BOTTOM = 32;
-const FEWEST_SMOOTHED = 20; // a shorter run is shown as it is
+const FEWEST_SMOOTHED = 20; // a shorter run is not smoothed
 
 function draw(name, attributes, parent) {
   const made = document.createElementNS(SVG, name);
@@ -18,7 +18,7 @@ function t95(freedom) {
   return 1.96 + 2.372 / freedom + 2.823 / freedom ** 2 + 2.556 / freedom ** 3;
 }
 
-/* Of every step: the mean of the last `width` values up to there, and the 95% interval of that mean over the steps. */
+/* For every step: the mean of the last `width` values, and the 95% interval of that mean over the steps. */
 function smoothed(values, width) {
   return values.map((_, i) => {
     const last = values.slice(Math.max(0, i - width + 1), i + 1), n = last.length;
@@ -37,7 +37,7 @@ function ticks(low, high, count) {
   return found;
 }
 
-/* A value as it is read: a share in percent, a number in three digits. */
+/* A value as text: a share in percent, a number with three digits. */
 function shown(value, unit) {
   if (value === null || value === undefined) return "\u2013";
   if (unit === "share") return `${+(100 * value).toFixed(1)}%`;
@@ -56,7 +56,7 @@ function bounds(values, unit) {
   return [low === 0 ? 0 : low - room, high + room];
 }
 
-/* A chart: `about` has its name, unit and `lines`, each with its run; `choose(step)` is called where one clicks. */
+/* A chart: `about` has its name, unit and `lines`, each with its run; `choose(step)` is called on a click. */
 class Chart {
   constructor(about, span, tint, hover, choose) {
     Object.assign(this, { about, span, tint, hover, choose });
@@ -125,7 +125,7 @@ class Chart {
     for (const bound of this.about.healthy || []) {
       if (bound === null || bound <= this.low || bound >= this.high) continue;
       const line = draw("line", { class: "bound", x1: LEFT, x2: width - RIGHT, y1: this.y(bound), y2: this.y(bound) }, this.svg);
-      draw("title", {}, line).textContent = `bound of what is healthy: ${shown(bound, this.about.unit)}`;
+      draw("title", {}, line).textContent = `healthy bound: ${shown(bound, this.about.unit)}`;
     }
   }
 
@@ -153,7 +153,7 @@ class Chart {
     return Math.round(first + Math.min(1, Math.max(0, share)) * (last - first));
   }
 
-  /* Show which step is chosen and which one the pointer is at, and what the lines are worth there. */
+  /* Show the chosen step and the one under the pointer, with the lines' values there. */
   mark(chosen, pointed) {
     if (!this.x) return;
     const place = (line, step) => {

@@ -1,18 +1,18 @@
 "use strict";
-/* The page: curves on top, the episodes of a step below. What a model wrote reaches it as text nodes only. */
+/* The page: curves on top, the episodes of a step below. Text of a model is inserted only as text nodes. */
 
 const $ = (id) => document.getElementById(id);
-const EVERY_MS = 2500, AT_REST_MS = 15000; // how often a run that goes on, and one that does not, is asked for news
+const EVERY_MS = 2500, AT_REST_MS = 15000; // how often to poll a run in progress, and any other
 const MARKS = { up: "\u25b2", down: "\u25bc", good: "\u25cf", bad: "\u25cb", open: "\u25c7" };
 const HIDDEN = /[\p{Cc}\p{Cf}\p{Cs}\u2028\u2029]/gu, HARMLESS = "\n\t\u200c\u200d", MOST_MARKS = 2000;
 const KEYS = [
   ["\u2190 \u2192", "step before, step after (with Shift: ten steps)"], ["Home End", "first step, last step"],
   ["j k", "next case, case before"], ["/", "search"], ["a", "filter and search in all steps, or in this one"],
-  ["p", "keep this case beside the next one"], ["s", "the same problem at other steps"],
-  ["1 2 3", "groups of charts"], ["t", "light, dark, or as the system"], ["Esc", "put the kept case away, close"], ["?", "this list"],
+  ["p", "keep this case and compare it with the next"], ["s", "the same problem at other steps"],
+  ["1 2 3", "groups of charts"], ["t", "light, dark, or as the system"], ["Esc", "drop the kept case, close"], ["?", "this list"],
 ];
 
-/* Where the facts come from: a server, or what this very file holds. */
+/* The source of the data: a server, or this file itself. */
 const held = $("held") && JSON.parse($("held").textContent);
 const bundled = held && {
   run: async (run) => held[run].overview,
@@ -50,11 +50,11 @@ const source = bundled || {
   stamp: () => ask("stamp", {}),
 };
 
-/* State. `runs` are overviews; `step` is the step that is shown, and follows the last one until one is chosen. */
+/* State. `runs` are overviews; `step` is the step shown, and follows the last one until the user chooses one. */
 const state = { runs: [], run: 0, step: null, follow: true, group: null, filter: "", words: "", all: false, cases: [], open: null, kept: null, want: 0 };
 let charts = [], asked = 0, stamp = "", timer = 0;
 
-/* A new element with a class, and with texts and elements in it. */
+/* A new element with a class and children. */
 function made(name, kind, ...inner) {
   const element = document.createElement(name);
   if (kind) element.className = kind;
@@ -70,7 +70,7 @@ function button(label, act, title) {
   return element;
 }
 
-/* Put a text into an element as text; characters that show nothing, or that turn text around, become visible. */
+/* Put a text into an element as text nodes; invisible and direction-changing characters become visible. */
 function put(element, text) {
   let last = 0, marks = 0;
   for (const found of String(text).matchAll(HIDDEN)) {
@@ -88,7 +88,7 @@ const said = (name, kind, text) => put(made(name, kind), text);
 
 function fail(error) {
   $("failure").hidden = !error;
-  $("failure").textContent = error ? (error instanceof TypeError ? "The server has ended: this page shows what it had." : error.message) : "";
+  $("failure").textContent = error ? (error instanceof TypeError ? "The server has stopped: this page shows the last data." : error.message) : "";
 }
 
 /* Facts */
@@ -141,7 +141,7 @@ function title() {
 
 /* Curves */
 
-/* The colour of a line: a role has one of its own in all charts; seats that were measured, and kinds, within a chart. */
+/* The colour of a line: a role has the same one in all charts; measured seats, and kinds, within a chart. */
 const tints = new Map();
 function tint(name) {
   if (!tints.size) for (const role of state.runs[0].roles) tints.set(role, tints.size);
@@ -201,7 +201,7 @@ function point(step) {
 const steps = () => state.runs[state.run].steps.map(([step]) => step);
 const lastStep = () => steps().at(-1) ?? null;
 
-/* Show a step: the one that is asked for, else the nearest one that has episodes. */
+/* Show the requested step, else the nearest one that has episodes. */
 async function choose(step, { follow = false, open = null } = {}) {
   const known = steps();
   state.follow = follow;
@@ -225,7 +225,7 @@ function stepper() {
   $("after").disabled = !known.length || state.step >= known.at(-1);
 }
 
-/* Fill the list: the cases of the step, or those of all steps that a filter or words ask for. */
+/* Fill the list: the cases of the step, or those of all steps that match the filter and the words. */
 async function list({ open = null, more = false } = {}) {
   const mine = ++asked, wide = state.all && (state.filter || state.words);
   try {
@@ -263,9 +263,9 @@ function entries(looking) {
     chip.replaceChildren(chip.dataset.name, ...(wide && chip.dataset.name !== state.filter ? [] : [made("b", "", String(count))]));
   }
   const what = `${here.length} case${here.length === 1 ? "" : "s"}`;
-  const far = wide ? `${what} in ${state.looked ?? 0} of ${run.steps.length} steps${looking ? ", looking on" : ""}` : what;
+  const far = wide ? `${what} in ${state.looked ?? 0} of ${run.steps.length} steps${looking ? ", searching" : ""}` : what;
   const nothing = !run.steps.length ? "No episodes have been written yet."
-    : wide ? "Nothing in the run fits the filter and the words." : "Nothing in this step fits. Try all steps.";
+    : wide ? "No case in the run matches the filter and the search." : "No case in this step matches. Try all steps.";
   $("found").textContent = here.length || looking ? far : nothing;
   $("more").hidden = looking || state.next === null || state.next === undefined;
   $("cases").replaceChildren(...here.map(entry));
@@ -305,14 +305,14 @@ function turn(by) {
 function detail(each) {
   if (!each) state.open = null;
   const kept = state.kept && (!each || state.kept.id !== each.id || state.kept.run !== each.run) ? [card(state.kept, true)] : [];
-  const none = "Choose a case in the list to read what was asked and answered.";
+  const none = "Choose a case in the list to read its prompts and answers.";
   $("detail").replaceChildren(...kept, each ? card(each, false) : made("p", "empty", none));
 }
 
 function card(each, kept) {
   const back = button("\u2039 List", () => $("panes").classList.remove("reading"));
   back.classList.add("back");
-  const keep = kept ? button("Put away", putAway, "Esc") : button("Compare", () => { state.kept = each; detail(each); }, "Keep this case beside the next one (p)");
+  const keep = kept ? button("Drop", putAway, "Esc") : button("Compare", () => { state.kept = each; detail(each); }, "Keep this case and compare it with the next (p)");
   const same = button("Same problem", () => elsewhere(each, where), "At other steps (s)");
   same.classList.add("same");
   const where = made("p", "where soft");
@@ -324,7 +324,7 @@ function card(each, kept) {
     said("p", "text problem", each.problem), ...each.parts.map((part, i) => reading(part, each, i)));
 }
 
-/* One completion: who, what came of it, what it saw, what it wrote. */
+/* One completion: its role, outcome, prompt and text. */
 function reading(part, each, number) {
   const box = made("section", `part tint-${tint(part.role)}`);
   const facts = [["reward", shown(part.reward)], ["advantage", shown(part.advantage)], ["tokens", shown(part.tokens)], ["ended by", part.stop],
@@ -341,7 +341,7 @@ function reading(part, each, number) {
   return box;
 }
 
-/* The rewards of a completion's group as bars, its own one coloured. */
+/* The rewards of a completion's group as bars, its own coloured. */
 function group(part) {
   const rewards = part.group.map((reward) => reward ?? 0), high = Math.max(...rewards, 0), low = Math.min(...rewards, 0);
   if (rewards.length < 2) return null;
@@ -360,14 +360,14 @@ function long(part, each, kind, text, look) {
   box.tabIndex = 0;
   if (!text.endsWith("\u2026") || length <= text.length) return box;
   const count = length.toLocaleString("en");
-  if (!source.text) return made("div", "", box, made("p", "soft", `This file holds the beginning of ${count} characters.`));
+  if (!source.text) return made("div", "", box, made("p", "soft", `This file has only the beginning of ${count} characters.`));
   const rest = button(`Show all ${count} characters`, async () => {
     try { box.replaceChildren(); put(box, (await source.text(each.run, part.line, kind)).text); rest.remove(); } catch (error) { fail(error); }
   });
   return made("div", "", box, rest);
 }
 
-/* Where the same problem was played; a click puts that case beside this one. */
+/* The steps at which the same problem was played; a click puts that case beside this one. */
 async function elsewhere(each, where) {
   if (each.problem_id === null) return where.replaceChildren("This case names no problem.");
   try {
@@ -382,7 +382,7 @@ async function elsewhere(each, where) {
       $("which").selectedIndex = run;
       await choose(step, { open: (other.find((one) => one.parts.length === each.parts.length) || other[0]).id });
     }));
-    where.replaceChildren(...(links.length ? ["Also at step ", ...links] : ["This problem was played at this step alone. Compare keeps the case beside any other."]));
+    where.replaceChildren(...(links.length ? ["Also at step ", ...links] : ["This problem was played only at this step. Compare keeps the case beside any other."]));
   } catch (error) { fail(error); }
 }
 
@@ -404,7 +404,7 @@ function theme(next) {
   let now = root.dataset.theme || "system";
   try { now = localStorage.getItem("theme") || now; } catch { /* a file may have no storage */ }
   if (next) now = order[(order.indexOf(now) + 1) % 3];
-  try { localStorage.setItem("theme", now); } catch { /* then it lasts as long as the page */ }
+  try { localStorage.setItem("theme", now); } catch { /* the choice then lasts only for this page */ }
   if (now === "system") delete root.dataset.theme; else root.dataset.theme = now;
   $("theme").textContent = { system: "Auto", light: "Light", dark: "Dark" }[now];
 }

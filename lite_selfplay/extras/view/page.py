@@ -1,7 +1,7 @@
-"""The page of runs: a server of it, and one file of it.
+"""Serves the page of runs, or writes it as one file.
 
-The server is for this machine alone: it answers GET under a token that nobody can guess, and only reads. The file opens
-without a server or network: the page, its code and what it shows, in one.
+The server is local, answers only GET under a secret token, and never writes. The file holds the page, its code and its
+data, and opens without a server or network.
 """
 
 import base64
@@ -25,7 +25,7 @@ from lite_selfplay.tasks.files import write_errors, write_whole
 
 HOST = "127.0.0.1"
 PATIENCE_S = 30.0
-"""Seconds that a browser may take to say what it wants."""
+"""The time limit in seconds for a browser's request."""
 
 PAGE = {
     "": ("page.html", "text/html"),
@@ -33,7 +33,7 @@ PAGE = {
     "charts.js": ("charts.js", "text/javascript"),
     "page.js": ("page.js", "text/javascript"),
 }
-"""The files of the page by their name in the URL, with what they are."""
+"""The page's files and their MIME types, by their name in the URL."""
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -48,9 +48,9 @@ _HEADERS = {
 
 
 class RunServer(ThreadingHTTPServer):
-    """Serves runs at `url` from when it is made; `serve_forever` answers, `server_close` ends it.
+    """Serves runs at `url`; `serve_forever` answers requests, `server_close` closes it.
 
-    `port` 0 takes a free one. Raises ConfigError where a port cannot be had.
+    `port` 0 chooses a free one. Raises ConfigError if the port is not available.
     """
 
     daemon_threads = True
@@ -67,11 +67,11 @@ class RunServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}/{self.token}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away in the middle of an answer is nobody's fault."""
+        """Ignore browsers that disconnect during an answer."""
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers one browser. Anything but GET and HEAD is refused, as is every name of this machine but its own."""
+    """Answers GET and HEAD requests of one browser, and refuses unknown host names."""
 
     server: RunServer
     timeout = PATIENCE_S
@@ -79,13 +79,13 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        place = urlsplit(self.path)
+        url = urlsplit(self.path)
         if self.headers.get("Host") not in (
             f"{HOST}:{self.server.server_port}",
             f"localhost:{self.server.server_port}",
         ):
-            return self._refuse(403, "this page is for this machine alone")  # a name that was made to lead here
-        _, token, *rest = (place.path + "/").split("/")
+            return self._refuse(403, "this page is only for this machine")  # against DNS rebinding
+        _, token, *rest = (url.path + "/").split("/")
         if not hmac.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
             return self._refuse(404, "open the address that lite-selfplay view printed: it ends with a token")
         name = "/".join(rest[:-1])
@@ -93,7 +93,7 @@ class Handler(BaseHTTPRequestHandler):
             file, kind = PAGE[name]
             return self._send(200, kind, page_file(file).encode())
         if name.startswith("api/"):
-            return self._answer(name.removeprefix("api/"), dict(parse_qsl(place.query, errors="replace")))
+            return self._answer(name.removeprefix("api/"), dict(parse_qsl(url.query, errors="replace")))
         return self._refuse(404, "there is no such page")
 
     do_HEAD = do_GET
@@ -105,7 +105,7 @@ class Handler(BaseHTTPRequestHandler):
             return self._refuse(404, str(error))
         except (LiteSelfPlayError, OSError) as error:
             return self._refuse(409, str(error))
-        # In ASCII alone: halves of surrogate pairs, which a text may hold, have no UTF-8.
+        # As ASCII: lone surrogates in a text have no UTF-8.
         return self._send(200, "application/json", json.dumps(found, allow_nan=False).encode())
 
     def _refuse(self, status: int, sentence: str) -> None:
@@ -122,28 +122,28 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the library itself refuses: other methods, broken requests. The connection ends there."""
+        """Refuse other methods and invalid requests, and close the connection."""
         self.close_connection = True
         self._refuse(405 if code == 501 else code, "only GET is answered here: this page writes nothing")
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the terminal is for the address."""
+        """Log nothing: the terminal shows only the address."""
 
 
 def page_file(name: str) -> str:
-    """A file of the page, as text."""
+    """The text of one of the page's files."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 NAME = "index.html"
 LIMIT = 24_000_000
-"""Characters of episodes in a file: what a phone still opens. Evenly spread steps are kept of a longer run."""
+"""The most characters of episodes in a file, for phones. A longer run keeps evenly spread steps."""
 
 
 def write_bundle(runs: Sequence[ViewedRun], folder: Path) -> Path:
-    """Write runs as `index.html` into a folder, which is made. Returns the file's path.
+    """Write runs as `index.html` into a folder, created if missing. Returns the file's path.
 
-    Raises ConfigError where there is such a file, or it cannot be written; RunFolderError for a damaged run.
+    Raises ConfigError if the file exists or cannot be written, RunFolderError for a damaged run.
     """
     path = folder / NAME
     if os.path.lexists(path):
@@ -156,14 +156,14 @@ def write_bundle(runs: Sequence[ViewedRun], folder: Path) -> Path:
 
 
 def bundle(runs: Sequence[ViewedRun], limit: int = LIMIT) -> str:
-    """The page with everything in it. Only its own code and style run there, and it may ask for nothing."""
+    """The page as one HTML text. Its policy allows only its own code and style, and no requests."""
     style, scripts = page_file("style.css"), [page_file("charts.js"), page_file("page.js")]
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src {' '.join(repr(_hash(s)) for s in scripts)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
     data = json.dumps([_held(run, limit // len(runs)) for run in runs], allow_nan=False, separators=(",", ":"))
-    data = data.replace("<", "\\u003c")  # nothing in a text can end the block that holds it
+    data = data.replace("<", "\\u003c")  # no text can close the script block
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
     body = "\n".join(
         [f'<script type="application/json" id="held">{data}</script>', *(f"<script>{s}</script>" for s in scripts)]
@@ -173,7 +173,7 @@ def bundle(runs: Sequence[ViewedRun], limit: int = LIMIT) -> str:
 
 
 def _held(run: ViewedRun, limit: int) -> dict[str, Any]:
-    """A run's overview and the cases of as many steps as there is room for, evenly spread, each with its texts."""
+    """A run's overview, and the cases with texts of evenly spread steps, up to `limit` characters."""
     overview = run.overview()
     order, held, size = _spread(list(run.index.steps())), dict[int, Any](), 0
     for step in order:
@@ -191,7 +191,7 @@ def _held(run: ViewedRun, limit: int) -> dict[str, Any]:
 
 
 def _spread(steps: Sequence[int]) -> list[int]:
-    """Steps in an order of which every beginning is spread evenly: the last, the first, the middle, the quarters."""
+    """Steps in an order whose every prefix is spread evenly: the last, the first, the middle, the quarters."""
     order: dict[int, None] = dict.fromkeys([*steps[-1:], *steps[:1]])
     parts = 2
     while len(order) < len(steps):

@@ -1,1 +1,1 @@
-"""A run as text, tables and figures, from the contents of its folder. Nothing here writes into it."""
+"""A run as text, tables and figures, read from its folder; nothing here writes into it."""

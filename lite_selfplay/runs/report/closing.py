@@ -1,9 +1,8 @@
-"""The report that a run closes with: what it achieved, where it lies, what to try next.
+"""The report at the end of a run: its results, its folder, what to try next.
 
-`metrics` are lines of `metrics.jsonl`. `evaluations` map a moment (`untouched`, `after cold start`, `after 24 steps`),
-in order, to what an evaluation found: `step` (0 or less before training), `mode`, `tasks`, `n`, `pass_at_1` in [0, 1]
-with `ci95` [low, high], the same two for each of `seats`, and for each of the `directions` between seats where the mode
-has any.
+`metrics` are lines of `metrics.jsonl`. `evaluations` map moments (`untouched`, `after cold start`, `after 24 steps`),
+in order, to results: `step` (0 or less before training), `mode`, `tasks`, `n`, `pass_at_1` in [0, 1] with `ci95` [low,
+high], the same two for each of `seats`, and for each of the `directions` between seats if the mode has any.
 """
 
 import re
@@ -23,17 +22,16 @@ from lite_selfplay.stats import paired
 Metrics = Sequence[Mapping[str, Any]]
 Evaluations = Mapping[str, Mapping[str, Any]]
 
-# A p-value from which on a change is put down to chance.
+# Changes with at least this p-value are attributed to chance.
 SURE = 0.05
 
 
 def closing_report(
     game: type[Game], config: RunConfig, metrics: Metrics, evaluations: Evaluations, path: Path | str
 ) -> list[str]:
-    """What a run achieved, where it lies and what to try next, a sentence or a command a line.
+    """The lines of the final report: results, folder, what to try next.
 
-    Two comparable evaluations give the change of pass@1; without them nothing is said of what was learned. Nothing is
-    called a change that chance explains.
+    The change of pass@1 needs two comparable evaluations. A change that chance could explain is marked as such.
     """
     lines = _evaluated(evaluations) if evaluations else []
     ended = metrics and (metrics[-1].get("over") is True or not game.open_ended)
@@ -43,18 +41,18 @@ def closing_report(
         (sum(row.get("nonfinite_what") is not None for row in metrics), "met a number that is not finite"),
         (
             sum(row.get("sampler_what") is not None for row in metrics),
-            "held completions that other weights had sampled",
+            "had completions that other weights had sampled",
         ),
     ):
-        lines += [f"{count} of {counted(len(metrics), 'step')} {what} and moved nothing"] if count else []
+        lines += [f"{count} of {counted(len(metrics), 'step')} {what} and updated nothing"] if count else []
     lines.append(f"the run: {path}")
     return lines + [f"{why}: {command}" for why, command in _next(game, config, metrics, evaluations, path)]
 
 
 @dataclass(frozen=True)
 class Change:
-    """What became of a score: its `way` through the moments that tell it, and by how many `points` the last two differ
-    (None: it was not measured twice), beside what `test` says of that. `sure`: chance does not explain it."""
+    """How a score changed: its `way` through the moments, and the difference in `points` of the last two (None: it was
+    not measured twice) with the result of its `test`. `sure`: chance does not explain it."""
 
     name: str
     way: str
@@ -71,7 +69,7 @@ class Change:
 
 
 def changes(evaluations: Evaluations) -> list[Change]:
-    """What became of the score of every seat and direction through the moments of `_telling`, and of the mean."""
+    """How the scores of every seat and direction, and their mean, changed over the moments of `_telling`."""
     results = [evaluations[moment] for moment in _telling(evaluations)]
     found = []
     for name in scores_of(results[-1]) if results else ():
@@ -84,23 +82,23 @@ def changes(evaluations: Evaluations) -> list[Change]:
 
 
 def fallen(evaluations: Evaluations) -> list[str]:
-    """The scores that are lower than before training, by more than chance explains: `A: 0% -> 31% -> 9%, down ...`."""
+    """The scores significantly lower than before training: `A: 0% -> 31% -> 9%, down ...`."""
     return [str(change) for change in changes(evaluations) if change.sure and (change.points or 0.0) < 0]
 
 
 def _evaluated(evaluations: Evaluations) -> list[str]:
-    """The pass rate of every seat and direction at each moment of `_telling`, and its last change."""
+    """Lines with the pass rate of every seat and direction at each moment of `_telling`, and its last change."""
     moments = _telling(evaluations)
     last, alone = evaluations[moments[-1]], len(moments) == 1
     return [
         f"pass@1 on {last['tasks']} ({counted(last['n'], 'problem')}), {' -> '.join(moments)}:",
         *(f"  {change}" for change in changes(evaluations)),
-        *(["  no other evaluation on these problems to compare with"] if alone else []),
+        *(["  no other evaluation of these problems to compare with"] if alone else []),
     ]
 
 
 def _telling(evaluations: Evaluations) -> list[str]:
-    """The first moment, the one before training and the last, as far as they are on the same problems."""
+    """The first moment, the one before training and the last, if they are on the same problems as the last."""
     moments = list(evaluations)
     before = [moment for moment in moments if evaluations[moment]["step"] <= 0]
     chosen = dict.fromkeys([*moments[:1], *before[-1:], *moments[-1:]])
@@ -112,14 +110,14 @@ def _problems(result: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _named(result: Mapping[str, Any], name: str) -> str | None:
-    """Under which name a seat's or direction's score stands; that of the untouched base stands for every seat."""
+    """The key of a seat's or direction's score in a result; the untouched base counts as every seat."""
     scores = scores_of(result)
     return name if name in scores else BASE if "->" not in name and BASE in scores else None
 
 
 def _change(name: str, way: str, results: Sequence[Mapping[str, Any]]) -> Change:
-    """The last change of a score: judged by the paired test, where the same problems were answered once each; else by
-    the intervals."""
+    """The last change of a score, judged by the paired test if the same problems were answered once each, else by the
+    intervals."""
     before, after = results[-2:]
     was, now = _named(before, name), _named(after, name)
     if was is None or now is None:
@@ -137,7 +135,7 @@ def _change(name: str, way: str, results: Sequence[Mapping[str, Any]]) -> Change
 
 
 def _mean_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> Change:
-    """The mean over the directions before and after, and the 95% interval of its change, by bootstrap over problems."""
+    """The change of the mean over directions, with its 95% interval by bootstrap over problems."""
     way = " -> ".join(percent(result["mean_of_directions"]) for result in (before, after))
     name, found = mean_label(after), paired(mean_outcomes(before), mean_outcomes(after))
     if found is not None and abs(found.difference) < 0.0005:
@@ -151,7 +149,7 @@ def _mean_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> Change:
 def _next(
     game: type[Game], config: RunConfig, metrics: Metrics, evaluations: Evaluations, path: Path | str
 ) -> list[tuple[str, str]]:
-    """Why and how: at most two commands, the one that helps most first."""
+    """At most two (reason, command) pairs, the most helpful first."""
     run = shlex.quote(str(path))
     report = f"lite-selfplay report {run} --duels 3"
     over = bool(metrics) and metrics[-1].get("over") is True  # it ended by itself
@@ -172,12 +170,12 @@ def _next(
     gained = len(metrics) > 1 and any(change.sure and (change.points or 0.0) > 0 for change in changes(evaluations))
     if not over and gained and alike and all(_overall(old) < _overall(last) for old in alike):
         more = config.run.steps + max(10, config.run.steps // 2)
-        ways.append(("best at the end, so more steps may help", go_on(again, f" --steps {more}")))
+        ways.append(("still improving at the last step: more steps may help", go_on(again, f" --steps {more}")))
     return [*ways, ("to read transcripts", report)][:2]
 
 
 def _overall(result: Mapping[str, Any]) -> float:
-    """Both directions count where there are two: the better one alone flatters."""
+    """The mean of both directions if there are two: the better one alone would flatter."""
     return float(result.get("mean_of_directions") or result["pass_at_1"])
 
 

@@ -1,7 +1,7 @@
-"""Why a run does what it does: findings in sentences, each with its evidence and the next command.
+"""The diagnosis of a run: findings as sentences, each with evidence and the next command.
 
-The findings that hold of every game are here; what a game declares healthy, and what it warns of, is its own
-(`Figure.healthy`, `Game.warnings`). The bounds are rules of thumb: a finding is where to look first, never a proof.
+The checks for every game are here; a game adds its own bounds and warnings (`Figure.healthy`, `Game.warnings`). All
+bounds are rules of thumb: a finding says where to look first, and proves nothing.
 """
 
 import heapq
@@ -25,27 +25,26 @@ from lite_selfplay.tasks.files import read_json, require_no_link
 Row = Mapping[str, Any]
 Level = Literal["wrong", "watch", "normal"]
 
-# Below which share of well-formed completions, and from which share of groups without variance on, these are what is
-# wrong first.
+# A finding is a share of well-formed completions below the first, or of groups without variance from the second.
 FEWEST_WELL_FORMED, MOST_SILENT = 0.1, 0.8
-# The growth since the run's first quarter from which on the KL term explodes.
+# The KL term explodes if it has grown by this factor since the run's first quarter.
 KL_GROWS = 10.0
-# How far a seat may move a step, in nats a token, before it has to get better by it. On the base of a million
+# The most that a seat may move per step, in nats per token, without getting better. On the base of a million
 # parameters the best rates moved it by 0.002 to 0.006 in the second half of a run, the next one by 0.008 to 0.018.
 STEP_MOST = 0.01
-# The share of right completions above which there is little left to get better at.
+# The share of right completions above which there is little left to learn.
 NEARLY_ALL_RIGHT = 0.9
 ALL_WRONG, ALL_RIGHT = 0.05, 0.95
 MOVED_MOST = 5
-# The last quarter of a run is looked at, and at least so many steps.
+# The last quarter of a run is diagnosed, at least this many steps.
 FEWEST_STEPS = 5
-# Steps at least of a part of a run whose accuracy is compared with another's.
+# The fewest steps per part when the accuracies of a run's parts are compared.
 FEWEST_TO_COMPARE = 10
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What was found: how bad it is, in a sentence, with its evidence and what to do next (a command, or a page)."""
+    """A finding: its level, a sentence, its evidence, and what to do next (a command, or a page)."""
 
     name: str
     level: Level
@@ -56,8 +55,8 @@ class Cause:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The steps that were looked at, counted from 1, the first and the last, None before the first one; the causes; the
-    completions that moved most: those with the largest advantages; and what the pre-flight said."""
+    """The first and last of the steps diagnosed, counted from 1 (None before the run's first); the findings; the
+    completions with the largest advantages; and the lines of the pre-flight."""
 
     steps: tuple[int, int] | None
     causes: tuple[Cause, ...]
@@ -67,9 +66,9 @@ class Diagnosis:
 
 
 def diagnose(path: Path, step: int | None = None) -> Diagnosis:
-    """Look at the last quarter of a run, or at one step of it, counted from 1; before its first at its pre-flight.
+    """Diagnose the last quarter of a run, or one step (counted from 1); before its first step, the pre-flight.
 
-    Raises RunFolderError where there is no run, or no step, or it is damaged; ConfigError for a step that is not there.
+    Raises RunFolderError if there is no run, or no step, or it is damaged; ConfigError if `step` does not exist.
     """
     folder = RunFolder.open(path)
     with as_written(path):
@@ -78,7 +77,7 @@ def diagnose(path: Path, step: int | None = None) -> Diagnosis:
         if not rows and said and step is None:
             return Diagnosis(None, expected, (), without_game, said)
         if not rows:
-            raise RunFolderError(f"{path / METRICS} holds no step yet: there is nothing to diagnose")
+            raise RunFolderError(f"{path / METRICS} has no steps yet: there is nothing to diagnose")
         looked = rows[-max(FEWEST_STEPS, len(rows) // 4) :] if step is None else [r for r in rows if r["step"] == step]
         if not looked:
             raise ConfigError(f"--step {step} is not in {path}: its steps are 1 to {rows[-1]['step']}")
@@ -86,7 +85,7 @@ def diagnose(path: Path, step: int | None = None) -> Diagnosis:
         causes = [cause for check in CHECKS for cause in check(about)]
         if not causes:
             view = f"lite-selfplay view {shlex.quote(str(path))}"
-            calm = "Nothing in these steps is out of the ordinary."
+            calm = "These steps look normal."
             causes = [Cause("nothing", "normal", calm, "; ".join(_facts(about)), view)]
         causes.sort(key=lambda cause: ("wrong", "watch", "normal").index(cause.level))
         first, last = looked[0]["step"], looked[-1]["step"]
@@ -95,15 +94,14 @@ def diagnose(path: Path, step: int | None = None) -> Diagnosis:
 
 
 def foreseen(path: Path, config: RunConfig, game: type[Game], row: Row) -> list[Cause]:
-    """What is doubtful of a run that has not begun, from what was played before it: `row` holds its streams, as a line
-    of `metrics.jsonl` does."""
+    """Findings for a run that has not started, from its pre-flight: `row` holds its streams, like a line of
+    `metrics.jsonl`."""
     about = _About(path, config, game, [row], [row])
     return [cause for check in (_truncated, _format, _silent) for cause in check(about)]
 
 
 def _before(path: Path) -> tuple[tuple[str, ...], tuple[Cause, ...]]:
-    """What the pre-flight of a run said and found; nothing where there was none. Raises RunFolderError for a damaged
-    file."""
+    """The lines and findings of a run's pre-flight; empty if it had none. Raises RunFolderError for a damaged file."""
     file = path / PREFLIGHT
     if not file.exists():
         return (), ()
@@ -117,14 +115,14 @@ def _before(path: Path) -> tuple[tuple[str, ...], tuple[Cause, ...]]:
 
 
 def moved_most(rows: Iterable[Row], count: int = MOVED_MOST) -> list[Row]:
-    """The completions with the largest advantages, whatever their sign, the largest first."""
-    weighed = ((abs(number_of(row.get("advantage")) or 0.0), -place, row) for place, row in enumerate(rows))
+    """The completions with the largest absolute advantages, the largest first."""
+    weighed = ((abs(number_of(row.get("advantage")) or 0.0), -index, row) for index, row in enumerate(rows))
     return [row for weight, _, row in heapq.nlargest(count, weighed) if weight > 0]
 
 
 @dataclass(frozen=True)
 class _About:
-    """What the checks look at: all steps of a run, and those in question."""
+    """The input of the checks: all steps of a run (`rows`), and those to diagnose (`looked`)."""
 
     path: Path
     config: RunConfig
@@ -133,7 +131,7 @@ class _About:
     looked: Sequence[Row]
 
     def again(self, *flags: str) -> str:
-        """The command of a new run with other flags."""
+        """The command for a new run with additional flags."""
         return " ".join(["lite-selfplay train --config", shlex.quote(str(self.path / "config.yaml")), *flags])
 
     def slower(self) -> str:
@@ -175,10 +173,10 @@ def _truncated(about: _About) -> Iterator[Cause]:
         if share >= MEANINGS["truncated"].most and not harmless(share, right):
             hit = f"{percent(share)} of the {role}'s completions hit the limit of {limit} tokens"
             evidence = f"truncated {share:.2f}, mean length {length or 0:.0f} of {limit} tokens"
-            yield Cause("truncation", "wrong", f"{hit}: they end before the answer.", evidence, about.again(flag))
+            yield Cause("truncation", "wrong", f"{hit} before they answer.", evidence, about.again(flag))
         if loops >= MEANINGS["loops"].most and not harmless(loops, right):
             first = _mean([row["streams"][role] for row in early if role in row["streams"]], "loops") or 0.0
-            sentence = f"{percent(loops)} of the {role}'s completions repeat themselves until they are ended."
+            sentence = f"{percent(loops)} of the {role}'s completions repeat themselves and are stopped."
             mended = about.again(about.taught() if 2 * first > loops else about.slower())
             yield Cause("loops", "wrong", sentence, f"loops {loops:.2f}, {first:.2f} at first", mended)
 
@@ -187,8 +185,8 @@ def _format(about: _About) -> Iterator[Cause]:
     for role, steps in about.roles().items():
         share = _mean(steps, "well_formed")
         if share is not None and share < FEWEST_WELL_FORMED and not harmless(1 - share, _mean(steps, "accuracy")):
-            none = "Nothing the" if share == 0 else f"Only {percent(share)} of what the"
-            sentence = f"{none} {role} writes is well-formed: the answer format is missing."
+            few = "None" if share == 0 else f"Only {percent(share)}"
+            sentence = f"{few} of the {role}'s completions are well-formed: the answer format is missing."
             yield Cause("format", "wrong", sentence, f"well_formed {share:.2f}", about.again(about.taught()))
 
 
@@ -199,26 +197,26 @@ def _silent(about: _About) -> Iterator[Cause]:
         silent = sum(number_of(step.get("zero_variance_groups")) or 0 for step in several)
         if not groups or silent / groups < MOST_SILENT:
             continue
-        every = "every group" if silent == groups else f"{silent:.0f} of {groups:.0f} groups"
+        every = "All groups" if silent == groups else f"{silent:.0f} of {groups:.0f} groups"
         right = _mean(steps, "accuracy")
         why, flags = "all of a group's rewards are equal", [f"--group-size {2 * about.config.run.group_size}"]
         poses = about.game.accuracy_of(role).proposals
         if right is not None and not poses and (right < ALL_WRONG or right > ALL_RIGHT):
-            why = "nearly all its answers are wrong" if right < ALL_WRONG else "nearly all its answers are right"
+            why = "nearly all answers are wrong" if right < ALL_WRONG else "nearly all answers are right"
             flags = [about.taught()] if right < ALL_WRONG else ["--tasks HARDER"]
         evidence = f"zero_variance_groups {silent:.0f} of {groups:.0f}" + (
             "" if right is None else f", accuracy {right:.2f}"
         )
-        sentence = f"In {every} of the {role} nothing can be learned: {why}."
+        sentence = f"{every} of the {role} give no signal: {why}."
         yield Cause("no variance", "wrong" if silent == groups else "watch", sentence, evidence, about.again(*flags))
 
 
 def _declared(about: _About) -> Iterator[Cause]:
-    """The game's figures that are not healthy, and what it warned of."""
+    """The game's warnings, and its figures outside their healthy bounds."""
     sentences = warned(about.looked)
     page = f"docs/games/{about.config.game.name}.md" if file_of(about.config.game.name) is None else ""
     for sentence, count in sentences.items():
-        steps = f"the run warned of it at {count} of {len(about.looked)} steps"
+        steps = f"warned at {count} of {len(about.looked)} steps"
         yield Cause("warning", "wrong", f"{sentence[:1].upper()}{sentence[1:].rstrip('.')}.", steps, page)
     for figure in about.game.figures:
         values = [value for row in about.looked if (value := value_of(figure, row["game"])) is not None]
@@ -226,16 +224,14 @@ def _declared(about: _About) -> Iterator[Cause]:
         if mean is None or figure.how == "zeros" or figure.healthy[0] <= mean <= figure.healthy[1]:
             continue
         if figure.warning and sentences:
-            continue  # it has been said, in the game's own words
+            continue  # the game's own warning says it
         shown, (low, high) = value_in_words(mean, figure.unit), figure.healthy
         bound = (
-            f"from {value_in_words(low, figure.unit)} on"
+            f"at least {value_in_words(low, figure.unit)}"
             if mean < low
-            else f"up to {value_in_words(high, figure.unit)}"
+            else f"at most {value_in_words(high, figure.unit)}"
         )
-        sentence = (
-            f"{figure.name[:1].upper()}{figure.name[1:]}: {shown}, which is healthy {bound}. {figure.about}".strip()
-        )
+        sentence = f"{figure.name[:1].upper()}{figure.name[1:]}: {shown}; healthy is {bound}. {figure.about}".strip()
         yield Cause(
             as_words(figure.key),
             "watch",
@@ -251,13 +247,13 @@ def _kl(about: _About) -> Iterator[Cause]:
         now = _mean(steps, "kl")
         first = _mean([row["streams"][role] for row in early if role in row["streams"]], "kl") or 0.0
         if now is not None and now > MEANINGS["kl"].most and now > KL_GROWS * first:
-            sentence = f"The {role}'s KL explodes: {now:.2g} nats a token, {first:.2g} in the run's first quarter."
+            sentence = f"The {role}'s KL explodes: {now:.2g} nats per token, {first:.2g} in the run's first quarter."
             yield Cause("kl", "wrong", sentence, f"kl {now:.2g}", about.again(about.slower()))
 
 
 def too_fast(rows: Sequence[Row]) -> list[str]:
-    """What to say of each role whose seat moves far at every step of the last quarter and is right no more often in it
-    than in the best part before, and not nearly always. Of `rows` the streams are read."""
+    """A sentence for each role whose seat moves far at every step of the last quarter, without being right nearly
+    always or more often than in its best earlier part. Reads the streams of `rows`."""
     found, count = list[str](), max(FEWEST_TO_COMPARE, len(rows) // 4)
     for role in rows[-1]["streams"]:
         steps = [row["streams"][role] for row in rows if role in row["streams"]]
@@ -267,7 +263,7 @@ def too_fast(rows: Sequence[Row]) -> list[str]:
         if last is None or right is None or not before:
             continue
         if last > STEP_MOST and right <= min(max(before), NEARLY_ALL_RIGHT):
-            moves = f"moves by {last:.2g} nats a token at every step and gets no better"
+            moves = f"moves by {last:.2g} nats per token at every step without improving"
             found.append(f"the {role} {moves}: its learning rate may be too high")
     return found
 
@@ -279,10 +275,10 @@ def _rate(about: _About) -> Iterator[Cause]:
 
 
 def _measured(about: _About) -> Iterator[Cause]:
-    """What the evaluations of a run say, where its last steps are looked at."""
+    """Whether held-out accuracy fell during training, if the run's last step is diagnosed."""
     lower = fallen(RunFolder.open(about.path).evaluations()) if about.looked[-1] is about.rows[-1] else []
     if lower:
-        sentence = "Held-out problems are answered worse than before training: a lower learning rate may help."
+        sentence = "Held-out accuracy is lower than before training: a lower learning rate may help."
         yield Cause("worse", "wrong", sentence, "; ".join(lower), about.again(about.slower()))
 
 
@@ -291,15 +287,15 @@ def _sampler(about: _About) -> Iterator[Cause]:
         (
             "sampler_what",
             "sampler check",
-            "completions of other weights than those that are trained, and moved nothing.",
+            "completions sampled with other weights than those being trained, and updated nothing.",
             ["--backend transformers", "--precision fp32"],
         ),
-        ("nonfinite_what", "not finite", "a number that is not finite, and moved nothing.", [about.slower()]),
+        ("nonfinite_what", "not finite", "a number that is not finite, and updated nothing.", [about.slower()]),
     ):
         said = [str(row[key]) for row in about.looked if row.get(key)]
         if said:
             steps = f"{len(said)} of {len(about.looked)} steps"
-            yield Cause(name, "wrong", f"{steps} met {sentence}", said[-1], about.again(*flags))
+            yield Cause(name, "wrong", f"{steps} had {sentence}", said[-1], about.again(*flags))
 
 
 def _facts(about: _About) -> Iterator[str]:
@@ -310,7 +306,7 @@ def _facts(about: _About) -> Iterator[str]:
         yield f"{role}: {', '.join(words) or 'for the record'}"
 
 
-# What is looked for, in the order in which it is told.
+# The checks, in the order of their findings.
 CHECKS: tuple[Callable[[_About], Iterator[Cause]], ...] = (
     _truncated, _format, _silent, _declared, _kl, _rate, _measured, _sampler,
 )  # fmt: skip

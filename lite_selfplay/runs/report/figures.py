@@ -1,6 +1,6 @@
-"""What each figure of a run means, which values are healthy, and what to change: of every game, and of a game's own.
+"""Each metric's meaning, its healthy values and how to change it; curves and charts of a run.
 
-The keys are those of `metrics.jsonl`. A game's own figures are explained by what it declares of them (`Figure`).
+Keys are those of `metrics.jsonl`. A game declares its own figures (`Figure`).
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from lite_selfplay.runs.folder import METRICS, RunFolder
 
 Row = Mapping[str, Any]
 
-# Groups of charts: what the seats achieve, and whether the training is sound.
+# Groups of charts: the seats' results, and whether training is sound.
 LEARNING, HEALTH = "Learning", "Health"
 SILENT = "zero_variance_groups"
 RIGHT_ALL_THE_SAME = 0.1
@@ -26,11 +26,10 @@ RIGHT_ALL_THE_SAME = 0.1
 
 @dataclass(frozen=True)
 class Meaning:
-    """A figure: where `metrics.jsonl` has it (`streams`, `seats`, `game` or the `step` itself), its key, what it is.
+    """A metric: its `part` of `metrics.jsonl` (`streams`, `seats`, `game` or the `step` itself), its key and meaning.
 
-    `healthy` says which values are, `change` what to change for others. `name` is what its chart is called, `group`
-    which charts it is among, empty for what has none. Above `most`, by rule of thumb, something is wrong. `figure` is
-    a game's declaration of it.
+    `healthy` describes the healthy values, `change` how to get there. `name` and `group` are those of its chart, empty
+    without one. Above `most`, by rule of thumb, something is wrong. `figure` is the game's declaration of it.
     """
 
     part: str
@@ -58,16 +57,16 @@ _OF_A_RUN = (
     Meaning(
         "streams",
         "reward_std",
-        "How far the rewards of a role's completions spread (standard deviation).",
-        "Above 0: equal rewards teach nothing.",
+        "The standard deviation of the rewards of a role's completions.",
+        "Above 0: equal rewards give no gradient.",
         "Problems that are neither too easy nor too hard; a larger --group-size.",
     ),
     Meaning(
         "streams",
         "accuracy",
         "The share of a role's judged completions that are right, agree with their label, or are "
-        "accepted, whichever the game judges.",
-        "Between 10% and 90% there is most to learn from.",
+        "accepted, depending on the game.",
+        "Between 10% and 90%, where there is most to learn.",
         "Near 0: easier --tasks or --cold-start. Near 1: harder --tasks. Falling: a lower seats.*.lr.",
         "share",
         group=LEARNING,
@@ -85,9 +84,9 @@ _OF_A_RUN = (
     Meaning(
         "streams",
         "truncated",
-        "The share of completions that reached their limit of tokens, or repeated themselves until they were ended.",
+        "The share of completions that reached their token limit, or were stopped because they repeated themselves.",
         "Below 20%.",
-        "A larger --max-completion-tokens, or a cold start with short solutions; for loops see `loops`.",
+        "A larger --max-completion-tokens, or a cold start with short solutions; for repetition see `loops`.",
         "share",
         name="truncated",
         group=HEALTH,
@@ -96,9 +95,9 @@ _OF_A_RUN = (
     Meaning(
         "streams",
         "loops",
-        "The share of completions that repeated themselves until they were ended; they count as truncated, too.",
+        "The share of completions that were stopped because they repeated themselves; they also count as truncated.",
         "Below 5%.",
-        "No limit of tokens cures a loop. From the start: a --cold-start, a temperature of 1. Growing: a lower "
+        "A larger token limit does not help. From the start: --cold-start, or a temperature of 1. Growing: a lower "
         "seats.*.lr.",
         "share",
         name="loops",
@@ -110,15 +109,15 @@ _OF_A_RUN = (
         "tokens_mean",
         "The mean length of a role's completions, in tokens.",
         "Well below run.max_completion_tokens.",
-        "A larger --max-completion-tokens where many reach it.",
+        "A larger --max-completion-tokens if many reach it.",
         name="length in tokens",
         group=LEARNING,
     ),
     Meaning(
         "streams",
         SILENT,
-        "The share of groups in which every completion earned the same, so that nothing is learned from them; "
-        "metrics.jsonl counts them.",
+        "The share of groups whose completions all earned the same reward, which give no gradient; "
+        "metrics.jsonl has their number.",
         "Below 50%.",
         "Problems that are neither too easy nor too hard; a larger --group-size; --cold-start for the format.",
         "share",
@@ -128,15 +127,15 @@ _OF_A_RUN = (
     Meaning(
         "streams",
         "rows_trained",
-        "Completions that reached the model in the update.",
+        "The number of completions used in the update.",
         "Above 0.",
         "See zero_variance_groups.",
     ),
     Meaning(
         "streams",
         "loss",
-        "The loss of a role's update. Advantages of a group sum to zero, so its value is near 0 where "
-        "a step makes one update; its gradient is not.",
+        "The loss of a role's update. A group's advantages sum to zero, so with one update per step its value is "
+        "near 0; its gradient is not.",
         "Near 0 is normal, and says nothing about learning.",
         "Nothing: look at reward_mean and accuracy.",
         name="loss",
@@ -155,8 +154,8 @@ _OF_A_RUN = (
     Meaning(
         "streams",
         "clipped",
-        "The share of tokens whose probability ratio was clipped, of completions where each has one; null with one "
-        "update a step.",
+        "The share of tokens whose probability ratio was clipped (of completions, if each has one ratio); null with "
+        "one update per step.",
         "Below 20%.",
         "A lower seats.*.lr, or fewer run.minibatches.",
         "share",
@@ -167,10 +166,10 @@ _OF_A_RUN = (
     Meaning(
         "streams",
         "sampler_gap",
-        "How far the log-probabilities of the sampler are from the update's, in nats per token: "
-        "with equal weights they differ by rounding alone.",
+        "The mean difference between the log-probabilities of the sampler and of the update, in nats per token; "
+        "with equal weights only rounding differs.",
         "About 1e-6 in fp32, 0.01 to 0.05 in half precision.",
-        "docs/sampler.md says what a larger one means; compare with --backend transformers --precision fp32.",
+        "docs/sampler.md explains larger values; compare with --backend transformers --precision fp32.",
         name="sampler gap",
         group=HEALTH,
         most=0.1,
@@ -178,7 +177,7 @@ _OF_A_RUN = (
     Meaning(
         "streams",
         "base_gap",
-        "How far a seat has moved from the base model, in nats per token.",
+        "The distance of a seat from the base model, in nats per token.",
         "Grows from 0; a few nats are much.",
         "Growing while accuracy falls: a lower seats.*.lr.",
         name="base gap",
@@ -187,31 +186,31 @@ _OF_A_RUN = (
     Meaning(
         "streams",
         "step_gap",
-        "How far the step moved a seat on a few of its own completions, in nats per token.",
+        "How far the step moved a seat, measured on a few of its own completions, in nats per token.",
         "Below 0.01 on a base of a million parameters; largest in the first steps.",
-        "Where accuracy does not rise with it: a lower seats.*.lr.",
+        "If accuracy does not rise with it: a lower seats.*.lr.",
         name="moved by the step",
         group=HEALTH,
     ),
-    Meaning("streams", "completions", "Completions of a role at a step.", "As the game and its sizes say."),
+    Meaning("streams", "completions", "Completions of a role at a step.", "As the game and its settings determine."),
     Meaning(
         "streams",
         "groups",
-        "Groups of a role at a step: the completions of a group share a baseline.",
-        "As the game and its sizes say.",
+        "Groups of a role at a step; the completions of a group share a baseline.",
+        "As the game and its settings determine.",
     ),
-    Meaning("streams", "tokens_generated", "Tokens that a role sampled at a step.", "As long as answers have to be."),
+    Meaning("streams", "tokens_generated", "Tokens that a role sampled at a step.", "As many as the answers need."),
     Meaning(
         "streams",
         "tokens_trained",
-        "Tokens of a role's completions that reached the model in the update.",
+        "Tokens of a role's completions used in the update.",
         "Above 0.",
         "See zero_variance_groups.",
     ),
     Meaning(
         "seats",
         "grad_norm",
-        "The norm of a seat's gradient before it is clipped; null where the seat did not move.",
+        "The norm of a seat's gradient before clipping; null if the seat was not updated.",
         "Steady; below about 10 times its first values.",
         "Exploding: a lower seats.*.lr.",
         name="gradient norm",
@@ -221,27 +220,27 @@ _OF_A_RUN = (
         "seats", "lr", "A seat's learning rate at this step.", "As the schedule says.", "seats.*.lr, seats.*.schedule."
     ),
     Meaning(
-        "seats", "updates", "A seat's updates so far.", "Grows where the seat is trained.", "See zero_variance_groups."
+        "seats", "updates", "A seat's updates so far.", "Grows if the seat is trained.", "See zero_variance_groups."
     ),
-    Meaning("step", "skipped_steps", "Steps so far that moved nothing.", "Few.", "lite-selfplay why RUN says why."),
+    Meaning("step", "skipped_steps", "Steps so far that updated nothing.", "Few.", "lite-selfplay why RUN says why."),
     Meaning(
         "step",
         "nonfinite",
-        "Steps so far that met a number that is not finite, and moved nothing.",
+        "Steps so far that met a number that is not finite and updated nothing.",
         "0.",
         "A lower seats.*.lr; another --precision.",
     ),
     Meaning(
         "step",
         "verify_timeouts",
-        "Answers so far whose check took longer than run.verify_timeout_s: they count as wrong.",
+        "Answers so far whose check took longer than run.verify_timeout_s; they count as wrong.",
         "0, or nearly.",
         "A larger run.verify_timeout_s; docs/answers.md.",
     ),
     Meaning(
         "step",
         "not_judged",
-        "Answers so far that the busy machine gave no time to check: they are masked.",
+        "Answers so far that could not be checked because the machine was too busy; they are masked.",
         "0.",
         "Fewer other processes on the machine.",
     ),
@@ -251,16 +250,15 @@ MEANINGS: Mapping[str, Meaning] = {meaning.key: meaning for meaning in _OF_A_RUN
 
 
 def find_meaning(name: str, game: type[Game] | None = None) -> Meaning:
-    """What a figure means, by its key (`kl`, `streams.drafter.kl`) or the name that is shown (`accuracy of labels`).
+    """A metric's meaning, by its key (`kl`, `streams.drafter.kl`) or its displayed name (`accuracy of labels`).
 
-    `game`: whose own figures are looked among first; those of all games are, too. Raises UnknownNameError with near
-    names.
+    The figures of `game` win over those of other games. Raises UnknownNameError with near names.
     """
     asked = name.strip().casefold().replace(" ", "_").replace("-", "_")
     asked = asked.rpartition(".")[2] or asked
     games = [*map(find_game, reversed(game_names())), *([game] if game is not None else [])]
     declared = [_of_figure(figure) for one in games for figure in reversed(one.figures)]
-    # Of two of one name the later one is found: the game's own, and above all that of every run.
+    # Later entries win: the game's own over other games', and those of every run over both.
     known = {
         name: meaning
         for meaning in [*declared, *MEANINGS.values()]
@@ -273,7 +271,7 @@ def find_meaning(name: str, game: type[Game] | None = None) -> Meaning:
 
 
 def _of_figure(figure: Figure) -> Meaning:
-    bounds = zip(("from", "up to"), figure.healthy, (0, 1), strict=True)  # a share is never outside of these two
+    bounds = zip(("from", "up to"), figure.healthy, (0, 1), strict=True)  # the last two are a share's own limits
     words = [
         f"{word} {value_in_words(bound, figure.unit)}"
         for word, bound, end in bounds
@@ -287,7 +285,7 @@ def _of_figure(figure: Figure) -> Meaning:
 
 
 def values_of(meaning: Meaning, rows: Sequence[Row]) -> dict[str, list[float]]:
-    """A figure's values over steps, by role or seat; under an empty name where it belongs to none."""
+    """A metric's values over steps, by role or seat; under an empty name if it belongs to neither."""
     found: dict[str, list[float]] = {}
     for row in rows:
         values = {"": number_of(row.get(meaning.key))}
@@ -302,9 +300,9 @@ def values_of(meaning: Meaning, rows: Sequence[Row]) -> dict[str, list[float]]:
 
 
 def value_in(meaning: Meaning, part: Row) -> float | None:
-    """A figure's value in what `metrics.jsonl` holds of a role or a seat; None where it has none.
+    """A metric's value for a role or a seat, from its part of `metrics.jsonl`; None if it has none.
 
-    What counts groups is a share of them. A group of one completion has no variance to lose.
+    The number of groups without variance becomes a share; None if every group has one completion.
     """
     value = number_of(part.get(meaning.key))
     if meaning.key != SILENT:
@@ -315,27 +313,27 @@ def value_in(meaning: Meaning, part: Row) -> float | None:
 
 
 def harmless(hurt: float, right: float | None) -> bool:
-    """Whether a share of completions that is cut off, or ill-formed, is no fault: where by the share that is right a
-    tenth of all at least is right in spite of it, the task is not after the end of an answer, or its format."""
+    """Whether a share `hurt` of truncated or ill-formed completions is harmless: given the share `right`, at least a
+    tenth of all completions must be right in spite of it, so the task needs neither the end of an answer nor a format.
+    """
     return right is not None and right - (1 - hurt) >= RIGHT_ALL_THE_SAME
 
 
 How = Literal["mean", "sum", "last"]
 
-# The parts of a run that are no role: what the game's own log holds, and what the seats did.
+# The parts of a run besides roles: the game's own log, and the seats.
 GAME, SEATS = "game", "seats"
 
-# The group of the game's own curves; `Meaning.group` has those of the others.
+# The group of the game's own curves; `Meaning.group` is that of others.
 PLAY = "The game"
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One figure of a run over its steps.
+    """One metric of a run over its steps.
 
-    `part` is a role, `GAME` or `SEATS`; `name` says what is measured, `kind` which of several of that name (a reason, a
-    bin, a seat). `values[i]` was seen at `steps[i]`, counted from 1; a share lies in [0, 1]. `how` several steps give
-    one value.
+    `part` is a role, `GAME` or `SEATS`; `kind` distinguishes curves of the same `name` (a reason, a bin, a seat).
+    `values[i]` belongs to `steps[i]`, counted from 1; a share is in [0, 1]. `how` aggregates several steps.
     """
 
     part: str
@@ -349,12 +347,12 @@ class Curve:
 
     @property
     def line(self) -> str:
-        """What distinguishes it from others of its name: a kind, else a role; nothing where the game has one alone."""
+        """Its label among curves of the same name: its kind, else its role; empty for a game's single curve."""
         return self.kind or ("" if self.part == GAME else self.part)
 
 
 def curves_of(game: type[Game], metrics: Sequence[Row]) -> tuple[Curve, ...]:
-    """Every curve of a run's lines that holds a value: of roles, of the game, of seats."""
+    """Every curve of a run with at least one value: of roles, of the game, of seats."""
     found = []
     drawn = [known for known in MEANINGS.values() if known.part == "streams" and known.group]
     for role in dict.fromkeys(role for row in metrics for role in row["streams"]):
@@ -375,7 +373,7 @@ def curves_of(game: type[Game], metrics: Sequence[Row]) -> tuple[Curve, ...]:
 
 
 def _game_curves(game: type[Game], rows: Sequence[Row]) -> Iterator[Curve]:
-    """The game's declared figures; last come breakdowns and counts of steps."""
+    """Curves of the game's declared figures; breakdowns and counts of steps come last."""
     logs = [(row["step"], row["game"]) for row in rows]
     declared = [(figure, list(_figure_curves(figure, logs))) for figure in game.figures]
     last = [figure.how == "zeros" or any(curve.kind for curve in curves) for figure, curves in declared]
@@ -385,8 +383,8 @@ def _game_curves(game: type[Game], rows: Sequence[Row]) -> Iterator[Curve]:
 
 
 def _figure_curves(figure: Figure, logs: Sequence[tuple[int, Row]]) -> Iterator[Curve]:
-    """A declared figure, from steps and the game's logs of them: one curve, or one for each kind of an object (the most
-    frequent first) and each bin."""
+    """The curves of a declared figure, from (step, game log) pairs: one, or one per key of an object (the most frequent
+    first), or one per bin of a list."""
     here = [(step, log[figure.key], _whole(figure, log)) for step, log in logs if figure.key in log]
     how: How = "sum" if figure.how == "zeros" else figure.how
     counts = [(step, value, of) for step, value, of in here if isinstance(value, Mapping)]
@@ -408,7 +406,7 @@ def _figure_curves(figure: Figure, logs: Sequence[tuple[int, Row]]) -> Iterator[
 
 
 def _whole(figure: Figure, log: Row) -> Any:
-    """What a step's value is a mean over or a part of; 0 where it is of nothing."""
+    """The denominator of a figure's value at a step; 0 if there is nothing to count."""
     none = 0 if figure.part or figure.how == "zeros" else 1
     found = log.get(figure.of, none) if figure.of else 1
     if not isinstance(found, list):
@@ -417,7 +415,7 @@ def _whole(figure: Figure, log: Row) -> Any:
 
 
 def _value(figure: Figure, value: Any, whole: Any) -> Any:
-    """A figure's value at a step; None where it is of nothing."""
+    """A figure's value at a step; None if its denominator is 0."""
     if (number_of(whole) or 0.0) <= 0:
         return None
     if figure.how == "zeros":
@@ -428,13 +426,13 @@ def _value(figure: Figure, value: Any, whole: Any) -> Any:
 
 
 def _curve(part: str, name: str, points: Iterable[tuple[int, Any]], unit: Unit = "number", **about: Any) -> Curve:
-    """A curve of those points (step, value) that hold numbers."""
+    """A curve of the (step, value) points whose value is a number."""
     kept = [(step, float(value)) for step, value in points if isinstance(value, bool) or number_of(value) is not None]
     steps, values = (tuple(column) for column in zip(*kept, strict=True)) if kept else ((), ())
     return Curve(part, name, steps, values, unit, **about)
 
 
-# What the seats achieve; what the game declares of itself; whether the training is sound.
+# The seats' results; the game's own figures; whether training is sound.
 GROUPS = (LEARNING, PLAY, HEALTH)
 
 
@@ -442,9 +440,9 @@ def charts_of(game: type[Game], folder: RunFolder, rows: Sequence[Row]) -> list[
     """A chart for each set of held-out problems and for each name among the curves of a run's `rows`, by group.
 
     A chart has `name`, `group`, `unit`, `how`, the `healthy` bounds that the game declares, and `lines`, one for each
-    role, seat or kind: `name`, `steps` counted from 1 (0 is before training), `values`, and where something was
-    measured `low` and `high`, the ends of its 95% interval; `within`, where the game says
-    between which values it should lie. Raises what `as_written` takes, and RunFolderError, where a line is damaged.
+    role, seat or kind: `name`, `steps` counted from 1 (0 is before training), `values`; for measurements `low` and
+    `high`, the ends of the 95% interval; `within`, the bounds that the game declares for this line. Raises
+    RunFolderError, or an error that `as_written` handles, if a line is damaged.
     """
     for row in rows:
         if not all(
@@ -464,7 +462,7 @@ def charts_of(game: type[Game], folder: RunFolder, rows: Sequence[Row]) -> list[
         ]
         about = {"name": name, "group": group, "unit": curves[0].unit, "how": curves[0].how}
         bounds = figure.healthy if figure else (inf, inf)
-        # The lowest and the highest healthy value, where the game declares any.
+        # The lowest and highest healthy values, if the game declares any.
         healthy = None if all(map(isinf, bounds)) else [None if isinf(bound) else bound for bound in bounds]
         charts.append(about | {"lines": lines, "healthy": healthy})
     return sorted(charts, key=lambda chart: GROUPS.index(chart["group"]))
@@ -497,17 +495,17 @@ def _evaluations(moments: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any
 
 
 def game_of(folder: RunFolder) -> tuple[type[Game], str]:
-    """The class of a run's game, and a warning where it cannot be had.
+    """The class of a run's game; or `Game` and a warning if the class is not available.
 
-    Then it is `Game` itself, under which a run is shown without figures and words of its own: nobody knows its name, or
-    it is a file that this user has not run, since to look at a run runs no code of strangers. Raises ConfigError for a
+    The class is not available if its name is unknown, or if it is in a file that this user has not run: viewing a run
+    must not run a stranger's code. With `Game`, the game's own figures and words are missing. Raises ConfigError for a
     damaged configuration.
     """
     name = folder.config().game.name
     without = f"{folder.path} is shown without its game's own figures and words:"
     try:
         if file_of(name) is not None and not was_run(name):
-            return Game, f"{without} {name} is code, which is not run for that"
+            return Game, f"{without} {name} is code that you have not run yourself"
         return find_game(name), ""
     except RequestError as error:  # the name is unknown, or the file cannot be read or imported
         return Game, f"{without} {error}"

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def figures(
     seat: str, said: Sequence[Completion], judged: Sequence[Verdict], groups: Sequence[Group]
 ) -> dict[str, Any]:
-    """What a role did, under the keys of `metrics.jsonl`. Shares are over all completions, masked ones included; those
-    of rewards over the completions that have one, and None where none has."""
+    """A role's metrics at a step, under the keys of `metrics.jsonl`. Shares are over all completions, masked ones
+    included; reward statistics are over the completions with a reward, and None if there are none."""
     rewards = [reward for group in groups for reward in rewards_of(group.samples) if math.isfinite(reward)]
     return {
         "seat": seat,
@@ -45,7 +45,7 @@ def figures(
 
 
 def stream_metrics(stream: Stream, advantages: "Advantages", update: "StreamUpdate") -> dict[str, Any]:
-    """One stream's line of `metrics.jsonl`: its `figures`, and those of its update."""
+    """One stream's metrics in `metrics.jsonl`: its `figures`, and those of its update."""
     samples = [sample for group in stream.groups for sample in group.samples]
     said, judged = [s.completion for s in samples], [s.verdict for s in samples if s.verdict is not None]
     return {
@@ -65,7 +65,7 @@ def stream_metrics(stream: Stream, advantages: "Advantages", update: "StreamUpda
 def episode_rows(report: "StepReport") -> list[dict[str, Any]]:
     """The step's completions as lines of `episodes.jsonl`, whose steps count from 1.
 
-    `group` and `sample` place each in its stream; what is kept for the record goes on counting where its role's ends.
+    `group` and `sample` locate each in its stream; completions kept for the record continue their role's numbering.
     """
     record = report.episode.record
     streams = [*report.episode.streams, *record]
@@ -96,11 +96,11 @@ def episode_rows(report: "StepReport") -> list[dict[str, Any]]:
 
 
 def token_columns(report: "StepReport") -> "dict[str, np.ndarray]":
-    """The step's completions as numbers, each role's in the order of its lines in `episodes.jsonl`.
+    """The step's completions as arrays, each role's in the order of its lines in `episodes.jsonl`.
 
-    Under `ROLE/`: `prompt_ids` and `token_ids` (int64) and `logprobs` (float64, nats, a number for each of
-    `token_ids`), of all completions one after the other; `prompt_tokens` and `tokens` (int64), the lengths of each;
-    `temperature` (float64) of each.
+    Under `ROLE/`, concatenated over all completions: `prompt_ids` and `token_ids` (int64) and `logprobs` (float64,
+    nats, one for each of `token_ids`); for each completion: the lengths `prompt_tokens` and `tokens` (int64) and the
+    `temperature` (float64).
     """
     said: dict[str, list[Completion]] = {}
     for stream in [*report.episode.streams, *report.episode.record]:
@@ -123,10 +123,10 @@ def token_columns(report: "StepReport") -> "dict[str, np.ndarray]":
 def progress_line(
     game: type[Game], metrics: Mapping[str, Any], steps: int | None, left: str = "", verbose: bool = False
 ) -> str:
-    """A step in one line: who played what, how often right, at which reward, what the game says of it, the time `left`.
+    """A step in one line: each role's seat, accuracy and reward, the game's own words, the time `left`.
 
-    Figures of health are there where they are wrong; all of them, and the speed, with `verbose`. `steps` is None where
-    the game ends by itself.
+    Health metrics are shown if they look wrong; with `verbose` all of them, and the speed. `steps` is None if the game
+    ends by itself.
     """
     log = metrics["game"]
     parts = [f"step {metrics['step']}" + ("" if steps is None else f"/{steps}")]
@@ -137,7 +137,7 @@ def progress_line(
     if what := metrics.get("nonfinite_what") or metrics.get("sampler_what") or game.why_skipped(log):
         parts.append(f"skipped, {what}")
     elif game.trains(log) and not any(stream["rows_trained"] for stream in metrics["streams"].values()):
-        parts.append("no signal, nothing moved")
+        parts.append("no signal, nothing updated")
     if verbose:
         wall, tokens = metrics["wall_s"], metrics["tokens"]["generated"]
         parts.append(f"{tokens:,} tokens at {tokens / max(wall['generate'], 1e-9):.0f}/s, {wall['total']:.1f} s")
@@ -145,7 +145,7 @@ def progress_line(
 
 
 def stream_words(game: type[Game], role: str, stream: Mapping[str, Any], verbose: bool) -> list[str]:
-    """A role's accuracy and reward in words, then its figures of health: those that are wrong, or all of them."""
+    """A role's accuracy and reward in words, then the health metrics that look wrong, or all if `verbose`."""
     accuracy, reward = stream["accuracy"], stream["reward_mean"]
     found = [] if accuracy is None else [f"{accuracy:.0%} {game.accuracy_of(role).word}"]
     if reward is not None:
@@ -162,12 +162,12 @@ def stream_words(game: type[Game], role: str, stream: Mapping[str, Any], verbose
 
 
 def warning_kind(sentence: str) -> str:
-    """What warnings of one kind have in common: the sentence without its figures and what it quotes."""
+    """The kind of a warning: its sentence without numbers and quoted text."""
     return re.sub(r"(?<= )(['\"]).*\1(?= )|[\d.]+", "", sentence)
 
 
 def warned(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """How many steps a game gave each kind of warning at, by its last wording."""
+    """The number of steps at which a game gave each kind of warning, by its last wording."""
     found: dict[str, tuple[str, int]] = {}
     for sentence in (str(each) for row in rows for each in row.get("warnings") or ()):
         kind = warning_kind(sentence)
@@ -176,7 +176,7 @@ def warned(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def only_finite(values: Any) -> Any:
-    """Nested JSON with None in the place of every number that is not finite, which JSON cannot hold."""
+    """Nested JSON with None for every number that is not finite."""
     if isinstance(values, Mapping):
         return {key: only_finite(value) for key, value in values.items()}
     if isinstance(values, list | tuple):
@@ -188,16 +188,16 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-# Of how many references that differ one answer has to be right: two may be one answer with another unit.
+# An answer that is right for this many different references is reported: two may differ only in their unit.
 FEWEST_REFERENCES = 3
 # Kinds of problems that have one answer.
 KINDS = frozenset({"math", CHOICE, "reasoning-gym"})
 
 
 def right_for_all(streams: Sequence[Stream]) -> list[str]:
-    """A warning about the answer of a step that is right for the most different references; none if they are few.
+    """A warning about the answer that is right for the most different references of a step; none if they are few.
 
-    Answers and references are told apart by their class of votes, or by their text where they have none.
+    Answers and references count as equal if they vote alike, or have the same text if they have no vote.
     """
     paid: dict[tuple[str, str], Counter[str]] = {}
     texts: dict[tuple[str, str], str] = {}
@@ -212,7 +212,7 @@ def right_for_all(streams: Sequence[Stream]) -> list[str]:
     text, found = shorten(texts[worst], 80, placeholder=" ..."), paid[worst]
     return [
         f"the {worst[0]}'s answer {text!r} is right on {found.total()} problems with {len(found)} different "
-        "references: it is paid without solving them, and training on it teaches nothing else (docs/answers.md)"
+        "references: it earns its reward without solving them, and the seat will learn nothing else (docs/answers.md)"
     ]
 
 

@@ -27,7 +27,7 @@ def test_the_command_tells_of_this_machine(call: Callable[..., Any]):
     # What a run takes.
     dtype = compute_dtype(ModelSection(name="tiny"), torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     kind = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[dtype]
-    assert lines["precision"].split(maxsplit=1)[1].startswith(f"over 4-bit weights {kind}")
+    assert lines["precision"].split(maxsplit=1)[1].startswith(f"4-bit weights compute in {kind}")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a card here")

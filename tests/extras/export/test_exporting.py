@@ -125,7 +125,7 @@ def test_a_gguf_folder_is_the_seat_where_llama_cpp_is_there_to_say_so(make_run: 
     assert {"PARAMETER temperature 1", "PARAMETER top_k 0", "PARAMETER num_predict 16"} <= set(lines)
     missing = find_spec("xllamacpp") is None
     assert made.verification.failures == [] if made.verification else missing
-    said = "Not verified: llama.cpp is not here" if missing else "Verified: llama.cpp"
+    said = "Not verified: llama.cpp is not installed" if missing else "Verified: llama.cpp"
     assert said in (tmp_path / "out" / "README.md").read_text()
 
 
@@ -213,7 +213,7 @@ def own_code(run: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "seat", "options", "error", "words"),
     [
-        (str, None, {}, RequestError, "has the seats A, B: say which one, after the run"),
+        (str, None, {}, RequestError, "has the seats A, B: name one of them after the run"),
         (str, "C", {}, UnknownNameError, "unknown seat 'C'"),
         (str, "A@7", {}, UnknownNameError, "unknown seat 'A@7'"),
         (str, "A@best", {}, RunFolderError, "has no best checkpoint"),
@@ -224,9 +224,9 @@ def own_code(run: Path) -> None:
         (lambda run: (run / WEIGHTS).write_bytes(b"x" * 100), "A", {}, RunFolderError,
          "adapter_model.safetensors is no safetensors file, or is damaged"),
         (lambda run: (run / "environment.json").write_text('{"base": "tiny:0"}'), "B", {}, RunFolderError,
-         "was made over the base 'tiny:0'; tiny is 'tiny:1' now"),
+         "was trained over the base 'tiny:0', but tiny is now 'tiny:1'"),
         (own_code, "A", {}, ConfigError, "read that code, and if you trust it give --trust-remote-code again"),
-        (own_code, "A", {"to": "merged", "trust_remote_code": True}, ConfigError, "only --to peft leaves where it is"),
+        (own_code, "A", {"to": "merged", "trust_remote_code": True}, ConfigError, "can only be exported --to peft"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_exported(make_run: MakeRun, tmp_path: Path, damage, seat, options, error, words):
@@ -264,7 +264,7 @@ def test_what_comes_to_be_meanwhile_stays_and_what_a_killed_export_left_goes(mak
     for left in (dead, alive):
         left.mkdir()
     monkeypatch.setattr(forms, "write_adapter", lambda *_: (tmp_path / "out").mkdir())
-    with pytest.raises(ConfigError, match="has come to be in the meantime"):
+    with pytest.raises(ConfigError, match="was created in the meantime"):
         export(make_run(), "A", out=tmp_path / "out", **FAST)
     assert {path.name for path in tmp_path.iterdir()} == {"out", alive.name}
 

@@ -98,5 +98,5 @@ def test_an_answer_that_never_ends_is_stopped_and_workers_end_with_the_verifier(
 @pytest.mark.parametrize("extra", [{}, {"dataset": "gcd"}, {"entry": {}, "options": {}}])
 def test_a_problem_from_elsewhere_is_refused(verifier: Verifier, extra: dict[str, object]) -> None:
     problem = Problem("mine", "?", "1", kind=gym.KIND, extra=extra)
-    with pytest.raises(TaskError, match="mine is of kind 'reasoning-gym' and does not say which data set"):
+    with pytest.raises(TaskError, match="mine is of kind 'reasoning-gym' but does not name its data set"):
         verifier.verify([(completion("no answer"), problem)])

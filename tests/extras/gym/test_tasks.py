@@ -71,7 +71,7 @@ def test_a_small_data_set_gives_all_it_has_and_one_without_answers_none():
 
 def test_a_data_set_that_is_other_problems_in_each_process_needs_their_seed(monkeypatch):
     monkeypatch.setenv("PYTHONHASHSEED", "random")
-    with pytest.raises(TaskError, match="isomorphic_strings gives other problems in each process"):
+    with pytest.raises(TaskError, match="isomorphic_strings gives different problems in each process"):
         load_task("reasoning-gym:isomorphic_strings")
     monkeypatch.setenv("PYTHONHASHSEED", "0")
     assert load_task("reasoning-gym:isomorphic_strings").problems[0].answer
@@ -84,7 +84,7 @@ def test_what_is_refused():
         ":list_functions": "list_functions ignores the seed",
         ":chain_sum,terms=3": "chain_sum has no option 'terms'; it takes min_terms, max_terms, .*negation$",
         ":chain_sum,size=3": "no option 'size'",
-        ":chain_sum,min_terms=0": r"refuses its options \(min_terms=0\): min_terms must be positive",
+        ":chain_sum,min_terms=0": r"rejects its options \(min_terms=0\): min_terms must be positive",
         ":chain_sum,gcd": "KEY=VALUE, as in letters:named=10, got 'gcd'",
         # Its generator has nothing to put in place of a division that leaves a rest.
         ":basic_arithmetic,operators=/,max_terms=2": r"cannot make its problem \d+: Cannot choose from an empty",

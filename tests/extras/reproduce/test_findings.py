@@ -123,7 +123,7 @@ def test_the_table_names_whose_numbers_stand_beside_and_below_what_each_arm_lear
     spent = {"rows": {"critic": 224}, "updates": {"critic": 12, "sneaky": 0}}
     rows = [{**each, "training": {**each["training"], **spent}} for each in (RECORDS[0], RECORDS[2])]
     rows[1]["training"]["rows"] = {"critic": 226}
-    assert "- solo, learned from in a seed: rows critic 225; updates critic 12, sneaky 0" in table(EXPERIMENT, rows)
+    assert "- solo, used in training per seed: rows critic 225; updates critic 12, sneaky 0" in table(EXPERIMENT, rows)
 
 
 def test_a_curve_is_a_table_by_step():

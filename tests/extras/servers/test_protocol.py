@@ -58,9 +58,9 @@ def changed(place: tuple[Any, ...], value: Any) -> Any:
 @pytest.mark.parametrize(
     ("place", "value", "sentence"),
     [
-        (("model",), "another-model", "another-model speaks, not A-v1"),
+        (("model",), "another-model", "sampled by another-model, not A-v1"),
         (("choices", 0, "prompt_token_ids"), [6], "another prompt"),
-        (("choices", 0, "token_ids", 0), 10, "tokens that are not of the base's 10"),
+        (("choices", 0, "token_ids", 0), 10, "tokens outside the base's 10"),
         ((*NOTED, "tokens", 0), "token_id:7", "log-probabilities of other tokens"),
         ((*NOTED, "token_logprobs"), [-1, -0.5], "log-probabilities of other tokens"),
         *(((*NOTED, "token_logprobs", 0), odd, "not finite numbers of at most 0") for odd in (math.nan, None, 0.5)),
@@ -96,7 +96,7 @@ def test_any_answer_is_read_or_refused(place: tuple[Any, ...], value: Any):
         ([3, 4, 5], "length", ["x"], "length"),
         ([3, 4], "stop", [], f"{NO_END} 2 (stop)"),
         ([3, 4, 5], None, [], f"{NO_END} 3 (None)"),
-        ([2, 3, 4], "length", [], "a completion that goes on behind its end"),
+        ([2, 3, 4], "length", [], "a completion that continues after its end"),
     ],
 )
 def test_how_a_completion_ends(ids: list[int], reason: str | None, stops: list[str], found: str):
@@ -142,9 +142,9 @@ def bases(address: str) -> dict[str, int]:
     [
         (b"", "cannot be reached, or did not answer"),
         (body(b'{"data": [', 500), "cannot be reached, or did not answer"),
-        (body(b"<html>"), "answers what cannot be used"),
-        (body(b"[" * 100_000), "answers what cannot be used"),
-        (body(b'{"data": [{"id": 7}]}'), "answers what cannot be used"),
+        (body(b"<html>"), "gave an invalid answer"),
+        (body(b"[" * 100_000), "gave an invalid answer"),
+        (body(b'{"data": [{"id": 7}]}'), "gave an invalid answer"),
         (b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere\r\nContent-Length: 0\r\n\r\n", "HTTP status 302"),
         (b'HTTP/1.1 404 X\r\nContent-Length: 20\r\n\r\n{"detail": "\x1b[31m "}', "HTTP status 404"),
     ],

@@ -136,7 +136,7 @@ def test_a_run_that_loses_all_servers_is_saved_and_goes_on(servers: list[StandIn
             for server in servers:
                 server.fault("status", status=503)
 
-    with pytest.raises(RolloutsLost, match="no server of rollouts is left") as ended:
+    with pytest.raises(RolloutsLost, match="no rollout server is left") as ended:
         train(config(tmp_path / "run", servers), progress=Ear(lose))
     assert ended.value.exit_code == 1
     command = f"Go on with: lite-selfplay train --resume {tmp_path / 'run'} --rollouts {address_of(servers)}"

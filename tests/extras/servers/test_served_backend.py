@@ -126,7 +126,7 @@ def test_a_completion_ends_with_a_stop_string(backend: ServedBackend):
 
 FAULTS = {
     "drop": "cannot be reached, or did not answer",
-    "json": "answers what cannot be used",
+    "json": "gave an invalid answer",
     "status": "HTTP status 500: .*EngineCore encountered an issue",
     "slow": r"did not answer .ReadTimeout",
 }

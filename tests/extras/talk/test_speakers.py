@@ -142,8 +142,8 @@ def test_a_duel_shows_what_the_rival_saw(short: Speakers):
 
 def test_what_cannot_be_asked(short: Speakers):
     talked = Talk(short, ("A",))
-    room = "there is room for 4,096 together"
-    for text, sentence in (("  ", "nothing to ask"), ("x" * 1_000_001, "1,000,001 characters"), ("x" * 5000, room)):
+    room = "at most 4,096"
+    for text, sentence in (("  ", "is empty"), ("x" * 1_000_001, "1,000,001 characters"), ("x" * 5000, room)):
         with pytest.raises(RequestError, match=sentence):
             talked.ask(text)
     with pytest.raises(RequestError, match=room):
@@ -163,6 +163,6 @@ def test_games_without_a_rival_and_a_base_model(game, cascades: tuple[str, ...],
         if cascades:
             assert len(talked.duel("1 + 1?")["answers"][cascades[0]]["stages"]) == 2
             return
-        for named, sentence in (((), "no duel"), (("base->base",), "nobody reads another's answer")):
+        for named, sentence in (((), "no duel"), (("base->base",), "seats do not read each other's answers")):
             with pytest.raises(RequestError, match=sentence):
                 talked.duel("1 + 1?", *named)

@@ -197,7 +197,7 @@ def test_a_tracker_that_fails_is_told_of_once_and_one_that_cannot_start_ends_the
     monkeypatch.setattr("accelerate.tracking.TensorBoardTracker", Mock(return_value=heard))
     sentences: list[str] = []
     tell(told(sentences, tmp_path, "tensorboard"))
-    assert sentences == ["tensorboard failed, and hears no more of this run: OSError: no network"]
+    assert sentences == ["tensorboard failed and gets no more of this run: OSError: no network"]
     monkeypatch.setattr("accelerate.tracking.TensorBoardTracker", Mock(side_effect=ValueError("no key\x1b[31m")))
     with pytest.raises(ConfigError, match=r"tensorboard cannot be started: ValueError: no key \(--report-to none"):
         told([], tmp_path, "tensorboard").open(0)
@@ -220,7 +220,7 @@ def test_a_resumed_run_is_the_same_to_a_tracker_and_told_of_no_step_twice(tmp_pa
     assert (first.args, about["resume"], about["name"]) == (("tests",), "allow", f"{tmp_path.name}-{about['id']}")
     assert [logged.kwargs["step"] for logged in made.return_value.log.call_args_list] == [3]
     (tmp_path / "tracker.json").write_text('{"id": "../elsewhere"}')
-    with pytest.raises(ConfigError, match="does not say what a tracker knows the run by"):
+    with pytest.raises(ConfigError, match="has no valid tracker id"):
         told([], tmp_path, "wandb").open(0)
 
 

@@ -105,7 +105,7 @@ def test_filters_and_words_in_all_steps(run: Path, opened: Callable[..., Any]):
     page.keyboard.type("A DRAFT at step 2")
     until(page, "document.getElementById('found').innerText === '1 case in 4 of 4 steps'")
     page.fill("#words", "nobody said this")
-    until(page, "document.getElementById('found').innerText.startsWith('Nothing in the run fits')")
+    until(page, "document.getElementById('found').innerText.startsWith('No case in the run matches')")
 
 
 def test_by_keyboard(run: Path, opened: Callable[..., Any]):

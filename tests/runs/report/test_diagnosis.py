@@ -55,11 +55,16 @@ def test_a_run_in_which_all_is_well(write):
         ("truncation", {"truncated": 0.97, "accuracy": 0.1}, "97% of the drafter's completions hit", "-tokens 60"),
         ("truncation", {"truncated": 0.97, "loops": 0.3, "accuracy": 0.3}, "67% of the drafter's", "-tokens 60"),
         ("loops", {"truncated": 0.6, "loops": 0.3}, "30% of the drafter's completions repeat", "seats.A.lr="),
-        ("format", {"well_formed": 0.0, "accuracy": 0.05}, "Nothing the drafter writes is well-formed", "--cold-start"),
-        ("no variance", {"zero_variance_groups": 2}, "every group of the drafter", "--group-size 16"),
+        (
+            "format",
+            {"well_formed": 0.0, "accuracy": 0.05},
+            "None of the drafter's completions are well",
+            "--cold-start",
+        ),
+        ("no variance", {"zero_variance_groups": 2}, "All groups of the drafter", "--group-size 16"),
         ("no variance", {"zero_variance_groups": 2, "accuracy": 0.0}, "answers are wrong", "--cold-start"),
         ("no variance", {"zero_variance_groups": 2, "accuracy": 1.0}, "answers are right", "--tasks"),
-        ("kl", {"kl": 7.5}, "KL explodes: 7.5 nats a token, 0.01 in the run's first quarter", "--set seats.A.lr="),
+        ("kl", {"kl": 7.5}, "KL explodes: 7.5 nats per token, 0.01 in the run's first quarter", "--set seats.A.lr="),
     ],
 )
 def test_a_cause_in_a_stream(write, name: str, stream: dict[str, float], says: str, next_: str):
@@ -85,7 +90,7 @@ def test_a_seat_that_moves_far_and_gets_no_better(early: Any, late: Any, found: 
         return {"streams": {"drafter": {**WELL, "step_gap": gap, "accuracy": right}, "challenger": WELL}}
 
     rows = [*[row(*early)] * 10, *[row(*late)] * 10]
-    assert [said.partition(" a token")[0] for said in too_fast(rows)] == found
+    assert [said.partition(" per token")[0] for said in too_fast(rows)] == found
     assert too_fast(rows[1:]) == []  # nine steps are no part to compare with
     # A part in the middle was the best.
     assert len(too_fast([*[row(0.02, 0.1)] * 10, *[row(0.02, 0.6)] * 10, *[row(0.02, 0.5)] * 10])) == 1
@@ -95,7 +100,7 @@ def test_a_rate_too_high_is_a_cause_with_a_lower_one(write_run: Callable[..., Pa
     rows = [metrics(step, {"drafter": {**WELL, "step_gap": 0.02}}) for step in range(1, 21)]
     path = write_run("run", rows, seats={"A": {"lr": 3e-3}})
     (cause,) = [cause for cause in diagnose(path).causes if cause.name == "rate"]
-    assert cause.sentence.startswith("The drafter moves by 0.02 nats a token at every step")
+    assert cause.sentence.startswith("The drafter moves by 0.02 nats per token at every step")
     assert cause.next.endswith("--set seats.A.lr=0.001")
     assert "rate" not in causes(path, 19)
 
@@ -130,7 +135,7 @@ def test_what_is_right_without_an_end_and_a_format_lacks_neither(write):
 @pytest.mark.parametrize(
     ("warnings", "name", "says"),
     [
-        ([], "empty summaries", "Empty summaries: 90%, which is healthy up to 20%."),  # as the game declares
+        ([], "empty summaries", "Empty summaries: 90%; healthy is at most 20%."),  # as the game declares
         (["90% of the drafts left nothing."], "warning", "90% of the drafts left nothing."),  # said once
     ],
 )
@@ -143,7 +148,7 @@ def test_what_the_game_finds_unhealthy_or_warns_of(write, warnings: list[str], n
 @pytest.mark.parametrize("key", ["sampler_what", "nonfinite_what"])
 def test_steps_that_moved_nothing(write, key: str):
     (cause,) = diagnose(write(**{key: "seat A is off"})).causes
-    assert (cause.evidence, "moved nothing" in cause.sentence) == ("seat A is off", True)
+    assert (cause.evidence, "updated nothing" in cause.sentence) == ("seat A is off", True)
 
 
 def test_votes_that_split(write_run: Callable[..., Path]):
@@ -162,7 +167,7 @@ def test_the_completions_that_moved_most(write):
 def test_no_step_and_a_step_that_is_not_there(write, write_run):
     with pytest.raises(ConfigError, match="its steps are 1 to 8"):
         diagnose(write(), 9)
-    with pytest.raises(RunFolderError, match="no step yet"):
+    with pytest.raises(RunFolderError, match="no steps yet"):
         diagnose(write_run("new", [], seats={"A": {}}))
 
 

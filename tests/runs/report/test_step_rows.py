@@ -35,7 +35,7 @@ def test_a_step_in_one_line():
     assert progress_line(AGON, metrics(2, (0.5, None), conversions=2, pairs=8), 20, "1:15 left") == (
         "step 2/20 | drafter A: 50% right, reward 1.00 | challenger B: reward 1.00 | conversions 2 | 1:15 left"
     )
-    assert "no signal, nothing moved" in progress_line(AGON, metrics(trained=0), 20, "1:15 left")
+    assert "no signal, nothing updated" in progress_line(AGON, metrics(trained=0), 20, "1:15 left")
     step = metrics(1, (None, 0.5))
     step["streams"]["drafter"]["reward_mean"] = step["streams"]["challenger"]["reward_mean"] = None
     assert "| drafter A: for the record | challenger B: 50% right |" in progress_line(AGON, step, 20, "1:15 left")
@@ -190,7 +190,7 @@ def test_steps_that_moved_nothing_are_counted_by_why_and_looked_into():
     assert "to see why most steps gave no signal: lite-selfplay report runs/x --duels 3" in closing(rows)
     foreign = [{**metrics(i, trained=0), "sampler_what": "the base"} for i in range(2)]
     said = closing([*foreign, *curve(*[0.5] * 6)])
-    assert "2 of 8 steps held completions that other weights had sampled and moved nothing" in said
+    assert "2 of 8 steps had completions that other weights had sampled and updated nothing" in said
     assert "gave no signal" not in said
 
 
@@ -269,7 +269,7 @@ def test_one_evaluation_or_other_problems_leave_the_training_curve():
     for moments in (one, other):
         said = closing(curve(*[0.5] * 8), moments)
         assert "  A: 40%\n" in said
-        assert "no other evaluation on these problems" in said
+        assert "no other evaluation of these problems" in said
 
 
 # The model card
