@@ -48,7 +48,7 @@ class Stage:
 class Speakers:
     """All speakers of a run. `context` is the most tokens of a prompt and its completion together.
 
-    `like`: one of the run's own problems. `reads`: see `Mode`; None if seats of the game never read each other's answers.
+    `like`: one of the run's own problems. `reads`: see `Mode`; None if seats of the game never read each other.
     """
 
     table: "LiveTable"
