@@ -1,8 +1,7 @@
 """The library's data types: frozen dataclasses that games, tables and trainers exchange.
 
-Reading order: a `Problem` is asked, a `Completion` comes back, a `Verdict` judges it, a `Sample` is a completion with
-its reward, a `Group` holds the samples that share a baseline, a `Stream` is what one role produced in one step, and an
-`Episode` is the whole step. No tensors here.
+A `Problem` is asked, a `Completion` comes back, a `Verdict` judges it, a `Sample` has its reward, a `Group` holds the
+samples that share a baseline, a `Stream` is what one role produced in a step, an `Episode` the whole step. No tensors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,11 +22,8 @@ StopReason = Literal["eos", "length", "string", "prompt_too_long", "loop"]
 
 @dataclass(frozen=True)
 class Problem:
-    """A task to solve.
-
-    `kind` names the checker (`math`, `program`, `letters`, `reasoning-gym`); `extra` keeps a data file's other
-    columns. `answer` is None if there is no reference answer.
-    """
+    """A task to solve. `answer` is None if there is no reference answer; `kind` names the checker (`math`, `program`,
+    `call`, `letters`, `reasoning-gym`); `extra` keeps a data file's other columns."""
 
     id: str
     text: str

@@ -211,8 +211,8 @@ WRONG |= {"max_completion_tokens": 0, "seed": 2**32, "precision": "3bit", "answe
     ("target", "tasks", "options", "error", "sentence"),
     [
         ("tiny", "letters", {"mode": "votes"}, UnknownNameError, "There are single, cascade, "),
-        ("tiny", "letters", {"mode": "vote", "samples": 1}, RequestError, "the mode vote needs 2 samples"),
-        ("tiny", "letters", {"mode": "swap-seats"}, RequestError, "needs 2 seats, and there is base alone"),
+        ("tiny", "letters", {"mode": "vote", "samples": 1}, RequestError, "the mode vote needs at least 2 samples"),
+        ("tiny", "letters", {"mode": "swap-seats"}, RequestError, "needs 2 seats, and there is only base"),
         ("tiny", "letters", {"k": (1, 4), "samples": 2}, RequestError, "each k must be from 1 to .* 2, got 1, 4"),
         ("tiny", "letters", {"seats": ["A"]}, UnknownNameError, "unknown seat 'A': known: base"),
         ("tinny", "letters", {}, UnknownNameError, "unknown model 'tinny': did you mean tiny"),

@@ -248,7 +248,7 @@ def test_a_server_that_does_not_fit_is_refused(servers: list[StandIn], backend_o
 
 def test_a_server_that_does_not_see_the_folder_is_told(servers: list[StandIn], backend_over: Make):
     backend = backend_over(servers, seen_as="/mnt/elsewhere")
-    with pytest.raises(RolloutsLost, match=r"No adapter found for /mnt/elsewhere/.* has to see "):
+    with pytest.raises(RolloutsLost, match=r"No adapter found for /mnt/elsewhere/.* and access to "):
         backend.generate(asked())
 
 

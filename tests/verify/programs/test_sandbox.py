@@ -48,7 +48,7 @@ def test_the_canary_sees_a_sandbox_that_does_not_hold():
 
 def test_another_system_is_refused_at_once(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(SandboxError, match="Linux alone"):
+    with pytest.raises(SandboxError, match="run only on Linux"):
         open_sandbox()
 
 
