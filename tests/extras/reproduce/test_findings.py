@@ -119,7 +119,7 @@ def test_the_table_names_whose_numbers_stand_beside_and_below_what_each_arm_lear
     assert pair.endswith("| +37.5 [+37.5, +37.5] | - | 20 | 50 | 2:00 | 1,000 | 61, 3.5k tokens |")
     assert "The last column is the paper's: a large model on a large card (nowhere, table 1)" in text
     assert "4 held-out problems, 2 seeds of training, size `full`" in text
-    assert "temperature 0.6, top-p 0.95, at most 40 tokens, 1 completion a problem" in text
+    assert "temperature 0.6, top-p 0.95, at most 40 tokens, 1 completion per problem and stage" in text
     spent = {"rows": {"critic": 224}, "updates": {"critic": 12, "sneaky": 0}}
     rows = [{**each, "training": {**each["training"], **spent}} for each in (RECORDS[0], RECORDS[2])]
     rows[1]["training"]["rows"] = {"critic": 226}
