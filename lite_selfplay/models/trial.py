@@ -21,10 +21,10 @@ from lite_selfplay.models.logprobs.batch import Batch, Row
 
 _PROMPTS, _EACH, _TOKENS = (9, 4, 6), 3, 8
 # How far numbers may be from the right ones, as a share of the right ones' own spread. Rounding makes 0.02 in bfloat16
-# and 0.06 in 4 bits of SmolLM2; a row that sees another makes 0.3 and more.
+# and 0.03 in 4 bits of SmolLM2-135M.
 _TOLERANCE = {torch.float32: 1e-3}
 _TOLERANCE_IN_HALF = 0.15
-# A sum over all tokens, in which what is rounded weighs more: 0.13 of SmolLM2 in bfloat16.
+# A gradient sums rounding errors over all tokens, 0.13 of SmolLM2-135M's in bfloat16: so many times the tolerance.
 _TOLERANCE_OF_GRADIENTS = 3.0
 
 
