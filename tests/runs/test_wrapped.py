@@ -59,7 +59,10 @@ def test_a_resumed_run_ends_bit_equal_to_the_uninterrupted_one(base: Path, tmp_p
     moved = [seat_weights(whole.path / "checkpoints/step-1", s) for s in seats]
     assert not all(same_weights(a, seat_weights(whole.path, s)) for a, s in zip(moved, seats, strict=True))
     assert again.episodes() == whole.episodes()
-    assert all(row["sampler_gap"] < 0.05 for row in whole.metrics_rows() if "sampler_gap" in row)
+    streams = [stream for row in whole.metrics_rows() for stream in row["streams"].values()]
+    gaps = [stream["sampler_gap"] for stream in streams if stream["sampler_gap"] is not None]
+    assert gaps
+    assert max(gaps) < 0.05
 
 
 def test_exports_load_over_the_published_model_and_by_themselves(base: Path, tmp_path: Path):
