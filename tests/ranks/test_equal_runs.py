@@ -10,6 +10,7 @@ import pytest
 
 from tests.made import jsonl
 from tests.made_runs import read_lines, seat_weights
+from tests.runs.test_wrapped import small_base
 
 STEPS = int(os.environ.get("LITE_SELFPLAY_RANKS_STEPS") or 2)
 """20 in the long form, which takes minutes."""
@@ -116,6 +117,16 @@ def test_two_processes_play_what_one_does(game: str, play: Callable[..., Any], t
     require_same(tmp_path / "1", tmp_path / "2")
     if game in GAMES:
         assert len(moved(tmp_path / "1")) == (1 if game == "grpo" else 2), "the seats of this game have no gradient"
+
+
+@pytest.mark.long
+def test_two_processes_play_what_one_does_over_layers_with_a_state(play: Callable[..., Any], tmp_path: Path):
+    base = small_base(tmp_path / "base")
+    for world in (1, 2):
+        command = ("train", "agon", *SETTINGS, "--model", base, "--run-dir", tmp_path / str(world))
+        play(world, *command, play=("anything_goes", None))
+    require_same(tmp_path / "1", tmp_path / "2")
+    assert len(moved(tmp_path / "1")) == 2
 
 
 def test_a_run_of_two_goes_on_as_two_and_then_as_one(play: Callable[..., Any], tmp_path: Path):

@@ -10,7 +10,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-from lite_selfplay import Run, RunConfig, load_run, train
+from lite_selfplay import Run, RunConfig, evaluate, load_run, train
 from lite_selfplay.extras.export.exporting import export
 from lite_selfplay.models.sources import tiny
 from tests.made import same_weights
@@ -30,7 +30,11 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("qwen3_5")
+    return small_base(tmp_path_factory.mktemp("qwen3_5"))
+
+
+def small_base(folder: Path) -> Path:
+    """Write a random Qwen3.5 with its wrapper, which reads bytes, into a folder."""
     wrapper(folder, "qwen3_5", vocab_size=259, max_position_embeddings=2048)
     tiny.byte_tokenizer(tiny._TEMPLATES["plain"]).save_pretrained(folder)
     return folder
@@ -84,5 +88,11 @@ def test_exports_load_over_the_published_model_and_by_themselves(base: Path, tmp
     merged = export(run.path, to="merged", out=tmp_path / "merged", verify=False)
     alone = AutoModelForCausalLM.from_pretrained(merged.path, dtype=torch.float32)
     assert (logits(alone) - found).norm() < 0.02 * found.norm()  # it was saved in bf16
+    asked = {"tasks": "letters", "limit": 30, "max_completion_tokens": 12}
+    seat, folder = (evaluate(where, **asked).to_json() for where in (run.path, merged.path))
+    right = [[of[name] for of in found["per_problem"].values()] for found, name in ((seat, "solver"), (folder, "base"))]
+    assert len(right[0]) == 15
+    assert 0 < sum(right[0]) < 15
+    assert sum(a != b for a, b in zip(*right, strict=True)) <= 2  # in bf16 a token may be another
     with (run.path / "README.md").open() as card:
         assert "AutoModelForImageTextToText.from_pretrained" in card.read()
