@@ -6,9 +6,8 @@ from typing import Any
 
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import TaskError
-from lite_selfplay.verify.checking import Checking
+from lite_selfplay.verify.checking import Checking, verdict
 from lite_selfplay.verify.extract import AnswerFormat, completion_text, extract_answer
-from lite_selfplay.verify.format import well_formed
 from lite_selfplay.verify.latex import plain
 
 KIND = "choice"
@@ -63,27 +62,14 @@ def _first_letter(completion: Completion, letters: Any, expected: AnswerFormat) 
     if not isinstance(letters, str) or not letters:
         raise TaskError(f"a problem of kind 'letters' needs a string of letters as its answer, got {letters!r}")
     found = next((character for character in completion.text if character in letters), None)
-    return Verdict(
-        correct=found is not None,
-        score=float(found is not None),
-        answer=found,
-        well_formed=well_formed(completion_text(completion), expected.thinks),
-        reason="" if found else "wrong",
-    )
+    return verdict(completion, expected, found, "" if found else "wrong")
 
 
 def _judge(completion: Completion, problem: Problem, expected: AnswerFormat) -> Verdict:
     options = problem.extra.get("options")
     if not options or not isinstance(problem.answer, str):
         raise TaskError(f"the multiple-choice problem {problem.id} has no options, or no letter as its answer")
-    text = completion_text(completion)
-    answer = extract_answer(plain(text), block_only=expected.block_only)
+    answer = extract_answer(plain(completion_text(completion)), block_only=expected.block_only)
     letter = chosen_letter(answer, options)
-    correct = letter == problem.answer
-    return Verdict(
-        correct=correct,
-        score=float(correct),
-        answer=letter or answer,
-        well_formed=well_formed(text, expected.thinks),
-        reason="" if correct else "no_answer" if letter is None else "wrong",
-    )
+    reason = "" if letter == problem.answer else "no_answer" if letter is None else "wrong"
+    return verdict(completion, expected, letter or answer, reason)

@@ -45,13 +45,10 @@ def variables(tree: Expression) -> frozenset[str]:
     return frozenset(found.union(*(variables(part) for part in tree.parts)))
 
 
-def points_for(*trees: Expression) -> int:
-    """The number of points for comparing these formulas."""
-    return MANY_POINTS if any(map(_in_pieces, trees)) else FEW_POINTS
-
-
-def _in_pieces(tree: Expression) -> bool:
-    return (tree.kind == "function" and tree.name in _PIECEWISE) or any(map(_in_pieces, tree.parts))
+def points_for(tree: Expression) -> int:
+    """The number of points for comparing a formula with others."""
+    piecewise = tree.kind == "function" and tree.name in _PIECEWISE
+    return max([MANY_POINTS if piecewise else FEW_POINTS, *map(points_for, tree.parts)])
 
 
 def values(tree: Expression, points: int = FEW_POINTS) -> tuple[Number, ...]:
@@ -103,7 +100,7 @@ def point_of(name: str, point: int) -> Number:
 
 def equal(first: Sequence[Number], second: Sequence[Number]) -> bool:
     """Whether two formulas have the same values to 45 digits, and have no value at the same points."""
-    return len(first) == len(second) and all(_close(a, b) for a, b in zip(first, second, strict=True))
+    return len(first) == len(second) and all(map(_close, first, second))
 
 
 def constant_ratio(first: Sequence[Number], second: Sequence[Number]) -> Fraction | None:
@@ -129,8 +126,7 @@ def rational(value: Number) -> Fraction | None:
     size = abs(value.real)
     if size and not 1 / _LARGE < size < _LARGE:
         return None
-    sign, mantissa, exponent, _ = value.real._mpf_
-    near = (Fraction(-mantissa if sign else mantissa) * Fraction(2) ** exponent).limit_denominator(LARGEST_DENOMINATOR)
+    near = Fraction(*mpmath.libmp.to_rational(value.real._mpf_)).limit_denominator(LARGEST_DENOMINATOR)
     return near if abs(_real(near) - value.real) <= _NOTHING * max(1, size) else None
 
 
@@ -150,8 +146,7 @@ def real_part(value: Number) -> Fraction | None:
     value = _context.mpmathify(value)
     if abs(value.imag) > _NOTHING * abs(value) or abs(value.real) > _context.mpf(10) ** 300:
         return None
-    sign, mantissa, exponent, _ = value.real._mpf_
-    return Fraction(-mantissa if sign else mantissa) * Fraction(2) ** exponent
+    return Fraction(*mpmath.libmp.to_rational(value.real._mpf_))
 
 
 def fingerprint(value: Number) -> str:
@@ -169,11 +164,14 @@ def fingerprint(value: Number) -> str:
 
 def _spelled(value: Fraction) -> str:
     """An exact fraction in digits, or a hash of it if it has too many."""
-    size = max(value.numerator.bit_length(), value.denominator.bit_length())
-    if size <= SPELLED_BITS:
+    if _bits(value) <= SPELLED_BITS:
         return str(value)
     digest = hashlib.sha256(f"{value.numerator:x}/{value.denominator:x}".encode()).hexdigest()
     return f"{'-' if value < 0 else ''}#{digest[:SHOWN]}"
+
+
+def _bits(value: Fraction) -> int:
+    return max(value.numerator.bit_length(), value.denominator.bit_length())
 
 
 def _unless_nothing(part: Number, whole: Number) -> Number:
@@ -198,8 +196,7 @@ def _real(value: Number) -> Number:
 
 def _exact(value: Fraction) -> Number:
     """A fraction, converted to 80 digits if it exceeds the bound."""
-    large = max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS
-    return _real(value) if large else value
+    return _real(value) if _bits(value) > MAX_BITS else value
 
 
 # The value of a node from the values of its parts
@@ -223,7 +220,7 @@ def _worked_out(tree: Expression, point: int, degrees: bool) -> Number:
         return point_of(tree.name, point)
     if tree.kind == "constant":
         return {"pi": +_context.pi, "e": +_context.e, "i": _context.mpc(0, 1)}[tree.name]
-    inside = degrees or (tree.kind == "function" and tree.name in _OF_ANGLES)
+    inside = degrees or (tree.kind == "function" and tree.name in _TRIGONOMETRIC)
     parts = [_value(part, point, inside) for part in tree.parts]
     if tree.kind == "function":
         return _FUNCTIONS[tree.name](*parts)
@@ -259,10 +256,8 @@ def _power(base: Number, exponent: Number) -> Number:
         raise OverflowError("an exponent too large")
     whole = rational(exponent)
     if whole is not None and whole.denominator == 1:
-        if isinstance(base, Fraction):
-            bits = max(base.numerator.bit_length(), base.denominator.bit_length())
-            if bits * abs(whole) <= MAX_BITS:
-                return base ** int(whole)
+        if isinstance(base, Fraction) and _bits(base) * abs(whole) <= MAX_BITS:
+            return base ** int(whole)
         if not base and whole < 0:
             raise ZeroDivisionError("a power of zero")
         return _in_bounds(_real(base) ** int(whole))
@@ -329,17 +324,12 @@ def _divisor(function: Callable[..., int], *values: Number) -> Number:
     return Fraction(function(*(int(value) for value in whole if value is not None)))
 
 
-def _log(value: Number, base: Number | None = None) -> Number:
-    return _context.ln(_real(value)) if base is None else _context.ln(_real(value)) / _context.ln(_real(base))
+def _by(name: str, *values: Number) -> Number:
+    return getattr(_context, name)(*map(_real, values))
 
 
-def _by(name: str, value: Number) -> Number:
-    return getattr(_context, name)(_real(value))
-
-
-_PIECEWISE = frozenset({"floor", "ceiling", "max", "min", "absolute"})
+_PIECEWISE = {"floor", "ceiling", "max", "min", "absolute"}
 _TRIGONOMETRIC = "sin cos tan cot sec csc".split()
-_OF_ANGLES = frozenset(_TRIGONOMETRIC)
 _OPERATIONS: dict[str, Callable[..., Number]] = {
     "mixed": _sum,
     "sum": _sum,
@@ -351,10 +341,9 @@ _OPERATIONS: dict[str, Callable[..., Number]] = {
     "percent": lambda value: _quotient(value, Fraction(100)),
 }
 _FUNCTIONS: dict[str, Callable[..., Number]] = {
-    **{name: partial(_by, name) for name in (*_TRIGONOMETRIC, "sinh", "cosh", "tanh", "coth", "exp", "ln")},
+    **{name: partial(_by, name) for name in (*_TRIGONOMETRIC, "sinh", "cosh", "tanh", "coth", "exp", "ln", "log")},
     **{f"arc{name}": partial(_by, f"a{name}") for name in _TRIGONOMETRIC},
     **{f"ar{name}": partial(_by, f"a{name}") for name in ("sinh", "cosh", "tanh")},
-    "log": _log,
     "factorial": _factorial,
     "binomial": _binomial,
     "absolute": abs,

@@ -9,10 +9,9 @@ from typing import Any
 
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import TaskError
-from lite_selfplay.verify.checking import Checking
+from lite_selfplay.verify.checking import Checking, verdict
 from lite_selfplay.verify.exact import counts_another, judge, restates
 from lite_selfplay.verify.extract import AnswerFormat, completion_text, extract_answer
-from lite_selfplay.verify.format import well_formed
 from lite_selfplay.verify.keys import MAX_CHARACTERS, answer_key
 from lite_selfplay.verify.latex import plain, values
 
@@ -84,16 +83,8 @@ def references(answer: Any) -> list[list[str]]:
 
 
 def _verdict(completion: str | Completion, answer: Any, expected: AnswerFormat, problem: str = "") -> Verdict:
-    text = completion_text(completion)
-    given = extract_answer(plain(text), block_only=expected.block_only)
-    reason = _reason(references(answer), given, problem)
-    return Verdict(
-        correct=reason == "",
-        score=float(reason == ""),
-        answer=given,
-        well_formed=well_formed(text, expected.thinks),
-        reason=reason,
-    )
+    given = extract_answer(plain(completion_text(completion)), block_only=expected.block_only)
+    return verdict(completion, expected, given, _reason(references(answer), given, problem))
 
 
 def _reason(wanted: list[list[str]], given: str | None, problem: str) -> str:

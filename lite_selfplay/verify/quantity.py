@@ -69,13 +69,13 @@ class Quantity:
     def key(self) -> str | None:
         """The value as a canonical string, in the base unit of its dimension; None if an operation is left undone."""
         plain = self.formula.key()
-        if plain is None or ((self.unit is None or self.unit.is_none) and not self.percent):
+        unit = self.unit or Unit()
+        if plain is None or (unit == Unit() and not self.percent):
             return plain
-        factor = self.unit.factor if self.unit is not None else Fraction(1)
-        factor = factor / 100 if self.percent else factor
+        factor = unit.factor / 100 if self.percent else unit.factor
         value = self.formula.constant
         exact = None if value is None else rational(value)
-        name = "" if self.unit is None or self.unit.is_none else str(self.unit) or "money"
+        name = "" if unit == Unit() else str(unit) or "money"
         scaled = str(exact * factor) if exact is not None else f"{plain} * {factor}"
         return f"{scaled} [{name}]" if name else scaled
 

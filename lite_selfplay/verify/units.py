@@ -24,11 +24,6 @@ class Unit:
     factor: Fraction = Fraction(1)
     dimension: Dimension = frozenset()
 
-    @property
-    def is_none(self) -> bool:
-        """Whether it leaves a number unchanged."""
-        return self.factor == 1 and not self.dimension
-
     def times(self, other: "Unit", power: int = 1) -> "Unit":
         powers = dict(self.dimension)
         for name, count in other.dimension:

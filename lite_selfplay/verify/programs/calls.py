@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lite_selfplay.data import Completion, Problem, Verdict
-from lite_selfplay.verify.checking import Checking
+from lite_selfplay.verify.checking import Checking, verdict
 from lite_selfplay.verify.extract import AnswerFormat, completion_text
-from lite_selfplay.verify.format import answer_spans, split_reasoning, well_formed
+from lite_selfplay.verify.format import answer_spans, split_reasoning
 from lite_selfplay.verify.programs.checker import LEAST_SECONDS, same_value
 from lite_selfplay.verify.programs.inside.values import Unwritable, canonical, pack, unpack
 from lite_selfplay.verify.programs.nouns import Job, Limits, ProgramRun
@@ -91,15 +91,14 @@ def _values(run: ProgramRun) -> list[Any]:
 def _judge(
     completion: Completion, expected: AnswerFormat, told: Mapping[str, Any], said: str, values: Sequence[Any]
 ) -> Verdict:
-    formed = well_formed(completion.text, expected.thinks, completion.prefill)
     if "inputs" in told:
         twice = [canonical(value) for value in values]
         right = 0 < len(twice) == 2 * len(told["inputs"]) and twice[::2] == twice[1::2]
         answer = json.dumps([repr(value) for value in values[::2]])
-        return Verdict(right, float(right), answer if right else None, formed, "" if right else "invalid")
+        return verdict(completion, expected, answer if right else None, "" if right else "invalid")
     try:
         (given,) = values if "program" in told else [literal(said)]
         right = same_value(canonical(given), canonical(literal(told["output"])))
     except ValueError:
         right = False
-    return Verdict(right, float(right), said or None, formed, "" if right else "wrong" if said else "no_answer")
+    return verdict(completion, expected, said or None, "" if right else "wrong" if said else "no_answer")

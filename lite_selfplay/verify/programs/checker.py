@@ -92,9 +92,7 @@ def judge_all(
 
 def _report(program: str | None, tests: ProgramTests, done: Sequence[tuple[_Part, ProgramRun]]) -> Report:
     results = [False] * len(tests.cases)
-    if program is None:
-        return Report(tuple(results), "no_program")
-    failed: tuple[Reason, str] = ("", "")
+    failed: tuple[Reason, str] = ("no_program" if program is None else "", "")
     for part, run in done:
         passed = part.judge(run)
         for index, right in zip(part.indices, passed, strict=True):
@@ -203,10 +201,9 @@ def _decimal(word: bytes) -> Fraction | None:
     if len(word) > 400 or not set(word) <= set(b"+-.0123456789eE"):
         return None
     try:
-        value = float(word)
-    except ValueError:
+        return Fraction(float(word))
+    except (ValueError, OverflowError):
         return None
-    return Fraction(value) if value - value == 0 else None
 
 
 def _fraction(token: str) -> Fraction | None:
@@ -214,6 +211,6 @@ def _fraction(token: str) -> Fraction | None:
         return None
     above, _, below = token[1:].partition("/")
     try:
-        return Fraction(int(above, 16), int(below, 16) if below else 1)
+        return Fraction(int(above, 16), int(below or "1", 16))
     except (ValueError, ZeroDivisionError):
         return None
