@@ -27,11 +27,8 @@ from lite_selfplay.errors import LiteSelfPlayError, RunFolderError
 if TYPE_CHECKING:
     from torch import Tensor
 
-JSON_LIMIT = LINE_LIMIT = 64 * 2**20
-"""The most bytes of a JSON file, and of a line."""
-
-DATA_LINE_LIMIT = 10_000_000
-"""The most bytes of a line of problems, passages or examples."""
+JSON_LIMIT = LINE_LIMIT = 64 * 2**20  # bytes of a JSON file, and of a line
+DATA_LINE_LIMIT = 10_000_000  # bytes of a line of problems, passages or examples
 
 
 def read_json(path: Path, kind: type[BaseModel] | None = None) -> dict[str, Any]:

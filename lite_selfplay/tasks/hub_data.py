@@ -21,18 +21,15 @@ from lite_selfplay.tasks.files import read_object_lines, read_rows
 from lite_selfplay.tasks.split import fingerprint
 from lite_selfplay.tasks.task import Task
 
-DATA_VARIABLE = "LITE_SELFPLAY_DATA"
-"""The environment variable that names the folder of downloaded data."""
+DATA_VARIABLE = "LITE_SELFPLAY_DATA"  # the environment variable that names the folder of downloaded data
 
+# Data sets that experiments read from a file of this name, and where to get each.
 FILES = {
     "processbench": "https://huggingface.co/datasets/Qwen/ProcessBench",
     "prm800k": "https://github.com/openai/prm800k",
     "deltabench": "https://github.com/OpenStellarTeam/DeltaBench",
 }
-"""Data sets that experiments read from a file of this name, and where to get each."""
-
-ASK_AGAIN_S = 60.0
-"""Seconds after which to check again whether the hub is reachable."""
+ASK_AGAIN_S = 60.0  # seconds after which to check again whether the hub is reachable
 # When each hub was checked, on the monotonic clock, and why it was unreachable (None: it answered).
 _answers: dict[str, tuple[float, str | None]] = {}
 
@@ -244,10 +241,8 @@ def hub_task(
         raise TaskError(f"hub:kind must be one of {', '.join(KINDS)}, got {kind!r}")
     data = HubData(hub, split or "train", config or None, revision or None)
     maps = [
-        Columns(
-            (name,) if not problem else tuple(problem.split("+")), answer, _names(options), id, solution, _names(keep)
-        )
-        for name in ([""] if problem else ["problem", "question"])
+        Columns(tuple(names.split("+")), answer, _names(options), id, solution, _names(keep))
+        for names in ([problem] if problem else ["problem", "question"])
     ]
     if is_file:
         origin, hub = Path(dataset).name, Path(dataset).stem

@@ -20,11 +20,8 @@ from lite_selfplay.tasks.task import Task
 
 TEXT_FILES, LINE_FILES = (".txt", ".md"), (".jsonl",)
 COLUMNS = ("text", "passage", "content", "solution")
-JOINED_CHARACTERS = 1500
-"""Paragraphs of a text are joined up to this many characters."""
-
-HUB_ROWS = 10_000
-"""The most rows that are read from a data set on the hub."""
+JOINED_CHARACTERS = 1500  # paragraphs of a text are joined up to this length
+HUB_ROWS = 10_000  # the most rows that are read from a data set on the hub
 
 
 def read_passages(spec: str) -> list[Problem]:

@@ -40,8 +40,10 @@ TASKS = Registry[Maker](
 for _name in BENCHMARKS:
     TASKS.add(_name, benchmark_maker(_name))
 
+# The file in a run folder with problems that were given as objects; until it is written, they are JSON lines.
 OBJECTS = "tasks.jsonl"
-"""The file in a run folder with problems that were given as objects; until it is written, they are JSON lines."""
+# The tasks that read from the folder of downloaded data.
+_OF_DATA = {"hub", *BENCHMARKS}
 
 
 def register_task(name: str, maker: Maker) -> None:
@@ -80,7 +82,7 @@ def _maker(spec: str) -> Maker:
 
 def is_data(spec: str) -> bool:
     """Whether a task is a data set of the hub, given by a benchmark's name or as `hub:NAME`."""
-    return file_of(spec) is None and not _is_file(spec) and _is_data(spec.partition(":")[0])
+    return file_of(spec) is None and not _is_file(spec) and spec.partition(":")[0] in _OF_DATA
 
 
 def split_specs(text: str) -> list[str]:
@@ -131,12 +133,7 @@ def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str
     maker = _maker(name)
     # For a task that takes a data set, the first option is the data set's name without a key.
     given = f"dataset={options}" if "dataset" in inspect.signature(maker).parameters else options
-    return _made(maker, name, seed, held_out, given, data_dir if _is_data(name) else None)
-
-
-def _is_data(name: str) -> bool:
-    """Whether a task reads from the folder of downloaded data."""
-    return name == "hub" or name in BENCHMARKS
+    return _made(maker, name, seed, held_out, given, data_dir if name in _OF_DATA else None)
 
 
 def _is_file(spec: str) -> bool:
@@ -167,10 +164,8 @@ def _made(maker: Maker, name: str, seed: int, held_out: bool, options: str, data
 
 def _options(text: str) -> dict[str, str]:
     options: dict[str, str] = {}
-    for item in text.split(","):
+    for item in filter(None, text.split(",")):
         key, equals, value = (part.strip() for part in item.partition("="))
-        if not item:
-            continue
         if not equals:
             raise TaskError(f"options of a task are KEY=VALUE, as in letters:named=10, got {item!r}")
         if key in options:

@@ -17,14 +17,9 @@ from lite_selfplay.errors import ConfigError, TaskError
 from lite_selfplay.tasks.task import Task, derived_rng, derived_seed
 
 DEFAULT_LIMIT, MOST = 100, 1_000_000
-# After this many consecutive repetitions, a procedural task is assumed to have no more problems.
-PATIENCE = 1000
-
+PATIENCE = 1000  # consecutive repetitions, after which a procedural task is assumed to have no more problems
+WORDS = 13  # of an n-gram
 _HELD_OUT_ONE_IN = 5
-
-WORDS = 13
-"""Words of an n-gram."""
-
 _WORD = re.compile(r"\w+")
 
 

@@ -27,8 +27,7 @@ from lite_selfplay.verify.formulas import (
 )
 from lite_selfplay.verify.operations import OPERATION_OF
 
-MAX_TERMS = 60
-"""The most terms of a sum that can be an answer; its terms are compared with each other."""
+MAX_TERMS = 60  # of a sum that can be an answer: its terms are compared with each other
 _NAMES = {"fraction": "quotient", "negative": "sum", "mixed": "sum", "degree": "product", "percent": "quotient"}
 _ONE = Expression("number", value=Fraction(1))
 _values = lru_cache(maxsize=4096)(values)  # a sum compares its parts with each other

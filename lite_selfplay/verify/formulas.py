@@ -18,18 +18,15 @@ import mpmath
 
 from lite_selfplay.verify.expression import Expression, Unreadable, parse
 
-Number = Any
-"""A Fraction if the value is exact, else a number of mpmath."""
+Number = Any  # a Fraction if the value is exact, else a number of mpmath
 
 FEW_POINTS, MANY_POINTS = 3, 12
+# Decimal digits: of the arithmetic; in which equal values agree; at which a sum counts as 0; of a fingerprint.
 DIGITS, AGREEING, VANISHING, SHOWN = 80, 45, 60, 40
-"""Decimal digits: of the arithmetic; in which equal values agree; at which a sum counts as 0; of a fingerprint."""
+# Bounds: of an exponent; of a factorial's argument; of an exact number, in bits; of another power, in digits.
 MAX_EXPONENT, MAX_FACTORIAL, MAX_BITS, MAX_SIZE = 10**6, 10**5, 20_000, 40
-"""Bounds: of an exponent; of a factorial's argument; of an exact number, in bits; of another power, in digits."""
-SPELLED_BITS = 400
-"""The most bits of an exact number in a fingerprint; larger ones are hashed."""
-LARGEST_DENOMINATOR = 10**9
-"""The largest denominator of a fraction that is recognised in a decimal number."""
+SPELLED_BITS = 400  # of an exact number in a fingerprint; larger ones are hashed
+LARGEST_DENOMINATOR = 10**9  # of a fraction that is recognised in a decimal number
 
 _SPELLINGS = str.maketrans({"×": "*", "x": "*", "·": "*", "÷": "/", "−": "-", ",": None, "$": None})
 

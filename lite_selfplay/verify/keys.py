@@ -13,16 +13,11 @@ from lite_selfplay.verify.number_words import NUMBER_WORDS
 from lite_selfplay.verify.quantity import quantity, times
 from lite_selfplay.verify.statement import statement, unnamed
 
-MAX_CHARACTERS = 2000
-"""The most characters of an answer; a longer text would only keep the parser busy."""
-MAX_VALUES = 100
-"""The most values of one answer."""
-MAX_WORDS = 4
-"""The most words of an answer with a key; longer ones are sentences or questions."""
+MAX_CHARACTERS, MAX_VALUES = 2000, 100  # of an answer; a longer text would only keep the parser busy
+MAX_WORDS = 4  # of an answer with a key; longer ones are sentences or questions
 
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*")
-LONG_WORD = 4
-"""The fewest letters of a text that is always a word, never a product of variables."""
+LONG_WORD = 4  # from this many letters on a text is a word, never a product of variables
 # Variables in a product have neighbouring names, as in ab or xyz; o is omitted because it looks like a zero.
 _UNKNOWNS = "abcdefghijklmnpqrstuvwxyz"
 _ASKS = frozenset(

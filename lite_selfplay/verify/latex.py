@@ -28,8 +28,7 @@ _UNICODE = str.maketrans(
     }
 )  # fmt: skip
 
-CLOCK = " h"
-"""The suffix of a time whose am or pm is known: "3:45 pm" becomes "15:45 h"."""
+CLOCK = " h"  # the suffix of a time whose am or pm is known: "3:45 pm" becomes "15:45 h"
 _NUMBER = r"(?:\d[\d,]{0,20}(?:\.\d{1,20})?(?:/[1-9]\d{0,9})?|\\frac\{\d{1,20}\}\{[1-9]\d{0,19}\})"
 _CLOCK = re.compile(r"(?<![\d.:])(\d{1,2})(?::([0-5]\d))?\s*([ap])(?:\.\s?m\b\.?|m\b)", re.IGNORECASE)
 _PART = rf"({_NUMBER})\s*([A-Za-zµ]+)\.?"
@@ -112,8 +111,7 @@ _TOKEN = re.compile(
 )
 _SEPARATORS = {",", ";", "\n", "\\\\", "\\lor", "\\vee", "\\quad", "\\qquad", "or", "and"}
 _THOUSANDS = re.compile(rf"(?<![\d.,]){GROUPED}(?!,?\d)")
-MAX_BRACKETS = 64
-"""The most opening brackets of a tuple; deeper nesting would exhaust the stack."""
+MAX_BRACKETS = 64  # of a tuple; deeper nesting would exhaust the stack
 _PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])")
 _MINUS_PLUS = re.compile(r"\\mp(?![A-Za-z])")
 

@@ -9,8 +9,7 @@ from lite_selfplay.verify.form import Formula, is_literal, read
 from lite_selfplay.verify.formulas import rational, real_part
 from lite_selfplay.verify.units import SINGLE_LETTERS, Unit, unit_of
 
-ROUNDING_DIGITS = 6
-"""The significant digits that a decimal needs to count as the rounding of a number."""
+ROUNDING_DIGITS = 6  # the significant digits that a decimal needs to count as the rounding of a number
 
 _CURRENCY_BEFORE = re.compile(r"(?P<sign>[-+]?)\s*(?:(?:US\s*)?[¤€£¥₹]|(?:USD|EUR|GBP)\b)\s*(?=[\d.\\])")
 _CURRENCY_AFTER = re.compile(r"(?<=\d)\s*(?:[¤€£¥₹]|¢)$")
@@ -23,8 +22,8 @@ _UNIT = re.compile(rf"(?P<blank>\s*)(?P<unit>/?\s*{_UNIT_WORD}(?:[\s/*]+{_UNIT_W
 _MAX_UNIT_CHARACTERS = 80
 _MAX_UNIT_WORDS = 6
 _STICKING = re.compile(r"[ckmnµ]m|[km]g|[mcd][lL]|ft|yd|mi|hrs?|lbs?|oz|Hz|eV|k[WV]|m[Vs]|mph|kph|km/h|m/s")
+# Words that negate or compare.
 NEGATING = "not|no|none|never|neither|nor|nothing|cannot|but|than"
-"""Words that negate or compare."""
 _POWERS_OF_TEN = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
 _SCALES = rf"(?:{'|'.join(_POWERS_OF_TEN)})s?"
 _PART = (

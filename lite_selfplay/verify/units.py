@@ -13,8 +13,8 @@ from lite_selfplay.verify.number_words import written
 
 Dimension = frozenset[tuple[str, int]]
 
+# Letters that are units only if the reference is a plain number, or within a compound such as km/h.
 SINGLE_LETTERS = "m s h g L J N W V A K C F".split()
-"""Letters that are units only if the reference is a plain number, or within a compound such as km/h."""
 
 
 @dataclass(frozen=True)

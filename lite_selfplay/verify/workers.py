@@ -20,8 +20,7 @@ from typing import Generic, Self, TypeVar
 
 from lite_selfplay.verify.programs.inside.clock import TICK_SECONDS, Clock
 
-MOST_LOST = 2
-"""A job is given up after this many workers died during it."""
+MOST_LOST = 2  # workers that died during a job, before it is given up
 
 
 @dataclass(eq=False)

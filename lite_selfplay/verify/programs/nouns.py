@@ -12,11 +12,8 @@ from typing import Any, Literal
 
 from lite_selfplay.errors import ConfigError, RequestError
 
-KIND = "program"
-"""The kind of problems whose answer is a program."""
-
-LAYERS = ("seccomp", "landlock", "namespaces", "chroot", "uid")
-"""The names of the layers around a program; only the first is indispensable."""
+KIND = "program"  # of problems whose answer is a program
+LAYERS = ("seccomp", "landlock", "namespaces", "chroot", "uid")  # around a program; only the first is indispensable
 
 Reason = Literal[
     "", "wrong_answer", "time", "memory", "output", "syntax", "forbidden", "error", "no_program", "not_judged"

@@ -104,8 +104,7 @@ for key, problem in json.load(sys.stdin).items():
     found = json.dumps([passes(function, names, *problem) for function in (idle, broken)])
     os.write(1, f"\\n{key} {found}\\n".encode())
 """
-AT_ONCE = 50
-"""Problems whose assertions run in one process, one after the other."""
+AT_ONCE = 50  # problems whose assertions run in one process, one after the other
 # The fault of tests, by their hash; empty if they have none.
 _known: dict[str, str] = {}
 

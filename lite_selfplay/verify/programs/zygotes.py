@@ -23,8 +23,7 @@ from lite_selfplay.verify.programs.nouns import LAYERS, Job, Limits, ProgramRun,
 from lite_selfplay.verify.workers import Worker, Workers
 
 START_SECONDS = 120.0
-GRACE_SECONDS = 10.0
-"""Seconds after a job's deadline in which a zygote must report how it ended."""
+GRACE_SECONDS = 10.0  # after a job's deadline, in which a zygote must report how it ended
 
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8", "TZ": "UTC0"}

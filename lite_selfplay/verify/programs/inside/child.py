@@ -14,8 +14,7 @@ from typing import Any
 from lite_selfplay.verify.programs.inside import bpf, confinement, roles
 
 STDIN, STDOUT, STDERR, REPLY, JOB, CHANNEL = range(6)
-FILES = 5
-"""Files of a process, in the order in which they are sent: job, stdin, stdout, stderr, reply."""
+FILES = 5  # of a process, in the order in which they are sent: job, stdin, stdout, stderr, reply
 
 _ROLES: dict[str, tuple[Callable[..., None], tuple[int, ...]]] = {
     "stdio": (roles.run, ()),

@@ -23,12 +23,9 @@ from lite_selfplay.verify.programs.inside import bpf, child, confinement
 from lite_selfplay.verify.programs.inside.clock import TICK_SECONDS, Clock
 from lite_selfplay.verify.programs.inside.modules import load_beforehand
 
+# The processes of each kind of job, which ends when the first of them ends.
 ROLES = {"stdio": ("stdio",), "call": ("call",), "check": ("test", "candidate")}
-"""The processes of each kind of job, which ends when the first of them ends."""
-
-LOOK_SECONDS = 0.5
-"""How often it checks whether its parent is still there."""
-
+LOOK_SECONDS = 0.5  # how often it checks whether its parent is still there
 _MOST_FILES = child.FILES * 2
 
 
