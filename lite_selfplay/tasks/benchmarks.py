@@ -166,10 +166,7 @@ def load_benchmark(name: str, held_out: bool = True, **options: str) -> Task:
     refuse_unknown(name, options, (*_OPTIONS, *(["difficulty"] if benchmark.difficulty else [])))
     split = options.get("split") or (benchmark.split if held_out else benchmark.train or benchmark.split)
     data = HubData(
-        benchmark.hub,
-        split,
-        options.get("config") or benchmark.config,
-        options.get("revision") or benchmark.revision,
+        benchmark.hub, split, options.get("config") or benchmark.config, options.get("revision") or benchmark.revision
     )
     column, default = benchmark.difficulty or ("id", "all")
     columns = benchmark.columns.names | benchmark.ours.names | {column}

@@ -196,24 +196,27 @@ def canonical(text: str) -> str:
 def split_top(text: str, separators: set[str], keep: frozenset[int] = frozenset()) -> list[str]:
     """`text` split at the separators outside all brackets and environments, except at the positions in `keep`."""
     pieces, start = [], 0
-    for position, token, depth in _tokens(text):
-        if depth == 0 and token.lower() in separators and position not in keep:
-            pieces.append(text[start:position])
-            start = position + len(token)
+    for match in at_top(_TOKEN, text):
+        if match[0].lower() in separators and match.start() not in keep:
+            pieces.append(text[start : match.start()])
+            start = match.end()
     return [*pieces, text[start:]]
 
 
-def _tokens(text: str) -> Iterator[tuple[int, str, int]]:
-    """(position, token, bracket depth) of possible separators. A round bracket may close a square one (intervals)."""
+def at_top(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """The matches outside all brackets and environments, which the pattern matches as well.
+
+    A round bracket may close a square one, as in intervals.
+    """
     depth = 0
-    for match in _TOKEN.finditer(text):
-        token = match.group()
-        if token in "([{" or token == "\\{" or token.startswith("\\begin"):
+    for match in pattern.finditer(text):
+        token = match[0].removeprefix("\\")
+        if token.startswith(("(", "[", "{", "begin")):
             depth += 1
-        elif token in ")]}" or token == "\\}" or token.startswith("\\end"):
+        elif token.startswith((")", "]", "}", "end")):
             depth = max(0, depth - 1)
-        else:
-            yield match.start(), token, depth
+        elif depth == 0:
+            yield match
 
 
 def inside(text: str, opening: str, closing: str) -> str | None:

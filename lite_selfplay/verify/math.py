@@ -22,12 +22,7 @@ REASONS = ("", "wrong", "no_answer", "hedged", "restated", "unparsable")
 
 
 def check(
-    completion: str | Completion,
-    answer: Any,
-    *,
-    thinks: bool = False,
-    block_only: bool = False,
-    problem: str = "",
+    completion: str | Completion, answer: Any, *, thinks: bool = False, block_only: bool = False, problem: str = ""
 ) -> Verdict:
     r"""Judge a completion against a reference answer.
 
@@ -47,10 +42,7 @@ def check(
 
 
 def check_all(
-    pairs: Sequence[tuple[str | Completion, Any]],
-    *,
-    thinks: bool = False,
-    block_only: bool = False,
+    pairs: Sequence[tuple[str | Completion, Any]], *, thinks: bool = False, block_only: bool = False
 ) -> list[Verdict]:
     """Judge (completion, reference) pairs like `check`."""
     return [_verdict(completion, answer, AnswerFormat(thinks, block_only)) for completion, answer in pairs]

@@ -186,11 +186,7 @@ def _rounds(value: Fraction, written: Quantity, other: Fraction, exact: Quantity
     """Whether a decimal is the rounding of a number that has no finite decimal expansion."""
     if written.places is None or exact.places is not None:
         return False
-    return abs(value - other) * 2 <= factor * Fraction(1, 10**written.places) and _never_ends(other, exact)
-
-
-def _never_ends(value: Fraction, exact: Quantity) -> bool:
-    number = exact.formula.constant
-    if number is None or rational(number) is None:
-        return True
-    return pow(10, value.denominator.bit_length(), value.denominator) != 0  # it has other factors than 2 and 5
+    # A denominator without other factors than 2 and 5 divides a power of ten.
+    divides = pow(10, other.denominator.bit_length(), other.denominator) == 0
+    terminates = rational(exact.formula.constant) is not None and divides
+    return not terminates and abs(value - other) * 2 <= factor * Fraction(1, 10**written.places)

@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from lite_selfplay.verify.formulas import real_part
-from lite_selfplay.verify.latex import canonical, trim, tuple_entries
+from lite_selfplay.verify.latex import at_top, canonical, trim, tuple_entries
 from lite_selfplay.verify.operations import FUNCTIONS
 from lite_selfplay.verify.quantity import NEGATING, quantity, same_quantity
 
@@ -32,8 +32,8 @@ _SINGLE = re.compile(r"\\?[A-Za-z]+(?:_(?:\w+|\{[^{}]*\}))?")
 _CONSTANTS = frozenset({"\\pi", "e", "i", "\\infty"})
 _MEMBER = re.compile(rf"({_SYMBOL})\s*\\in(?![A-Za-z])")
 _RELATION = re.compile(
-    r"\\[{}] | [()\[\]{}] | (?P<equal>(?<![<>!=:\\])=(?!=)) | (?P<near>\\(?:approx(?:eq)?|simeq|doteq)(?![A-Za-z]))"
-    r" | (?P<bound>\\[lgn]e(?![A-Za-z])|[<>])",
+    r"\\[{}] | [()\[\]{}] | (?<![<>!=:\\])=(?!=) | (?P<near>\\(?:approx(?:eq)?|simeq|doteq)(?![A-Za-z]))"
+    r" | \\[lgn]e(?![A-Za-z]) | [<>]",
     re.VERBOSE,
 )
 _NEAR = "\\approx"
@@ -104,16 +104,12 @@ def _is_label(side: str) -> bool:
 
 def _sides(text: str) -> tuple[list[str], list[str]]:
     r"""(the signs, the sides) of a chain, split outside all brackets; all signs of rounding become `\approx`."""
-    signs: list[str] = []
-    sides: list[str] = []
-    depth = start = 0
-    for match in _RELATION.finditer(text):
-        if match.lastgroup is None:
-            depth = max(0, depth + (1 if match.group()[-1] in "([{" else -1))
-        elif depth == 0:
-            signs.append(_NEAR if match["near"] else match.group())
-            sides.append(trim(text[start : match.start()]))
-            start = match.end()
+    signs, sides = [], []
+    start = 0
+    for match in at_top(_RELATION, text):
+        signs.append(_NEAR if match["near"] else match.group())
+        sides.append(trim(text[start : match.start()]))
+        start = match.end()
     return signs, [*sides, trim(text[start:])]
 
 

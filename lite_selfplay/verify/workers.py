@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 from lite_selfplay.verify.programs.inside.clock import TICK_SECONDS, Clock
 
@@ -118,12 +118,6 @@ class Workers(ABC, Generic[W, J, R]):
         with self._lock:
             self._own_process()
             _close_all(self._workers, self._pid)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def work(self, jobs: Sequence[J], poll: Callable[[], None]) -> list[R]:
         """The jobs' results, in their order. `poll` is called at least every half second; it may raise to stop."""

@@ -131,12 +131,7 @@ class Report:
 
 
 def ended(
-    rows: Sequence[Mapping[str, Any]],
-    late: bool,
-    stdout: bytes,
-    stderr: bytes,
-    reply: bytes,
-    limits: Limits,
+    rows: Sequence[Mapping[str, Any]], late: bool, stdout: bytes, stderr: bytes, reply: bytes, limits: Limits
 ) -> ProgramRun:
     """A job's run. `rows` say how each of its processes ended; the program's own is the last."""
     seconds = max(row["cpu"] for row in rows)
