@@ -24,10 +24,8 @@ Numbers = list[int]
 
 
 class _Step(NamedTuple):
-    """A step, or the output, in words, as Python code over the list `numbers`, and as a function.
-
-    `changes`: it keeps their count.
-    """
+    """A step, or the output: in words, as Python code over the list `numbers`, and as a function. `changes`: a change
+    of each number."""
 
     words: str
     code: str

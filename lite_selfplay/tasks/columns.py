@@ -148,10 +148,9 @@ def tidy_number(value: Any, where: str) -> Any:
             f"{where}: the digits of {value!r} are in groups that are not of three; write decimals with a point (1.5), "
             "thousands as 1500 or 1,500"
         )
-    sign, whole, decimals = match[1].replace("+", ""), grouped.replace(",", "").lstrip("0"), match[3] or ""
-    decimals = decimals.rstrip("0")
+    whole, decimals = grouped.replace(",", "").lstrip("0"), (match[3] or "").rstrip("0")
     number = f"{whole or '0'}{'.' if decimals else ''}{decimals}"
-    return number if number == "0" else sign + number
+    return number if number == "0" else match[1].replace("+", "") + number
 
 
 def _options(row: Mapping[str, Any], columns: Columns, answer: Any, where: str) -> tuple[list[str], int]:

@@ -32,11 +32,8 @@ DATA_LINE_LIMIT = 10_000_000  # bytes of a line of problems, passages or example
 
 
 def read_json(path: Path, kind: type[BaseModel] | None = None) -> dict[str, Any]:
-    """The object in a JSON file, unchanged.
-
-    Raises RunFolderError if the file cannot be read, is longer than `JSON_LIMIT`, is a link, holds no object or not
-    one of this `kind`, or has a number such as NaN.
-    """
+    """The object in a JSON file. Raises RunFolderError if the file cannot be read, is longer than `JSON_LIMIT`, is a
+    link, has no object or not one of this `kind`, or has a number such as NaN."""
     require_no_link(path)
     found = parse_object(read_file(path, RunFolderError, JSON_LIMIT), str(path))
     try:
@@ -64,10 +61,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
 
 
 def read_object_lines(path: Path, error: type[LiteSelfPlayError]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of each line of a JSONL file with a user's data, without blank lines.
-
-    Raises `error`, with the line's number, if a line is longer than `DATA_LINE_LIMIT` or holds no object.
-    """
+    """(line number, object) of each line of a user's JSONL file, without blank lines. Raises `error`, with the line's
+    number, if a line is longer than `DATA_LINE_LIMIT` or has no object."""
     for number, line in lines_of(path, error, DATA_LINE_LIMIT):
         if number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
@@ -102,10 +97,8 @@ def lines_of(path: Path, error: type[LiteSelfPlayError], limit: int | None = Non
 
 
 def read_tensors(path: Path) -> "dict[str, Tensor]":
-    """The tensors of a safetensors file, on the CPU.
-
-    Raises RunFolderError if the file is a link, is not safetensors, is truncated, or has numbers that are not finite.
-    """
+    """The tensors of a safetensors file, on the CPU. Raises RunFolderError if the file is a link, is not safetensors,
+    is truncated, or has numbers that are not finite."""
     from safetensors.torch import load_file
 
     require_no_link(path)
@@ -194,10 +187,8 @@ def write_errors(what: Path | str, error: type[LiteSelfPlayError] = RunFolderErr
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
-    """Write `path` atomically: it is replaced after the new content is on disk, and kept if anything fails.
-
-    Raises OSError.
-    """
+    """Write `path` atomically: it is replaced once the new content is on disk, and kept if anything fails. Raises
+    OSError."""
     aside = path.with_name(f".{path.name}.partial")
     try:
         aside.unlink(missing_ok=True)
@@ -237,8 +228,8 @@ def written_whole_folder(target: Path) -> Iterator[Path]:
 def replace_folder(aside: Path, target: Path) -> None:
     """Replace `target` by the folder `aside`, in the same parent, with a rename. Raises OSError.
 
-    The older folder is kept, as `target` or as `.NAME.old`, until then. If a killed process left both, `target` is
-    damaged or a copy of the other.
+    Until then the older folder is kept, as `target` or as `.NAME.old`. If a killed process left both, the other one is
+    whole.
     """
     old = target.with_name(f".{target.name}.old")
     if target.exists() and old.exists():

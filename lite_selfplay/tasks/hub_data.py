@@ -6,10 +6,10 @@ The folder has our JSONL files (`gsm8k_test.jsonl`) or copies of the hub's repos
 
 import contextlib
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -116,22 +116,18 @@ def deadline() -> float:
 def within(seconds: float, call: Callable[[], T]) -> T:
     """Return or raise what `call` does, or TimeoutError after `seconds`; the call then continues in a daemon thread,
     because a DNS look-up cannot be interrupted."""
-    box: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+    answer = Future[T]()
 
     def work() -> None:
         try:
-            box.put((call(), None))
-        except Exception as error:  # raised in the caller's thread
-            box.put((None, error))
+            answer.set_result(call())
+        except Exception as error:
+            answer.set_exception(error)
 
     threading.Thread(target=work, daemon=True, name="hub-look-up").start()
-    try:
-        value, error = box.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError(f"no answer within {seconds:g} s") from None
-    if error is not None:
-        raise error
-    return value
+    if not wait([answer], seconds).done:
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    return answer.result()
 
 
 def _of_copy(folder: Path, data: HubData, columns: set[str]) -> Rows:

@@ -37,17 +37,10 @@ def to_problems(rows: Iterable[tuple[int, dict[str, Any]]], path: Path) -> list[
     problems = {
         (where := f"{path}, line {number}"): to_problem(row, where, f"{path.stem}-{number}") for number, row in rows
     }
-    require_able_to_fail(problems.items())
+    programs.require_failing(problems.items())
     if not problems:
         raise TaskError(f"{path} has no problem")
     return [*problems.values()]
-
-
-def require_able_to_fail(found: Iterable[tuple[str, Problem]]) -> None:
-    """Raises TaskError for a problem whose tests no program fails, beginning with the text paired with it."""
-    tested = [(where, problem) for where, problem in found if problem.kind == programs.KIND]
-    if tested:
-        programs.require_failing(tested)
 
 
 def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
@@ -120,10 +113,8 @@ sys.modules["numpy"] = numpy
 
 
 def program_of_row(read: Reader, row: Row, where: str, default_id: str, id_column: str = "task_id") -> Problem | None:
-    """A programming problem from a row; None if it has no tests.
-
-    Raises TaskError, beginning with `where`, for a malformed row.
-    """
+    """A programming problem from a row; None if it has no tests. Raises TaskError, beginning with `where`, for a
+    malformed row."""
     try:
         statement, tests, extra = read(row, where)
     except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:

@@ -13,8 +13,9 @@ from lite_selfplay.scan import Registry
 from lite_selfplay.tasks.benchmarks import BENCHMARKS, benchmark_maker
 from lite_selfplay.tasks.files import parse_object
 from lite_selfplay.tasks.hub_data import FILES, folder_of_data, hub_task, no_file
-from lite_selfplay.tasks.jsonl import read_jsonl, require_able_to_fail, to_problems
+from lite_selfplay.tasks.jsonl import read_jsonl, to_problems
 from lite_selfplay.tasks.task import Task
+from lite_selfplay.verify.programs import require_failing
 
 Maker = Callable[..., Task]
 """Makes a task, as `maker(seed, held_out, **options)`; options are texts.
@@ -62,18 +63,15 @@ def task_names() -> list[str]:
 
 
 def task_about(name: str) -> str:
-    """One sentence about a task's problems: the first line of its maker's docstring.
-
-    Raises UnknownNameError, or ConfigError if there is no such function.
-    """
+    """One sentence about a task's problems: the first line of its maker's docstring. Raises UnknownNameError, or
+    ConfigError if there is no such function."""
     return (_maker(name).__doc__ or "").strip().partition("\n")[0]
 
 
 def _maker(spec: str) -> Maker:
     """The maker of a user's own task, or of one registered by name."""
     if file_of(spec) is not None:
-        maker: Maker = load(spec, "--tasks", "function", options=True)
-        return maker
+        return load(spec, "--tasks", "function", options=True)
     name = spec.partition(":")[0]
     if name in FILES and name not in TASKS.known:
         raise no_file(name, folder_of_data(None))
@@ -158,7 +156,7 @@ def _made(maker: Maker, name: str, seed: int, held_out: bool, options: str, data
             raise TaskError(f"the task {name} holds no problem")
         _ = task.problems[0]
     if isinstance(task.problems, list | tuple):  # others are generated on demand
-        require_able_to_fail((f"{task.origin or name}, problem {problem.id}", problem) for problem in task.problems)
+        require_failing((f"{task.origin or name}, problem {problem.id}", problem) for problem in task.problems)
     return task
 
 

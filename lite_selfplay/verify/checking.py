@@ -32,8 +32,7 @@ class Checking:
         `close`) with the verifier."""
         if name not in self._kept:
             self._kept[name] = make()
-        found: K = self._kept[name]
-        return found
+        return self._kept[name]
 
     def close(self) -> None:
         """Close all resources; they are made again when needed."""

@@ -21,22 +21,18 @@ _LETTER = re.compile(
 def check_batch(
     pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
 ) -> list[Verdict]:
-    """Judge completions of problems of kind `choice`, whose answer is a letter and whose `extra` holds the options.
-
-    The reason is empty, "wrong", or "no_answer" if the answer does not name one option. Raises TaskError for a problem
-    without options.
-    """
+    """Judge completions of problems of kind `choice`, whose answer is a letter and whose `extra` has the options. The
+    reason is empty, "wrong", or "no_answer" if no option is named. Raises TaskError for a problem without options."""
     return [_judge(completion, problem, expected) for completion, problem in pairs]
 
 
 def check_letters(
     pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
 ) -> list[Verdict]:
-    """Judge completions of the toy task `letters`: right if the sampled text has any letter of the answer.
+    """Judge completions of the toy task `letters`: right if the sampled text has any letter of the answer, in its case.
 
-    Case matters, and the verdict's `answer` is the first such letter. A randomly initialised model solves about half of
-    these problems, so a run of such a model can learn something. Raises TaskError unless the answer is a non-empty
-    string.
+    The verdict's `answer` is the first such letter. A random model solves about half of these problems, so its run can
+    learn something. Raises TaskError unless the answer is a non-empty string.
     """
     return [_first_letter(completion, problem.answer, expected) for completion, problem in pairs]
 

@@ -357,10 +357,8 @@ class _Parser:
         return self.node("root", inside, *degree)
 
     def applied(self, name: str) -> Expression:
-        r"""A function with its argument: in brackets, or the product that follows, as in `\sin 2t`.
-
-        The base of `\log_2 8` becomes a second part; `\sin^2 x` is a power and `\sin^{-1} x` the inverse function.
-        """
+        r"""A function with its argument, in brackets or as the product that follows (`\sin 2t`). The base of `\log_2 8`
+        is a second part; `\sin^2 x` is a power and `\sin^{-1} x` the inverse function."""
         base = power = None
         while self.peek() in ("_", "^"):
             if (base if self.peek() == "_" else power) is not None:

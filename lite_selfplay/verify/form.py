@@ -56,10 +56,8 @@ class Formula:
         return None if self.variables else self.values[0]
 
     def same_chain(self, other: "Formula") -> bool | None:
-        """Whether both are chains of the same numbers; None if this is no chain.
-
-        The order matters, except for a sum without a minus and a factorisation: a product with a power or with dots.
-        """
+        """Whether both are chains of the same numbers; None if this is no chain. The order counts, except in a sum
+        without a minus and a factorisation: a product with a power or with dots."""
         if (wanted := chain(self.tree)) is None:
             return None
         given = chain(other.tree) if self.tree.kind == other.tree.kind else None
@@ -146,10 +144,8 @@ def is_literal(tree: Expression) -> bool:
 
 
 def chain(tree: Expression) -> tuple[tuple[Number, Number], ...] | None:
-    r"""The numbers, each with its exponent, of a chain: plain numbers joined by one sign; None for any other formula.
-
-    Dates, ranges, scores, sizes and factorisations are chains: 2024-03-05, 10-15, 3 \times 4, 2^2 \cdot 3.
-    """
+    r"""The numbers of a chain, each with its exponent: plain numbers joined by one sign. None for any other formula.
+    Dates, ranges, scores, sizes and factorisations are chains: 2024-03-05, 10-15, 3 \times 4, 2^2 \cdot 3."""
     if tree.kind not in ("sum", "product", "fraction") or is_literal(tree):
         return None
     powers = (each.parts if each.kind == "power" and tree.kind == "product" else (each, _ONE) for each in _links(tree))

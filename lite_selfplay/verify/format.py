@@ -21,11 +21,10 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 @dataclass(frozen=True)
 class Reasoning:
-    """A text split at its reasoning.
+    """A text split at its reasoning: `rest` follows it.
 
-    `state` is "none" if the text has no reasoning tags, "closed" if its reasoning ends, and "open" if its reasoning
-    begins and never ends. `reasoning` is the closed reasoning, None in the other states. `rest` is what follows the
-    reasoning: the whole text in state "none", empty in state "open".
+    `state`: "none" without reasoning tags (`rest` is the whole text), "closed", or "open" if the reasoning never ends
+    (`rest` is empty). `reasoning` is None unless it is closed.
     """
 
     state: Literal["none", "closed", "open"]
@@ -35,10 +34,8 @@ class Reasoning:
 
 @dataclass(frozen=True)
 class Span:
-    """A marked piece of a text: `text[start:end]` includes the marks and the content between them.
-
-    `closed` is False if the closing mark is missing; the content then ends at the next mark or at the end of the text.
-    """
+    """A marked piece of a text: `text[start:end]` includes the marks and the content between them. `closed`: the
+    closing mark is there; otherwise the content ends at the next mark or at the end of the text."""
 
     start: int
     end: int
@@ -68,11 +65,8 @@ def answer_spans(text: str) -> list[Span]:
 
 
 def boxed_spans(text: str) -> list[Span]:
-    r"""The outermost `\boxed{...}` and `\fbox{...}` in order.
-
-    Braces nest and `\{`, `\}` do not count; an unclosed box runs to the end of the text. A box without braces, as in
-    `\boxed 5`, holds the next word.
-    """
+    r"""The outermost `\boxed{...}` and `\fbox{...}` in order. Braces nest and `\{`, `\}` do not count; an unclosed box
+    runs to the end of the text. A box without braces, as in `\boxed 5`, has the next word."""
     spans: list[Span] = []
     position = 0
     while match := _BOX.search(text, position):

@@ -85,9 +85,7 @@ def angle(tree: Expression) -> Number:
 
 def point_of(name: str, point: int) -> Number:
     """The value of a variable at a point: in (0.3, 2.7), from the fourth point on also ten or a hundred times as large.
-
-    All variables are positive at point 0. Each variable is negative at one of points 1 and 2, one of 3 and 4, etc.
-    """
+    All variables are positive at point 0. Each is negative at one of points 1 and 2, one of 3 and 4, etc."""
     digest = hashlib.sha256(f"{point}:{name}".encode()).digest()
     share = _context.mpf(int.from_bytes(digest, "big")) / _context.mpf(256) ** len(digest)
     size = (_context.mpf("0.3") + share * _context.mpf("2.4")) * (1, 10, 100)[point // FEW_POINTS % 3]
@@ -101,10 +99,7 @@ def equal(first: Sequence[Number], second: Sequence[Number]) -> bool:
 
 
 def constant_ratio(first: Sequence[Number], second: Sequence[Number]) -> Fraction | None:
-    """The rational ratio of two formulas; None if the ratio is not constant or not rational.
-
-    A formula without variables has the same value at every point.
-    """
+    """The ratio of two formulas if it is constant and rational, else None."""
     length = max(len(first), len(second))
     pairs = list(zip(list(first) * (length // len(first)), list(second) * (length // len(second)), strict=True))
     ratios = [_quotient(a, b) for a, b in pairs if a is not None and b is not None and b]
@@ -200,10 +195,8 @@ def _exact(value: Fraction) -> Number:
 
 
 def _value(tree: Expression, point: int, degrees: bool) -> Number:
-    """The value of a node at a point, always finite.
-
-    `degrees`: it is inside a trigonometric function, where a degree sign means pi/180.
-    """
+    """The finite value of a node at a point. `degrees`: a degree sign means pi/180, as inside a trigonometric
+    function."""
     value = _worked_out(tree, point, degrees)
     if not isinstance(value, Fraction) and not _context.isfinite(value):
         raise ArithmeticError("not a finite number")
@@ -303,8 +296,7 @@ def _binomial(n: Number, k: Number) -> Number:
 
 
 def _rounded(towards: Callable[[Fraction], int], value: Number) -> Number:
-    exact = rational(value)
-    exact = real_part(value) if exact is None else exact
+    exact = rational(value) or real_part(value)
     if exact is None:
         raise ValueError("no real number")
     return Fraction(towards(exact))

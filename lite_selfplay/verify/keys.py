@@ -59,10 +59,8 @@ def answer_key(answer: str) -> str | None:
 
 
 def vote_key(answer: str, choices: Iterable[str] = ()) -> str | None:
-    """Like `answer_key`, without the name of the value: "x = 5" votes with "5".
-
-    Also None, an abstention, if the answer says that there is none and is not one of the problem's `choices`.
-    """
+    """Like `answer_key`, without the name of the value: "x = 5" votes with "5". None, an abstention, also if the answer
+    says that there is none and is not one of the problem's `choices`."""
     if len(answer) > MAX_CHARACTERS or states_nothing(answer, choices):
         return None
     return key_of(unnamed(pieces(values(answer))))
@@ -154,9 +152,7 @@ def _joined(entries: Sequence[str], opening: str, closing: str) -> str | None:
 
 def is_words(text: str) -> bool:
     """Whether a value consists of words: more than three letters, or two or three in upper case or like a word.
-
-    Neighbours in the alphabet, such as `xy` and `abc`, and letters with signs or spaces between them are a product.
-    """
+    Neighbours in the alphabet (`xy`, `abc`) and letters with signs or spaces between them are a product."""
     if not _WORDS.fullmatch(text) or len(text) < 2:
         return False
     if len(canonical(text)) >= LONG_WORD or text.isupper():

@@ -117,10 +117,7 @@ _MINUS_PLUS = re.compile(r"\\mp(?![A-Za-z])")
 
 
 def plain(text: str) -> str:
-    r"""Normalise Unicode, before anything is compared: NFKC, one form of dashes and spaces, `10⁻³` as `10^{-3}`.
-
-    Invisible characters, such as zero-width spaces, are removed.
-    """
+    """Normalise Unicode: NFKC, one form of dashes and spaces, `10⁻³` as `10^{-3}`, no invisible characters."""
     if text.isascii():
         return text
     return _OTHER.sub(
@@ -144,10 +141,8 @@ def _alike(match: re.Match[str]) -> str:
 
 @lru_cache(maxsize=4096)
 def tidy(text: str) -> str:
-    """One answer without delimiters, spacing commands, text wrappers and markdown, in a uniform spelling.
-
-    Never raises; linear in the length of `text`.
-    """
+    """One answer in a uniform spelling, without delimiters, spacing commands, text wrappers and markdown. Never raises;
+    takes time linear in the length of `text`."""
     text = _REPEATING.sub(_as_fraction, plain(text).translate(_UNICODE))  # before dots at its end are removed
     text = in_digits(trim(text))  # markdown is removed first: "**" may also be a power
     for pattern, replacement in _REWRITES:
@@ -181,10 +176,8 @@ def trim(text: str) -> str:
 
 
 def canonical(text: str) -> str:
-    """A normal form of a tidy text: equal strings are equal answers.
-
-    Spaces are kept only between digits: "1 4/5" and "14/5" are different numbers.
-    """
+    """A normal form of a tidy text: equal strings are equal answers. Keeps spaces only between digits: "1 4/5" and
+    "14/5" are different numbers."""
     text = re.sub(r"(?<=[\d.,])\s+(?=[\d.])", "\0", text)
     text = re.sub(r"\s+", "", text).replace("\0", " ")
     text = re.sub(r"\\(?:cdot|times)(?![A-Za-z])", "*", text)
@@ -204,10 +197,8 @@ def split_top(text: str, separators: set[str], keep: frozenset[int] = frozenset(
 
 
 def at_top(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """The matches outside all brackets and environments, which the pattern matches as well.
-
-    A round bracket may close a square one, as in intervals.
-    """
+    """The matches outside all brackets and environments, which the pattern matches as well. A round bracket may close a
+    square one, as in intervals."""
     depth = 0
     for match in pattern.finditer(text):
         token = match[0].removeprefix("\\")

@@ -56,10 +56,8 @@ def check_batch(
 
 
 def references(answer: Any) -> list[list[str]]:
-    """A reference answer as alternatives, each a list of values that are all required.
-
-    Raises TaskError for None. A reference without any value gives an empty list, which no answer matches.
-    """
+    """A reference answer as alternatives, each a list of values that are all required. Raises TaskError for None. A
+    reference without any value gives an empty list, which no answer matches."""
     if answer is None:
         raise TaskError("the problem has no reference answer to check against")
     if isinstance(answer, Mapping):

@@ -8,7 +8,7 @@ the function returns one number per completion. Arguments that it does not name 
 import inspect
 import math
 import reprlib
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any
 
@@ -67,11 +67,7 @@ def _is_list(returned: Any) -> bool:
     """Whether iterating gives its values in order; for a mapping or a table it gives the keys."""
     if isinstance(returned, (Mapping, set, frozenset, *_TEXT)) or getattr(returned, "ndim", 1) != 1:
         return False
-    try:
-        iter(returned)
-    except TypeError:
-        return False
-    return True
+    return isinstance(returned, Iterable) or hasattr(type(returned), "__getitem__")
 
 
 def _arguments(reward: RewardFunction, pairs: Sequence[tuple[Completion, Problem]]) -> dict[str, Any]:

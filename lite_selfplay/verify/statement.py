@@ -114,10 +114,8 @@ def _sides(text: str) -> tuple[list[str], list[str]]:
 
 
 def _interval(signs: list[str], sides: list[str]) -> Statement:
-    r"""An inequality as the interval of a name; its bounds are not evaluated, and nothing is solved.
-
-    "x > 3" is (3, \infty), "1 < x \le 5" is (1, 5], and "x \ne 2" excludes 2.
-    """
+    r"""An inequality as the interval of a name: "x > 3" is (3, \infty), "1 < x \le 5" is (1, 5], and "x \ne 2" excludes
+    2. Nothing is evaluated or solved."""
     if signs[0] in (">", "\\ge"):
         signs, sides = [_MIRRORED.get(sign, sign) for sign in reversed(signs)], sides[::-1]
     named = [index for index, side in enumerate(sides) if _is_label(side)]
@@ -145,10 +143,8 @@ def has_unknowns(side: str) -> bool:
 
 
 def _differ(side: str, value: str) -> bool:
-    """Whether a side of a chain contradicts the value at its end.
-
-    A side that cannot be parsed contradicts nothing, and neither does a formula in unknowns if the value is a number.
-    """
+    """Whether a side of a chain contradicts the value at its end. A side that cannot be parsed contradicts nothing, and
+    neither does a formula in unknowns if the value is a number."""
     found, end = quantity(side), quantity(value)
     if found is None or end is None or bool(found.formula.variables) != bool(end.formula.variables):
         return False
@@ -186,10 +182,8 @@ def point(answers: Sequence[str], by_name: bool = False) -> str:
 
 
 def unnamed(answers: Sequence[str]) -> Sequence[str]:
-    """The values without their name, if there is only one name: "x = 5" becomes "5".
-
-    Values with different names become a point: "x = 3, y = -1" is (3, -1).
-    """
+    """The values without their name if they share one: "x = 5" becomes "5". Values with different names become a point:
+    "x = 3, y = -1" is (3, -1)."""
     if whole := point(answers, by_name=True):
         return [whole]
     stated = [statement(answer) for answer in answers]

@@ -25,10 +25,8 @@ MOST_LOST = 2  # workers that died during a job, before it is given up
 
 @dataclass(eq=False)
 class Worker:
-    """A process, and the socket to it, which becomes readable when it answers or ends.
-
-    `job` is the number of its current job. It must answer, or become `ready`, before its `clock` runs out.
-    """
+    """A process, and the socket to it, which becomes readable when it answers or ends. `job` is the number of its
+    current job. It must answer, or become `ready`, before its `clock` runs out."""
 
     process: subprocess.Popen[bytes]
     control: socket.socket

@@ -155,10 +155,8 @@ _LONGEST_NUMBER = 4000
 
 
 def same_text(given: bytes, wanted: bytes, tolerance: float = 0.0) -> bool:
-    """Whether two texts have the same lines, ignoring spaces at their ends and empty lines at the end of the text.
-
-    With a tolerance, words of a line may also be decimals that are close.
-    """
+    """Whether two texts have the same lines, ignoring spaces at their ends and empty lines at the end of the text. With
+    a tolerance, words of a line may also be decimals that are close."""
     ours, theirs = _lines(given), _lines(wanted)
     if ours == theirs or not tolerance or len(ours) != len(theirs):
         return ours == theirs
@@ -166,10 +164,8 @@ def same_text(given: bytes, wanted: bytes, tolerance: float = 0.0) -> bool:
 
 
 def same_value(given: str, wanted: str, tolerance: float = 0.0) -> bool:
-    """Whether two canonical texts (`inside.values.canonical`) have the same value; NaN never does.
-
-    A result may be a tuple where a list is expected, since JSON has no tuples, unless a tuple is expected anywhere.
-    """
+    """Whether two canonical texts (`inside.values.canonical`) have the same value; NaN never does. A tuple counts as a
+    list, since JSON has no tuples, unless a tuple is expected anywhere."""
     theirs = wanted.split(" ")
     if "#nan" in theirs:
         return False

@@ -33,10 +33,8 @@ def program_problem(
 
 
 def problem_of_object(row: Mapping[str, Any], text: str, where: str, name: str) -> Problem:
-    """A problem from a JSONL line with `tests` and possibly `function`, `stub`, `setup` and `tolerance`.
-
-    A program that solves it is kept as `solution`, and its explanation as `explanation`.
-    """
+    """A problem from a JSONL line with `tests` and possibly `function`, `stub`, `setup` and `tolerance`. Other columns
+    are kept in `extra`, such as `solution`, a program that solves it, and `explanation`."""
     given = _from_text(row.get("tests"), where)
     beside = {key: row[key] for key in _TESTED if row.get(key) is not None}
     tests = {**given, **beside} if isinstance(given, Mapping) else {"tests": given, **beside}

@@ -40,10 +40,8 @@ class SilentZygoteError(ZygoteError):
 
 @dataclass(eq=False)
 class Zygote(Worker):
-    """A zygote's process. `layers` confine its programs; `missing` says why others do not.
-
-    `files` belong to its current job.
-    """
+    """A zygote's process. `layers` confine its programs; `missing` says why others do not. `files` are those of its
+    job."""
 
     layers: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -120,11 +118,8 @@ class Zygotes(Workers[Zygote, Job, ProgramRun]):
             return self._workers[0]
 
     def run(self, jobs: Sequence[Job], limits: Limits, poll: Callable[[], None] = lambda: None) -> list[ProgramRun]:
-        """How each job ended, in their order. After a program ran out of time, its other jobs are not run.
-
-        `poll` is called at least every half second; it may raise to stop. Raises ZygoteError if no zygote can be
-        started.
-        """
+        """How each job ended, in their order. After a program ran out of time, its other jobs are not run. `poll` is
+        called at least every half second; it may raise to stop. Raises ZygoteError if no zygote can be started."""
         with self._lock:
             self._limits, self._spent = limits, set()
             return self.work(jobs, poll)
