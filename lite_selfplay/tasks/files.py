@@ -228,7 +228,7 @@ def written_whole_folder(target: Path) -> Iterator[Path]:
 def replace_folder(aside: Path, target: Path) -> None:
     """Replace `target` by the folder `aside`, in the same parent, with a rename. Raises OSError.
 
-    Until then the older folder is kept, as `target` or as `.NAME.old`. If a killed process left both, the other one is
+    Until then the older folder is kept, as `target` or as `.NAME.old`. If a killed process left both, the second is
     whole.
     """
     old = target.with_name(f".{target.name}.old")
