@@ -108,16 +108,9 @@ def read_tensors(path: Path) -> "dict[str, Tensor]":
     try:
         with failing_as(RunFolderError, f"cannot read {path}"):
             tensors: dict[str, Tensor] = load_file(path)
-    except (  # the header is untrusted JSON, and parsing it may raise any of these
-        SafetensorError,
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
-        raise RunFolderError(f"{path} is no safetensors file, or is damaged: {error}") from None
+    # The header is untrusted JSON, and parsing it may raise any of these.
+    except (SafetensorError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as why:
+        raise RunFolderError(f"{path} is no safetensors file, or is damaged: {why}") from None
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise RunFolderError(f"{path} is damaged: {name} holds numbers that are not finite")

@@ -83,7 +83,7 @@ def judge_all(
     for number, (program, tests) in enumerate(programs):
         if program is not None:
             parts += _parts(with_stub(tests.stub, program), tests, number)
-    runs = sandbox.run([part.job for part in parts], limits, poll) if parts else []
+    runs = sandbox.run([part.job for part in parts], limits, poll)
     done: dict[int, list[tuple[_Part, ProgramRun]]] = {}
     for part, run in zip(parts, runs, strict=True):
         done.setdefault(part.job.program, []).append((part, run))
@@ -98,16 +98,16 @@ def _report(program: str | None, tests: ProgramTests, done: Sequence[tuple[_Part
         for index, right in zip(part.indices, passed, strict=True):
             results[index] = right
         if not all(passed) and (not failed[0] or run.reason == NOT_JUDGED):
-            failed = (run.reason or "wrong_answer", run.detail or _said(run))
+            failed = (run.reason or "wrong_answer", run.detail or _message(run))
     return Report(tuple(results), *failed, seconds=sum(run.seconds for _, run in done))
 
 
-def _said(run: ProgramRun) -> str:
+def _message(run: ProgramRun) -> str:
     """The error message of a run that ended by itself."""
     lines = run.reply.decode("utf-8", "replace").splitlines()
     wrong = next((line[2:] for line in lines if line.startswith(("! ", "? "))), "")
-    told = run.stderr.decode("utf-8", "replace").strip().splitlines()
-    return (wrong or (told[-1] if told else ""))[:300]
+    errors = run.stderr.decode("utf-8", "replace").strip().splitlines()
+    return (wrong or (errors[-1] if errors else ""))[:300]
 
 
 def _parts(program: str, tests: ProgramTests, number: int) -> Iterator[_Part]:
