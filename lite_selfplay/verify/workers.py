@@ -6,7 +6,6 @@ with its whole group. The process is a new program, not a fork, so that notebook
 
 import contextlib
 import os
-import selectors
 import signal
 import socket
 import subprocess
@@ -16,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from typing import Generic, TypeVar
 
 from lite_selfplay.verify.programs.inside.clock import TICK_SECONDS, Clock
@@ -170,13 +170,11 @@ class Workers(ABC, Generic[W, J, R]):
         pending = [worker for worker in self._workers if worker.job is not None or not worker.ready]
         if not pending:
             return
-        with selectors.DefaultSelector() as selector:
-            for worker in pending:
-                selector.register(worker.control, selectors.EVENT_READ, worker)
-            heard = [key.data for key, _ in selector.select(TICK_SECONDS)]
+        readable = wait([worker.control for worker in pending], TICK_SECONDS)
         for worker in pending:
-            late = worker not in heard and worker.clock.look()
-            if not late and (worker not in heard or not self._answered(worker)):
+            heard = worker.control in readable
+            late = not heard and worker.clock.poll()
+            if not late and not (heard and self._answered(worker)):
                 continue
             number = worker.job
             if number is None:

@@ -89,9 +89,8 @@ class Zygote(Worker):
 def _sealed(data: bytes) -> int:
     """A file in memory with this content, sealed against changes."""
     file = os.memfd_create("in", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
+    with open(file, "wb", closefd=False) as stream:
+        stream.write(data)
     os.lseek(file, 0, os.SEEK_SET)
     fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
     return file

@@ -167,7 +167,7 @@ def _reap(library: _Library, pids: Sequence[int], clock: Clock) -> tuple[dict[in
             if pid == 0:
                 break
             ended[pid] = status, usage
-        over = clock.look()
+        over = clock.poll()
     late = pids[0] not in ended
     for pid in pids:
         if pid not in ended:
