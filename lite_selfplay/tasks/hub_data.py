@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -132,16 +133,20 @@ def within(seconds: float, call: Callable[[], T]) -> T:
 
 def _of_copy(folder: Path, data: HubData, columns: set[str]) -> Rows:
     """The rows of a copy of a repository, streamed from its files: a cache could be older than the files."""
+    why = f"cannot read the copy of a data set in {folder}"
+    parts = (streamed(str(folder), data.config, split, why) for split in data.split.split("+"))
+    for number, row in enumerate(chain.from_iterable(parts), 1):
+        yield f"{data.hub}, row {number}", {name: value for name, value in row.items() if name in columns}
+
+
+def streamed(place: str, config: str | None, split: str, failed: str) -> Iterator[dict[str, Any]]:
+    """The rows of a split, as they are read. Raises TaskError, beginning with `failed`."""
     from datasets import load_dataset
 
-    number = 0
     try:
-        for split in data.split.split("+"):
-            for row in load_dataset(str(folder), data.config, split=split, streaming=True):
-                number += 1
-                yield f"{data.hub}, row {number}", {name: value for name, value in row.items() if name in columns}
-    except Exception as error:  # the hub's library raises its own errors, pyarrow's and the system's
-        raise TaskError(f"cannot read the copy of a data set in {folder}: {reason_of(error)}") from None
+        yield from load_dataset(place, config, split=split, streaming=True)
+    except Exception as error:  # the hub's library raises its own errors, its HTTP client's, pyarrow's and the system's
+        raise TaskError(f"{failed}: {reason_of(error)}") from None
 
 
 def _of_hub(data: HubData, columns: set[str], failed: Callable[[str], TaskError]) -> Rows:
@@ -163,15 +168,12 @@ def _cache_alone() -> Iterator[None]:
     from datasets import config
     from huggingface_hub import constants
 
-    modules: list[Any] = [config, constants]
-    before = [module.HF_HUB_OFFLINE for module in modules]
+    before = config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
     try:
-        for module in modules:
-            module.HF_HUB_OFFLINE = True
+        config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
         yield
     finally:
-        for module, value in zip(modules, before, strict=True):
-            module.HF_HUB_OFFLINE = value
+        config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
 
 
 def reason_of(error: Exception) -> str:
