@@ -131,11 +131,9 @@ def _by_partial_products(a: int, b: int) -> str:
         return f"{a} * 0 = 0."
     digits = str(b)
     parts = [int(digit) * 10 ** (len(digits) - 1 - position) for position, digit in enumerate(digits) if digit != "0"]
+    totals = list(accumulate(a * part for part in parts))
     steps = [f"{a} * {part} = {a * part}." for part in parts]
-    total = a * parts[0]
-    for part in parts[1:]:
-        steps.append(f"{total} + {a * part} = {total + a * part}.")
-        total += a * part
+    steps += [f"{totals[i]} + {a * parts[i + 1]} = {totals[i + 1]}." for i in range(len(parts) - 1)]
     return " ".join(steps)
 
 
