@@ -195,8 +195,7 @@ def _exact(value: Fraction) -> Number:
 
 
 def _value(tree: Expression, point: int, degrees: bool) -> Number:
-    """The finite value of a node at a point. `degrees`: a degree sign means pi/180, as inside a trigonometric
-    function."""
+    """The finite value of a node at a point. `degrees`: a degree sign means pi/180, as in trigonometric functions."""
     value = _worked_out(tree, point, degrees)
     if not isinstance(value, Fraction) and not _context.isfinite(value):
         raise ArithmeticError("not a finite number")
