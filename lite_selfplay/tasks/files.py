@@ -137,7 +137,7 @@ def first_link(folder: Path) -> Path | None:
 def parse_object(content: bytes, where: str, error: type[LiteSelfPlayError] = RunFolderError) -> dict[str, Any]:
     """The object in the bytes of a JSON text. Raises `error`, beginning with `where`."""
     try:
-        found = json.loads(content.decode("utf-8"), parse_constant=_no_number, parse_float=_finite)
+        found = json.loads(content.decode("utf-8"), parse_constant=_finite, parse_float=_finite)
         if b"\\u" in content:  # only escapes can be half a surrogate pair
             json.dumps(found, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
@@ -155,13 +155,9 @@ def parse_object(content: bytes, where: str, error: type[LiteSelfPlayError] = Ru
     return found
 
 
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
-
-
 def _finite(text: str) -> float:
     if not math.isfinite(number := float(text)):
-        raise ValueError(f"{text[:20]} is too large a number")
+        raise ValueError(f"{text[:20]} is not a finite number")
     return number
 
 
