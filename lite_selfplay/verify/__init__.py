@@ -63,7 +63,7 @@ class Verifier:
         then nothing is counted.
         """
         expected = AnswerFormat(thinks, self._block_only)
-        checkers = {problem.kind: _CHECKERS.find(problem.kind) for _, problem in pairs}
+        checkers = {kind: _CHECKERS.find(kind) for kind in dict.fromkeys(problem.kind for _, problem in pairs)}
         verdicts: dict[int, Verdict] = {}
         for kind, checker in checkers.items():
             indices = [index for index, (_, problem) in enumerate(pairs) if problem.kind == kind]
