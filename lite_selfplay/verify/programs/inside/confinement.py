@@ -40,8 +40,8 @@ def _checked(result: int, what: str) -> int:
 def _call(name: str, *arguments: Any) -> int:
     """Make a system call for which the C library has no function, one of those that programs may not make."""
     number = bpf.KILLED[name][bpf.ARCHITECTURES[bpf.MACHINE][0]]
-    given = (ctypes.c_long(each) if isinstance(each, int) else each for each in arguments)
-    return _checked(_LIBC.syscall(ctypes.c_long(number), *given), name)
+    given = (ctypes.c_long(each) if isinstance(each, int) else each for each in (number, *arguments))
+    return _checked(_LIBC.syscall(*given), name)
 
 
 def _prctl(option: int, value: int, what: str) -> None:
