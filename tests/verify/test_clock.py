@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -114,7 +115,7 @@ def test_what_got_no_time_is_asked_again_alone_and_then_not_judged(monkeypatch, 
             asked.append((job["answer"], sum(each.job is not None for each in self._workers)))
             return super()._give(worker, job)
 
-    with Pool(2, 30.0, command=[sys.executable, str(program)]) as pool:
+    with closing(Pool(2, 30.0, command=[sys.executable, str(program)])) as pool:
         pool.ask([{"answer": "same"}] * 2)
         asked.clear()
         monkeypatch.setattr("lite_selfplay.verify.workers.Clock", Starving)
@@ -175,7 +176,7 @@ run(lambda: reply)
 
 @pytest.mark.parametrize("neighbours", [10], indirect=True)
 def test_so_are_answers_that_a_process_scores(neighbours):
-    with WorkerPool(2, 0.6, command=[sys.executable, "-c", COMPUTES, "0.6", "4096"]) as pool:
+    with closing(WorkerPool(2, 0.6, command=[sys.executable, "-c", COMPUTES, "0.6", "4096"])) as pool:
         answers = ["0.2", "0.3", "sleep", "0.3"]
         assert pool.ask([{"answer": each} for each in answers]) == ["0.2", "0.3", "timeout", "0.3"]
 
