@@ -8,6 +8,7 @@ SQLM, which is measured on OMEGA's.
 import random
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import partial
 from itertools import accumulate, takewhile
 from math import prod
 from typing import Any
@@ -130,11 +131,9 @@ def _by_partial_products(a: int, b: int) -> str:
         return f"{a} * 0 = 0."
     digits = str(b)
     parts = [int(digit) * 10 ** (len(digits) - 1 - position) for position, digit in enumerate(digits) if digit != "0"]
+    totals = list(accumulate(a * part for part in parts))
     steps = [f"{a} * {part} = {a * part}." for part in parts]
-    total = a * parts[0]
-    for part in parts[1:]:
-        steps.append(f"{total} + {a * part} = {total + a * part}.")
-        total += a * part
+    steps += [f"{totals[i]} + {a * parts[i + 1]} = {totals[i + 1]}." for i in range(len(parts) - 1)]
     return " ".join(steps)
 
 
@@ -147,15 +146,11 @@ def equations(seed: int = 0, held_out: bool = False, /, variables: str = "1", ma
     refuse_unknown("equations", unknown, ("variables", "max"))
     count = whole_number("equations", "variables", variables, 1, 2)
     largest = whole_number("equations", "max", max, 3, 999)
-
-    def draw(rng: random.Random) -> tuple[str, str, dict[str, str]]:
-        text, answer, solution = (_one if count == 1 else _two)(rng, largest)
-        return text, answer, {"solution": solution}
-
+    draw = partial(_one if count == 1 else _two, largest)
     return by_rule("equations", seed, held_out, draw, seeded=f"equations {count}")
 
 
-def _one(rng: random.Random, largest: int) -> tuple[str, str, str]:
+def _one(largest: int, rng: random.Random) -> tuple[str, str, dict[str, str]]:
     """a x + b = c x + d."""
     a, b, c, d = (_coefficient(rng, largest) for _ in range(4))
     while c == a:
@@ -164,10 +159,10 @@ def _one(rng: random.Random, largest: int) -> tuple[str, str, str]:
     x = Fraction(right, left)
     last = "" if left == 1 else f" x = {x}."
     steps = f"{_term(a)} {_signed(-c, 'x')} = {d} {_signed(-b)}. {_term(left)} = {right}.{last}"
-    return f"Solve for x: {_term(a)} {_signed(b)} = {_term(c)} {_signed(d)}.", str(x), steps
+    return f"Solve for x: {_term(a)} {_signed(b)} = {_term(c)} {_signed(d)}.", str(x), {"solution": steps}
 
 
-def _two(rng: random.Random, largest: int) -> tuple[str, str, str]:
+def _two(largest: int, rng: random.Random) -> tuple[str, str, dict[str, str]]:
     """a x + b y = e and c x + d y = f, through whole numbers x and y."""
     while True:
         a, b, c, d = (_coefficient(rng, largest) for _ in range(4))
@@ -185,7 +180,7 @@ def _two(rng: random.Random, largest: int) -> tuple[str, str, str]:
         f"Their difference is {_term(a * d - b * c)} = {e * d - f * b}. "
         f"x = {x}. {_term(b, 'y')} = {e} {_signed(-a * x)} = {b * y}. y = {y}."
     )
-    return text, f"({x}, {y})", steps
+    return text, f"({x}, {y})", {"solution": steps}
 
 
 def _coefficient(rng: random.Random, largest: int) -> int:

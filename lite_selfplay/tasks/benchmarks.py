@@ -7,20 +7,16 @@ sizes are taken from the hub's data cards and public evaluation code (docs/tasks
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.columns import Columns, Kind, problem_of_row, require_columns
 from lite_selfplay.tasks.hub_data import HubData, hub_problem, in_folder, read_data, require_fingerprint
-from lite_selfplay.tasks.jsonl import codecontests, humaneval, mbpp, program_of_row
+from lite_selfplay.tasks.jsonl import Reader, Row, codecontests, humaneval, mbpp, program_of_row
 from lite_selfplay.tasks.procedural import refuse_unknown
 from lite_selfplay.tasks.split import content_key
 from lite_selfplay.tasks.task import Task, derived_seed
-
-Row = Mapping[str, Any]
-RowReader = Callable[[Row, str, str, str], Problem | None]
 
 _BINARY = re.compile(r"[\\(\[{$ ]*(?:text|boxed|mathrm)?[{(]*\s*(?:yes|no|true|false)\s*[)}\]$.\\]*", re.IGNORECASE)
 
@@ -32,8 +28,7 @@ class Benchmark:
     - `split` is for evaluation, `train` for training; without `train`, all rows are for both.
     - `samples`: completions per problem, by default. `size`: rows of the evaluation split as published.
     - `files`: further names of JSONL files, after `NAME_SPLIT.jsonl` and `NAME.jsonl`.
-    - `read`: makes a problem from a row, its name in errors, its default id and its id column; it returns None for a
-      row that cannot be judged. Without it, `columns` suffice.
+    - `read`: reads a row of a programming benchmark. Without it, `columns` suffice.
     - `alternatives`: an answer that is a list holds alternatives, each right alone.
     - `difficulty`: the column that the option `difficulty` filters by, and the option's default: a number, two joined
       by a dash, or `all`; if the default is one of `LEVELS`, their names are allowed as well.
@@ -53,7 +48,7 @@ class Benchmark:
     samples: int = 1
     max_completion_tokens: int = 2048
     files: tuple[str, ...] = ()
-    read: RowReader | None = None
+    read: Reader | None = None
     alternatives: bool = False
     difficulty: tuple[str, str] | None = None
     own_split: tuple[int, int] | None = None
@@ -64,8 +59,7 @@ class Benchmark:
         return Columns(keep=self.columns.keep, options=("options",) if self.kind == "choice" else ())
 
 
-LEVELS = {"easy": "1", "medium": "2", "hard": "3"}
-"""The difficulties of CodeContests, by its numbers."""
+LEVELS = {"easy": "1", "medium": "2", "hard": "3"}  # the difficulties of CodeContests, by its numbers
 _NONE = "none stated"
 _HUMANEVAL = Columns(("prompt",), "test", id="task_id", solution="canonical_solution", keep=("entry_point",))
 _MBPP = Columns(
@@ -134,26 +128,26 @@ BENCHMARKS: dict[str, Benchmark] = {
     ),
     "humaneval": Benchmark(
         "openai/openai_humaneval", "test", _HUMANEVAL, "program", "MIT", 164,
-        max_completion_tokens=512, read=partial(program_of_row, humaneval),
+        max_completion_tokens=512, read=humaneval,
     ),
     "humanevalplus": Benchmark(
         "evalplus/humanevalplus", "test", _HUMANEVAL, "program", "Apache-2.0", 164,
-        max_completion_tokens=512, read=partial(program_of_row, humaneval),
+        max_completion_tokens=512, read=humaneval,
     ),
     "mbpp": Benchmark(
         "google-research-datasets/mbpp", "test", _MBPP, "program", "CC-BY-4.0", 500, config="full", train="train",
-        max_completion_tokens=512, read=partial(program_of_row, mbpp),
+        max_completion_tokens=512, read=mbpp,
     ),
     "mbppplus": Benchmark(
         "evalplus/mbppplus", "test", replace(_MBPP, keep=("test",)), "program", "Apache-2.0", 378,
-        max_completion_tokens=512, read=partial(program_of_row, mbpp),
+        max_completion_tokens=512, read=mbpp,
     ),
     # As many as Agon trains on and holds out (section 5); none of the test split is known to be EASY.
     "codecontests": Benchmark(
         "deepmind/code_contests", "train",
         Columns(("description",), "public_tests", id="name", keep=("private_tests",)), "program", "CC-BY-4.0", 13_328,
         max_completion_tokens=4096, difficulty=("difficulty", "easy"), own_split=(3000, 300),
-        read=partial(program_of_row, codecontests),
+        read=codecontests,
     ),
 }  # fmt: skip
 
@@ -172,10 +166,7 @@ def load_benchmark(name: str, held_out: bool = True, **options: str) -> Task:
     refuse_unknown(name, options, (*_OPTIONS, *(["difficulty"] if benchmark.difficulty else [])))
     split = options.get("split") or (benchmark.split if held_out else benchmark.train or benchmark.split)
     data = HubData(
-        benchmark.hub,
-        split,
-        options.get("config") or benchmark.config,
-        options.get("revision") or benchmark.revision,
+        benchmark.hub, split, options.get("config") or benchmark.config, options.get("revision") or benchmark.revision
     )
     column, default = benchmark.difficulty or ("id", "all")
     columns = benchmark.columns.names | benchmark.ours.names | {column}
@@ -201,7 +192,7 @@ def _problem(benchmark: Benchmark, row: Row, where: str, default_id: str) -> Pro
     columns, ours = benchmark.columns, benchmark.ours
     if benchmark.read is not None:
         require_columns(row, columns, where)
-        return benchmark.read(row, where, default_id, columns.id)
+        return program_of_row(benchmark.read, row, where, default_id, columns.id)
     columns = ours if columns.missing(row) and not ours.missing(row) else columns
     return problem_of_row(row, columns, where, default_id, kind=benchmark.kind, alternatives=benchmark.alternatives)
 

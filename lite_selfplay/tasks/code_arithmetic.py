@@ -8,7 +8,7 @@ them, and its explanation.
 
 import random
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lite_selfplay.data import Problem
 from lite_selfplay.tasks.procedural import Procedural, attempt_rng, refuse_unknown, whole_number
@@ -24,34 +24,27 @@ Numbers = list[int]
 
 
 class _Step(NamedTuple):
-    """A step in words, as Python code over the list `numbers`, and as a function. `changes`: it keeps their count."""
+    """A step, or the output: in words, as Python code over the list `numbers`, and as a function. `changes`: a change
+    of each number."""
 
     words: str
     code: str
-    do: Callable[[Numbers], Numbers]
-    changes: bool
-
-
-class _End(NamedTuple):
-    """The output: in words, as Python code, and as a function."""
-
-    words: str
-    code: str
-    shown: Callable[[Numbers], object]
+    do: Callable[[Numbers], Any]
+    changes: bool = False
 
 
 _ENDS = (
-    _End("their sum", "print(sum(numbers))", sum),
-    _End("how many there are", "print(len(numbers))", len),
-    _End("the largest of them, 0 without any", "print(max(numbers, default=0))", lambda found: max(found, default=0)),
-    _End("the smallest of them, 0 without any", "print(min(numbers, default=0))", lambda found: min(found, default=0)),
-    _End("them in one line", "print(*numbers)", lambda found: " ".join(map(str, found))),
-    _End(
+    _Step("their sum", "print(sum(numbers))", sum),
+    _Step("how many there are", "print(len(numbers))", len),
+    _Step("the largest of them, 0 without any", "print(max(numbers, default=0))", lambda found: max(found, default=0)),
+    _Step("the smallest of them, 0 without any", "print(min(numbers, default=0))", lambda found: min(found, default=0)),
+    _Step("them in one line", "print(*numbers)", lambda found: " ".join(map(str, found))),
+    _Step(
         "them in one line, the smallest first",
         "print(*sorted(numbers))",
         lambda found: " ".join(map(str, sorted(found))),
     ),
-    _End(
+    _Step(
         "them in one line, the last first", "print(*numbers[::-1])", lambda found: " ".join(map(str, reversed(found)))
     ),
 )
@@ -73,7 +66,7 @@ def code_arithmetic(
         rng = attempt_rng(seed, "code-arithmetic", index, attempt)
         drawn = _draw(rng, most)
         # A count does not depend on a change of each number.
-        ends = [end for end in _ENDS if end.shown is not len or not any(step.changes for step in drawn)]
+        ends = [end for end in _ENDS if end.do is not len or not any(step.changes for step in drawn)]
         return _problem(f"code-arithmetic-{index}", drawn, rng.choice(ends), count)
 
     problems = Procedural("code-arithmetic", SIZE, held_out, make)
@@ -98,7 +91,7 @@ def _kept(rng: random.Random) -> _Step:
         ]
     )
     code = f"numbers = [n for n in numbers if {condition}]"
-    return _Step(f"Keep those {words}", code, lambda found: [n for n in found if holds(n)], False)
+    return _Step(f"Keep those {words}", code, lambda found: [n for n in found if holds(n)])
 
 
 def _changed(rng: random.Random) -> _Step:
@@ -115,7 +108,7 @@ def _changed(rng: random.Random) -> _Step:
     return _Step(words, f"numbers = [{term} for n in numbers]", lambda found: [value(n) for n in found], True)
 
 
-def _problem(name: str, steps: Sequence[_Step], end: _End, count: int) -> Problem:
+def _problem(name: str, steps: Sequence[_Step], end: _Step, count: int) -> Problem:
     """The problem; its tests and its content for the split are derived from its words alone."""
     done = ", ".join(step.words if i == 0 else step.words[0].lower() + step.words[1:] for i, step in enumerate(steps))
     doing = f"{done}, and print {end.words}" if steps else f"Print {end.words}"
@@ -125,7 +118,7 @@ def _problem(name: str, steps: Sequence[_Step], end: _End, count: int) -> Proble
     return program_problem(name, f"Read a line of whole numbers. {doing}.", tests, name, extra)
 
 
-def _tests(rng: random.Random, steps: Sequence[_Step], end: _End, count: int) -> list[list[str]]:
+def _tests(rng: random.Random, steps: Sequence[_Step], end: _Step, count: int) -> list[list[str]]:
     """Lines of numbers and their expected output, if possible such that omitting any step changes an output."""
     for _ in range(_TRIES):
         lines = [[rng.randint(0, 30) for _ in range(rng.randint(1, _MOST_NUMBERS))] for _ in range(count)]
@@ -137,12 +130,12 @@ def _tests(rng: random.Random, steps: Sequence[_Step], end: _End, count: int) ->
     return [[" ".join(map(str, line)) + "\n", f"{text}\n"] for line, text in zip(lines, printed, strict=True)]
 
 
-def _printed(numbers: Numbers, steps: Sequence[_Step], end: _End) -> str:
+def _printed(numbers: Numbers, steps: Sequence[_Step], end: _Step) -> str:
     for step in steps:
         numbers = step.do(numbers)
-    return str(end.shown(numbers))
+    return str(end.do(numbers))
 
 
-def _explained(steps: Sequence[_Step], end: _End) -> str:
+def _explained(steps: Sequence[_Step], end: _Step) -> str:
     doing = [step.words[0].lower() + step.words[1:] for step in steps]
     return f"First read the numbers, {', '.join(f'then {each}' for each in [*doing, f'print {end.words}'])}."

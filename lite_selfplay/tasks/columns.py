@@ -42,6 +42,7 @@ _REFERS = rf"""
 """
 _NAMED_IN, _REFERS_IN = (re.compile(pattern, re.VERBOSE | re.IGNORECASE) for pattern in (_NAMED, _REFERS))
 _LETTER = re.compile(r"(?<!\d\s)(?<![\w'])[B-HJ-Z](?![\w'])")
+_MISSING = object()
 _NUMBER = re.compile(r"([-+]?)(\d[\d,_]*)(?:\.(\d*))?")
 
 
@@ -76,7 +77,7 @@ class Columns:
 
     def missing(self, row: Mapping[str, Any]) -> list[str]:
         """The required columns that a row lacks."""
-        return [name for name in self.required if not _found(row, name)]
+        return [name for name in self.required if _value(row, name) is _MISSING]
 
 
 def require_columns(row: Mapping[str, Any], columns: Columns, where: str) -> None:
@@ -106,8 +107,8 @@ def problem_of_row(
         raise TaskError(f"{where}: {' and '.join(columns.problem)} must be text")
     question, answer = " ".join(text.strip() for text in texts), _value(row, columns.answer)
     extra = {name: _value(row, name) for name in columns.keep}
-    for key in ("id", "solution"):
-        if (name := getattr(columns, key)) and _found(row, name) and (value := _value(row, name)) is not None:
+    for key, name in (("id", columns.id), ("solution", columns.solution)):
+        if (value := _value(row, name)) is not None and value is not _MISSING:
             extra[key] = value
     if kind == "program":
         name = default_id if extra.get("id") is None else str(extra.pop("id"))
@@ -147,10 +148,9 @@ def tidy_number(value: Any, where: str) -> Any:
             f"{where}: the digits of {value!r} are in groups that are not of three; write decimals with a point (1.5), "
             "thousands as 1500 or 1,500"
         )
-    sign, whole, decimals = match[1].replace("+", ""), grouped.replace(",", "").lstrip("0"), match[3] or ""
-    decimals = decimals.rstrip("0")
+    whole, decimals = grouped.replace(",", "").lstrip("0"), (match[3] or "").rstrip("0")
     number = f"{whole or '0'}{'.' if decimals else ''}{decimals}"
-    return number if number == "0" else sign + number
+    return number if number == "0" else match[1].replace("+", "") + number
 
 
 def _options(row: Mapping[str, Any], columns: Columns, answer: Any, where: str) -> tuple[list[str], int]:
@@ -174,24 +174,14 @@ def _options(row: Mapping[str, Any], columns: Columns, answer: Any, where: str) 
     return options, right
 
 
-def _found(row: Mapping[str, Any], name: str) -> bool:
-    try:
-        _value(row, name)
-    except LookupError:
-        return False
-    return True
-
-
 def _value(row: Mapping[str, Any], name: str) -> Any:
-    """The value of a column, or of a path with dots. Raises LookupError if there is none."""
+    """The value of a column, or of a path with dots; `_MISSING` if there is none."""
     if name in row:
         return row[name]
     value: Any = row
     for part in name.split("."):
-        if isinstance(value, Mapping):
-            value = value[part]
-        elif isinstance(value, list) and part.isdecimal():
-            value = value[int(part)]
+        if isinstance(value, list):
+            value = value[int(part)] if part.isdecimal() and int(part) < len(value) else _MISSING
         else:
-            raise LookupError(name)
+            value = value.get(part, _MISSING) if isinstance(value, Mapping) else _MISSING
     return value

@@ -27,19 +27,13 @@ from lite_selfplay.errors import LiteSelfPlayError, RunFolderError
 if TYPE_CHECKING:
     from torch import Tensor
 
-JSON_LIMIT = LINE_LIMIT = 64 * 2**20
-"""The most bytes of a JSON file, and of a line."""
-
-DATA_LINE_LIMIT = 10_000_000
-"""The most bytes of a line of problems, passages or examples."""
+JSON_LIMIT = LINE_LIMIT = 64 * 2**20  # bytes of a JSON file, and of a line
+DATA_LINE_LIMIT = 10_000_000  # bytes of a line of problems, passages or examples
 
 
 def read_json(path: Path, kind: type[BaseModel] | None = None) -> dict[str, Any]:
-    """The object in a JSON file, unchanged.
-
-    Raises RunFolderError if the file cannot be read, is longer than `JSON_LIMIT`, is a link, holds no object or not
-    one of this `kind`, or has a number such as NaN.
-    """
+    """The object in a JSON file. Raises RunFolderError if the file cannot be read, is longer than `JSON_LIMIT`, is a
+    link, has no object or not one of this `kind`, or has a number such as NaN."""
     require_no_link(path)
     found = parse_object(read_file(path, RunFolderError, JSON_LIMIT), str(path))
     try:
@@ -67,10 +61,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
 
 
 def read_object_lines(path: Path, error: type[LiteSelfPlayError]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of each line of a JSONL file with a user's data, without blank lines.
-
-    Raises `error`, with the line's number, if a line is longer than `DATA_LINE_LIMIT` or holds no object.
-    """
+    """(line number, object) of each line of a user's JSONL file, without blank lines. Raises `error`, with the line's
+    number, if a line is longer than `DATA_LINE_LIMIT` or has no object."""
     for number, line in lines_of(path, error, DATA_LINE_LIMIT):
         if number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
@@ -105,10 +97,8 @@ def lines_of(path: Path, error: type[LiteSelfPlayError], limit: int | None = Non
 
 
 def read_tensors(path: Path) -> "dict[str, Tensor]":
-    """The tensors of a safetensors file, on the CPU.
-
-    Raises RunFolderError if the file is a link, is not safetensors, is truncated, or has numbers that are not finite.
-    """
+    """The tensors of a safetensors file, on the CPU. Raises RunFolderError if the file is a link, is not safetensors,
+    is truncated, or has numbers that are not finite."""
     from safetensors.torch import load_file
 
     require_no_link(path)
@@ -118,16 +108,9 @@ def read_tensors(path: Path) -> "dict[str, Tensor]":
     try:
         with failing_as(RunFolderError, f"cannot read {path}"):
             tensors: dict[str, Tensor] = load_file(path)
-    except (  # the header is untrusted JSON, and parsing it may raise any of these
-        SafetensorError,
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
-        raise RunFolderError(f"{path} is no safetensors file, or is damaged: {error}") from None
+    # The header is untrusted JSON, and parsing it may raise any of these.
+    except (SafetensorError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as why:
+        raise RunFolderError(f"{path} is no safetensors file, or is damaged: {why}") from None
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise RunFolderError(f"{path} is damaged: {name} holds numbers that are not finite")
@@ -154,7 +137,7 @@ def first_link(folder: Path) -> Path | None:
 def parse_object(content: bytes, where: str, error: type[LiteSelfPlayError] = RunFolderError) -> dict[str, Any]:
     """The object in the bytes of a JSON text. Raises `error`, beginning with `where`."""
     try:
-        found = json.loads(content.decode("utf-8"), parse_constant=_no_number, parse_float=_finite)
+        found = json.loads(content.decode("utf-8"), parse_constant=_finite, parse_float=_finite)
         if b"\\u" in content:  # only escapes can be half a surrogate pair
             json.dumps(found, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
@@ -172,13 +155,9 @@ def parse_object(content: bytes, where: str, error: type[LiteSelfPlayError] = Ru
     return found
 
 
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
-
-
 def _finite(text: str) -> float:
     if not math.isfinite(number := float(text)):
-        raise ValueError(f"{text[:20]} is too large a number")
+        raise ValueError(f"{text[:20]} is not a finite number")
     return number
 
 
@@ -197,10 +176,8 @@ def write_errors(what: Path | str, error: type[LiteSelfPlayError] = RunFolderErr
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
-    """Write `path` atomically: it is replaced after the new content is on disk, and kept if anything fails.
-
-    Raises OSError.
-    """
+    """Write `path` atomically: it is replaced once the new content is on disk, and kept if anything fails. Raises
+    OSError."""
     aside = path.with_name(f".{path.name}.partial")
     try:
         aside.unlink(missing_ok=True)
@@ -240,8 +217,8 @@ def written_whole_folder(target: Path) -> Iterator[Path]:
 def replace_folder(aside: Path, target: Path) -> None:
     """Replace `target` by the folder `aside`, in the same parent, with a rename. Raises OSError.
 
-    The older folder is kept, as `target` or as `.NAME.old`, until then. If a killed process left both, `target` is
-    damaged or a copy of the other.
+    Until then the older folder is kept, as `target` or as `.NAME.old`. If a killed process left both, the second is
+    whole.
     """
     old = target.with_name(f".{target.name}.old")
     if target.exists() and old.exists():

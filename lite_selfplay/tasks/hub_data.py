@@ -6,11 +6,12 @@ The folder has our JSONL files (`gsm8k_test.jsonl`) or copies of the hub's repos
 
 import contextlib
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,18 +22,15 @@ from lite_selfplay.tasks.files import read_object_lines, read_rows
 from lite_selfplay.tasks.split import fingerprint
 from lite_selfplay.tasks.task import Task
 
-DATA_VARIABLE = "LITE_SELFPLAY_DATA"
-"""The environment variable that names the folder of downloaded data."""
+DATA_VARIABLE = "LITE_SELFPLAY_DATA"  # the environment variable that names the folder of downloaded data
 
+# Data sets that experiments read from a file of this name, and where to get each.
 FILES = {
     "processbench": "https://huggingface.co/datasets/Qwen/ProcessBench",
     "prm800k": "https://github.com/openai/prm800k",
     "deltabench": "https://github.com/OpenStellarTeam/DeltaBench",
 }
-"""Data sets that experiments read from a file of this name, and where to get each."""
-
-ASK_AGAIN_S = 60.0
-"""Seconds after which to check again whether the hub is reachable."""
+ASK_AGAIN_S = 60.0  # seconds after which to check again whether the hub is reachable
 # When each hub was checked, on the monotonic clock, and why it was unreachable (None: it answered).
 _answers: dict[str, tuple[float, str | None]] = {}
 
@@ -119,36 +117,36 @@ def deadline() -> float:
 def within(seconds: float, call: Callable[[], T]) -> T:
     """Return or raise what `call` does, or TimeoutError after `seconds`; the call then continues in a daemon thread,
     because a DNS look-up cannot be interrupted."""
-    box: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+    answer = Future[T]()
 
     def work() -> None:
         try:
-            box.put((call(), None))
-        except Exception as error:  # raised in the caller's thread
-            box.put((None, error))
+            answer.set_result(call())
+        except Exception as error:
+            answer.set_exception(error)
 
     threading.Thread(target=work, daemon=True, name="hub-look-up").start()
-    try:
-        value, error = box.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError(f"no answer within {seconds:g} s") from None
-    if error is not None:
-        raise error
-    return value
+    if not wait([answer], seconds).done:
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    return answer.result()
 
 
 def _of_copy(folder: Path, data: HubData, columns: set[str]) -> Rows:
     """The rows of a copy of a repository, streamed from its files: a cache could be older than the files."""
+    why = f"cannot read the copy of a data set in {folder}"
+    parts = (streamed(str(folder), data.config, split, why) for split in data.split.split("+"))
+    for number, row in enumerate(chain.from_iterable(parts), 1):
+        yield f"{data.hub}, row {number}", {name: value for name, value in row.items() if name in columns}
+
+
+def streamed(place: str, config: str | None, split: str, failed: str) -> Iterator[dict[str, Any]]:
+    """The rows of a split, as they are read. Raises TaskError, beginning with `failed`."""
     from datasets import load_dataset
 
-    number = 0
     try:
-        for split in data.split.split("+"):
-            for row in load_dataset(str(folder), data.config, split=split, streaming=True):
-                number += 1
-                yield f"{data.hub}, row {number}", {name: value for name, value in row.items() if name in columns}
-    except Exception as error:  # the hub's library raises its own errors, pyarrow's and the system's
-        raise TaskError(f"cannot read the copy of a data set in {folder}: {reason_of(error)}") from None
+        yield from load_dataset(place, config, split=split, streaming=True)
+    except Exception as error:  # the hub's library raises its own errors, its HTTP client's, pyarrow's and the system's
+        raise TaskError(f"{failed}: {reason_of(error)}") from None
 
 
 def _of_hub(data: HubData, columns: set[str], failed: Callable[[str], TaskError]) -> Rows:
@@ -170,15 +168,12 @@ def _cache_alone() -> Iterator[None]:
     from datasets import config
     from huggingface_hub import constants
 
-    modules: list[Any] = [config, constants]
-    before = [module.HF_HUB_OFFLINE for module in modules]
+    before = config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
     try:
-        for module in modules:
-            module.HF_HUB_OFFLINE = True
+        config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
         yield
     finally:
-        for module, value in zip(modules, before, strict=True):
-            module.HF_HUB_OFFLINE = value
+        config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
 
 
 def reason_of(error: Exception) -> str:
@@ -244,10 +239,8 @@ def hub_task(
         raise TaskError(f"hub:kind must be one of {', '.join(KINDS)}, got {kind!r}")
     data = HubData(hub, split or "train", config or None, revision or None)
     maps = [
-        Columns(
-            (name,) if not problem else tuple(problem.split("+")), answer, _names(options), id, solution, _names(keep)
-        )
-        for name in ([""] if problem else ["problem", "question"])
+        Columns(tuple(names.split("+")), answer, _names(options), id, solution, _names(keep))
+        for names in ([problem] if problem else ["problem", "question"])
     ]
     if is_file:
         origin, hub = Path(dataset).name, Path(dataset).stem

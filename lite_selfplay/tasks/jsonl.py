@@ -37,17 +37,10 @@ def to_problems(rows: Iterable[tuple[int, dict[str, Any]]], path: Path) -> list[
     problems = {
         (where := f"{path}, line {number}"): to_problem(row, where, f"{path.stem}-{number}") for number, row in rows
     }
-    require_able_to_fail(problems.items())
+    programs.require_failing(problems.items())
     if not problems:
         raise TaskError(f"{path} has no problem")
     return [*problems.values()]
-
-
-def require_able_to_fail(found: Iterable[tuple[str, Problem]]) -> None:
-    """Raises TaskError for a problem whose tests no program fails, beginning with the text paired with it."""
-    tested = [(where, problem) for where, problem in found if problem.kind == programs.KIND]
-    if tested:
-        programs.require_failing(tested)
 
 
 def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
@@ -56,7 +49,8 @@ def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
         raise TaskError(f"{where}: it has an image ({seen!r}), but models read only text here: remove such problems")
     key = next((key for key in _PROBLEM_KEYS if key in row), None)
     if key is None and ("test_list" in row or {"prompt", "entry_point", "test"} <= row.keys()):
-        program = problem_of_benchmark(row, where, default_id)
+        read = humaneval if {"prompt", "entry_point", "test"} <= row.keys() else mbpp
+        program = program_of_row(read, row, where, default_id)
         if program is not None:
             return program
     if key is None:
@@ -100,8 +94,8 @@ def _values(answer: Any) -> list[Any]:
 # Rows of programming benchmarks: their code is run only in the sandbox, to test a program
 
 Row = Mapping[str, Any]
+# (row, its name in errors) -> (the statement, the tests, other columns to keep, such as `solution`)
 Reader = Callable[[Row, str], tuple[str, Any, Mapping[str, Any]]]
-"""(row, its name in errors) -> (the statement, the tests, other columns to keep, such as `solution`)."""
 
 # The part of numpy that EvalPlus' tests use: packages are not available in a sandbox.
 _ARRAYS = """
@@ -119,10 +113,8 @@ sys.modules["numpy"] = numpy
 
 
 def program_of_row(read: Reader, row: Row, where: str, default_id: str, id_column: str = "task_id") -> Problem | None:
-    """A programming problem from a row; None if it has no tests.
-
-    Raises TaskError, beginning with `where`, for a malformed row.
-    """
+    """A programming problem from a row; None if it has no tests. Raises TaskError, beginning with `where`, for a
+    malformed row."""
     try:
         statement, tests, extra = read(row, where)
     except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
@@ -131,12 +123,6 @@ def program_of_row(read: Reader, row: Row, where: str, default_id: str, id_colum
         return None
     name = next((str(row[key]) for key in ("id", id_column) if row.get(key) is not None), default_id)
     return programs.program_problem(name, statement, tests, where, extra)
-
-
-def problem_of_benchmark(row: Row, where: str, default_id: str) -> Problem | None:
-    """A problem from a line with the columns of HumanEval or MBPP; None and errors as in `program_of_row`."""
-    read = humaneval if {"prompt", "entry_point", "test"} <= row.keys() else mbpp
-    return program_of_row(read, row, where, default_id)
 
 
 def humaneval(row: Row, where: str) -> tuple[str, Any, Mapping[str, Any]]:

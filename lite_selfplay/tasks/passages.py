@@ -8,6 +8,7 @@ passage is a `Problem` without an answer.
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,13 @@ from lite_selfplay.config.user_files import read_utf8
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.files import read_object_lines
-from lite_selfplay.tasks.hub_data import reason_of
+from lite_selfplay.tasks.hub_data import streamed
 from lite_selfplay.tasks.task import Task
 
 TEXT_FILES, LINE_FILES = (".txt", ".md"), (".jsonl",)
 COLUMNS = ("text", "passage", "content", "solution")
-JOINED_CHARACTERS = 1500
-"""Paragraphs of a text are joined up to this many characters."""
-
-HUB_ROWS = 10_000
-"""The most rows that are read from a data set on the hub."""
+JOINED_CHARACTERS = 1500  # paragraphs of a text are joined up to this length
+HUB_ROWS = 10_000  # the most rows that are read from a data set on the hub
 
 
 def read_passages(spec: str) -> list[Problem]:
@@ -97,22 +95,12 @@ def _joined(text: str) -> Iterator[str]:
 
 
 def _from_hub(name: str, split: str = "train", column: str = "", *rest: str) -> Iterable[Problem]:
-    from datasets import load_dataset
-
     if rest:
         raise TaskError(f"passages from the hub are hub:NAME[:SPLIT[:COLUMN]], got hub:{name}:{split}:{column}:...")
-    try:
-        rows = load_dataset(name, split=split, streaming=True).take(HUB_ROWS)
-        for number, row in enumerate(rows, 1):
-            where = f"{name}, row {number}"
-            if column and not isinstance(row.get(column), str):
-                raise TaskError(f"{where}: no text under {column!r} (its columns: {', '.join(row)})")
-            if text := row[column].strip() if column else _text_of(row, where):
-                yield Problem(f"{name}-{number}", text)
-    except TaskError:
-        raise
-    except Exception as error:  # the hub's library raises its own errors, its HTTP client's and the system's
-        raise TaskError(
-            f"cannot stream {name} from the hub: {reason_of(error)}. Passages may also be a text or JSONL file, or a "
-            "folder of them (--knowledge)"
-        ) from None
+    why = f"cannot stream {name} from the hub (--knowledge also takes a text or JSONL file, or a folder of them)"
+    for number, row in enumerate(islice(streamed(name, None, split, why), HUB_ROWS), 1):
+        where = f"{name}, row {number}"
+        if column and not isinstance(row.get(column), str):
+            raise TaskError(f"{where}: no text under {column!r} (its columns: {', '.join(row)})")
+        if text := row[column].strip() if column else _text_of(row, where):
+            yield Problem(f"{name}-{number}", text)

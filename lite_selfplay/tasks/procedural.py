@@ -22,8 +22,8 @@ TRIES = 1000
 class Procedural(Sequence[Problem]):
     """Problems that are generated on demand and not kept in memory.
 
-    Problem i is the first of `make(i, 0)`, `make(i, 1)`, ... that lies on the requested side of the split. Indexing
-    raises TaskError if none of the first `TRIES` does.
+    Problem i is the first of `make(i, 0)`, `make(i, 1)`, ... on the requested side of the split. Indexing raises
+    TaskError if none of the first `TRIES` is.
     """
 
     def __init__(self, name: str, size: int, held_out: bool, make: Callable[[int, int], Problem]):

@@ -13,8 +13,9 @@ from lite_selfplay.scan import Registry
 from lite_selfplay.tasks.benchmarks import BENCHMARKS, benchmark_maker
 from lite_selfplay.tasks.files import parse_object
 from lite_selfplay.tasks.hub_data import FILES, folder_of_data, hub_task, no_file
-from lite_selfplay.tasks.jsonl import read_jsonl, require_able_to_fail, to_problems
+from lite_selfplay.tasks.jsonl import read_jsonl, to_problems
 from lite_selfplay.tasks.task import Task
+from lite_selfplay.verify.programs import require_failing
 
 Maker = Callable[..., Task]
 """Makes a task, as `maker(seed, held_out, **options)`; options are texts.
@@ -40,8 +41,10 @@ TASKS = Registry[Maker](
 for _name in BENCHMARKS:
     TASKS.add(_name, benchmark_maker(_name))
 
+# The file in a run folder with problems that were given as objects; until it is written, they are JSON lines.
 OBJECTS = "tasks.jsonl"
-"""The file in a run folder with problems that were given as objects; until it is written, they are JSON lines."""
+# The tasks that read from the folder of downloaded data.
+_OF_DATA = {"hub", *BENCHMARKS}
 
 
 def register_task(name: str, maker: Maker) -> None:
@@ -60,18 +63,15 @@ def task_names() -> list[str]:
 
 
 def task_about(name: str) -> str:
-    """One sentence about a task's problems: the first line of its maker's docstring.
-
-    Raises UnknownNameError, or ConfigError if there is no such function.
-    """
+    """One sentence about a task's problems: the first line of its maker's docstring. Raises UnknownNameError, or
+    ConfigError if there is no such function."""
     return (_maker(name).__doc__ or "").strip().partition("\n")[0]
 
 
 def _maker(spec: str) -> Maker:
     """The maker of a user's own task, or of one registered by name."""
     if file_of(spec) is not None:
-        maker: Maker = load(spec, "--tasks", "function", options=True)
-        return maker
+        return load(spec, "--tasks", "function", options=True)
     name = spec.partition(":")[0]
     if name in FILES and name not in TASKS.known:
         raise no_file(name, folder_of_data(None))
@@ -80,7 +80,7 @@ def _maker(spec: str) -> Maker:
 
 def is_data(spec: str) -> bool:
     """Whether a task is a data set of the hub, given by a benchmark's name or as `hub:NAME`."""
-    return file_of(spec) is None and not _is_file(spec) and _is_data(spec.partition(":")[0])
+    return file_of(spec) is None and not _is_file(spec) and spec.partition(":")[0] in _OF_DATA
 
 
 def split_specs(text: str) -> list[str]:
@@ -131,12 +131,7 @@ def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str
     maker = _maker(name)
     # For a task that takes a data set, the first option is the data set's name without a key.
     given = f"dataset={options}" if "dataset" in inspect.signature(maker).parameters else options
-    return _made(maker, name, seed, held_out, given, data_dir if _is_data(name) else None)
-
-
-def _is_data(name: str) -> bool:
-    """Whether a task reads from the folder of downloaded data."""
-    return name == "hub" or name in BENCHMARKS
+    return _made(maker, name, seed, held_out, given, data_dir if name in _OF_DATA else None)
 
 
 def _is_file(spec: str) -> bool:
@@ -161,16 +156,14 @@ def _made(maker: Maker, name: str, seed: int, held_out: bool, options: str, data
             raise TaskError(f"the task {name} holds no problem")
         _ = task.problems[0]
     if isinstance(task.problems, list | tuple):  # others are generated on demand
-        require_able_to_fail((f"{task.origin or name}, problem {problem.id}", problem) for problem in task.problems)
+        require_failing((f"{task.origin or name}, problem {problem.id}", problem) for problem in task.problems)
     return task
 
 
 def _options(text: str) -> dict[str, str]:
     options: dict[str, str] = {}
-    for item in text.split(","):
+    for item in filter(None, text.split(",")):
         key, equals, value = (part.strip() for part in item.partition("="))
-        if not item:
-            continue
         if not equals:
             raise TaskError(f"options of a task are KEY=VALUE, as in letters:named=10, got {item!r}")
         if key in options:

@@ -17,23 +17,15 @@ from lite_selfplay.errors import ConfigError, TaskError
 from lite_selfplay.tasks.task import Task, derived_rng, derived_seed
 
 DEFAULT_LIMIT, MOST = 100, 1_000_000
-# After this many consecutive repetitions, a procedural task is assumed to have no more problems.
-PATIENCE = 1000
-
+PATIENCE = 1000  # consecutive repetitions, after which a procedural task is assumed to have no more problems
+WORDS = 13  # of an n-gram
 _HELD_OUT_ONE_IN = 5
-
-WORDS = 13
-"""Words of an n-gram."""
-
 _WORD = re.compile(r"\w+")
 
 
 def content_key(problem: Problem) -> str:
-    """A problem's content as a key: no problem with the key of a held-out one is trained on.
-
-    It is the canonical form in `extra["content"]` if the task provides one, else the text in lower case with single
-    spaces.
-    """
+    """A problem's content as a key: its `extra["content"]`, or its text in lower case with single spaces. A problem
+    with the key of a held-out one is not trained on."""
     content = problem.extra.get("content")
     return content if isinstance(content, str) else " ".join(problem.text.casefold().split())
 
@@ -76,10 +68,8 @@ def without(problems: Iterable[Problem], held_out_problems: Iterable[Problem]) -
 
 
 def training_side(task: Task, held_out_problems: Sequence[Problem]) -> Task:
-    """A task without the held-out problems. A procedural task is returned unchanged: its two sides never overlap.
-
-    Raises ConfigError if a file has no other problems.
-    """
+    """A task without the held-out problems; a procedural task unchanged, since its two sides never overlap. Raises
+    ConfigError if a file has no other problems."""
     if not held_out_problems or task.procedural:
         return task
     problems = without(task.problems, held_out_problems)
@@ -158,11 +148,8 @@ class Overlap:
 
 
 def overlap(evaluation: Sequence[Problem], training: Iterable[Problem | str]) -> Overlap:
-    """Compare evaluation problems with training problems or texts; only the text of a problem is compared.
-
-    The training data are iterated once and not kept in memory. A problem of fewer than 13 words is found by its content
-    only.
-    """
+    """Compare evaluation problems with training problems or texts; only the text of a problem is compared. The training
+    data are iterated once and not kept. A problem of fewer than 13 words is found by its content only."""
     by_content: dict[str, list[int]] = {}
     by_ngram: dict[int, list[int]] = {}
     for index, problem in enumerate(evaluation):

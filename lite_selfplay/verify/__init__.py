@@ -62,14 +62,13 @@ class Verifier:
         Raises UnknownNameError for a kind without a checker and TaskError for a problem without a usable reference;
         then nothing is counted.
         """
-        by_kind: dict[str, list[int]] = {}
-        for index, (_, problem) in enumerate(pairs):
-            by_kind.setdefault(problem.kind, []).append(index)
-        verdicts: dict[int, Verdict] = {}
         expected = AnswerFormat(thinks, self._block_only)
-        for kind, checker in {kind: _CHECKERS.find(kind) for kind in by_kind}.items():
-            judged = checker([pairs[index] for index in by_kind[kind]], expected, self._checking)
-            verdicts.update(zip(by_kind[kind], judged, strict=True))
+        checkers = {kind: _CHECKERS.find(kind) for kind in dict.fromkeys(problem.kind for _, problem in pairs)}
+        verdicts: dict[int, Verdict] = {}
+        for kind, checker in checkers.items():
+            indices = [index for index, (_, problem) in enumerate(pairs) if problem.kind == kind]
+            judged = checker([pairs[index] for index in indices], expected, self._checking)
+            verdicts.update(zip(indices, judged, strict=True))
         self.reasons.update(verdict.reason for verdict in verdicts.values())
         return [verdicts[index] for index in range(len(pairs))]
 

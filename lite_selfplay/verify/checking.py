@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from lite_selfplay.data import Completion, Problem, Verdict
-from lite_selfplay.verify.extract import AnswerFormat
+from lite_selfplay.verify.extract import AnswerFormat, completion_text
+from lite_selfplay.verify.format import well_formed
 
 K = TypeVar("K")
 
@@ -31,13 +32,18 @@ class Checking:
         `close`) with the verifier."""
         if name not in self._kept:
             self._kept[name] = make()
-        found: K = self._kept[name]
-        return found
+        return self._kept[name]
 
     def close(self) -> None:
         """Close all resources; they are made again when needed."""
         while self._kept:
             self._kept.popitem()[1].close()
+
+
+def verdict(completion: str | Completion, expected: AnswerFormat, answer: str | None, reason: str) -> Verdict:
+    """The verdict on an answer that is right unless there is a `reason` against it."""
+    formed = well_formed(completion_text(completion), expected.thinks)
+    return Verdict(not reason, float(not reason), answer, formed, reason)
 
 
 # (pairs of one kind, the expected format, limits and resources) -> verdicts in the same order

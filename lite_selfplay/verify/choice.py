@@ -6,9 +6,8 @@ from typing import Any
 
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import TaskError
-from lite_selfplay.verify.checking import Checking
+from lite_selfplay.verify.checking import Checking, verdict
 from lite_selfplay.verify.extract import AnswerFormat, completion_text, extract_answer
-from lite_selfplay.verify.format import well_formed
 from lite_selfplay.verify.latex import plain
 
 KIND = "choice"
@@ -22,22 +21,18 @@ _LETTER = re.compile(
 def check_batch(
     pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
 ) -> list[Verdict]:
-    """Judge completions of problems of kind `choice`, whose answer is a letter and whose `extra` holds the options.
-
-    The reason is empty, "wrong", or "no_answer" if the answer does not name one option. Raises TaskError for a problem
-    without options.
-    """
+    """Judge completions of problems of kind `choice`, whose answer is a letter and whose `extra` has the options. The
+    reason is empty, "wrong", or "no_answer" if no option is named. Raises TaskError for a problem without options."""
     return [_judge(completion, problem, expected) for completion, problem in pairs]
 
 
 def check_letters(
     pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
 ) -> list[Verdict]:
-    """Judge completions of the toy task `letters`: right if the sampled text has any letter of the answer.
+    """Judge completions of the toy task `letters`: right if the sampled text has any letter of the answer, in its case.
 
-    Case matters, and the verdict's `answer` is the first such letter. A randomly initialised model solves about half of
-    these problems, so a run of such a model can learn something. Raises TaskError unless the answer is a non-empty
-    string.
+    The verdict's `answer` is the first such letter. A random model solves about half of these problems, so its run can
+    learn something. Raises TaskError unless the answer is a non-empty string.
     """
     return [_first_letter(completion, problem.answer, expected) for completion, problem in pairs]
 
@@ -63,27 +58,14 @@ def _first_letter(completion: Completion, letters: Any, expected: AnswerFormat) 
     if not isinstance(letters, str) or not letters:
         raise TaskError(f"a problem of kind 'letters' needs a string of letters as its answer, got {letters!r}")
     found = next((character for character in completion.text if character in letters), None)
-    return Verdict(
-        correct=found is not None,
-        score=float(found is not None),
-        answer=found,
-        well_formed=well_formed(completion_text(completion), expected.thinks),
-        reason="" if found else "wrong",
-    )
+    return verdict(completion, expected, found, "" if found else "wrong")
 
 
 def _judge(completion: Completion, problem: Problem, expected: AnswerFormat) -> Verdict:
     options = problem.extra.get("options")
     if not options or not isinstance(problem.answer, str):
         raise TaskError(f"the multiple-choice problem {problem.id} has no options, or no letter as its answer")
-    text = completion_text(completion)
-    answer = extract_answer(plain(text), block_only=expected.block_only)
+    answer = extract_answer(plain(completion_text(completion)), block_only=expected.block_only)
     letter = chosen_letter(answer, options)
-    correct = letter == problem.answer
-    return Verdict(
-        correct=correct,
-        score=float(correct),
-        answer=letter or answer,
-        well_formed=well_formed(text, expected.thinks),
-        reason="" if correct else "no_answer" if letter is None else "wrong",
-    )
+    reason = "" if letter == problem.answer else "no_answer" if letter is None else "wrong"
+    return verdict(completion, expected, letter or answer, reason)

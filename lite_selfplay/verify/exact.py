@@ -24,9 +24,7 @@ _PAIR = re.compile(r"0*(\d+(?:\.\d+)?)\s*[-:]\s*0*(\d+(?:\.\d+)?)")
 
 def judge(references: Sequence[Sequence[str]], answer: str) -> bool:
     """Whether a written answer equals one of the alternative references, each a list of values that are all required.
-
-    An answer with more values than the reference is hedged, and wrong.
-    """
+    An answer with more values than the reference is hedged, and wrong."""
     return any(_judge_one(pieces(reference), answer) for reference in references)
 
 

@@ -19,10 +19,8 @@ Kind = Literal[
     "degree", "percent",
 ]  # fmt: skip
 
-MAX_NODES = 400
-MAX_DEPTH = 40
-MAX_DIGITS, MAX_EXPONENT = 400, 1000
-"""The most digits and the largest exponent of one written number: Python converts only so many digits."""
+MAX_NODES, MAX_DEPTH = 400, 40
+MAX_DIGITS, MAX_EXPONENT = 400, 1000  # of one written number: Python converts only so many digits
 
 
 class Unreadable(LiteSelfPlayError):
@@ -54,8 +52,7 @@ _BEGIN_FACTORS = _CONTINUES | _BINOMIALS | FUNCTIONS | _ACCENTS
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _SIDES = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceiling"), "\\lvert": ("\\rvert", "absolute")}
 
-GROUPED = r"[1-9]\d{0,2}(?:,\d{3})+"
-"""The digits of a whole number in groups of three."""
+GROUPED = r"[1-9]\d{0,2}(?:,\d{3})+"  # the digits of a whole number in groups of three
 _TOKEN = re.compile(
     rf"""\s* (?:
       (?P<number> (?: {GROUPED}(?!\d)(?:\.\d+)? | \d+\.?\d* | \.\d+ ) (?: [eE][-+]?\d+ (?![\w.]) )? )
@@ -66,17 +63,21 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
+# The name of a product that is written only with this sign: it may be a size, such as 3 x 4, whose order matters.
 TIMES = "\\times"
-"""The name of a product that is written only with this sign: it may be a size, such as 3 x 4, whose order matters."""
 
 
 def parse(text: str) -> Expression:
     """One tidy formula as a tree. Raises Unreadable for anything else, and if it is too long or nested too deeply."""
-    return _Parser(_tokens(text)).whole()
+    parser = _Parser(_tokens(text))
+    tree = parser.sum()
+    if parser.peek():
+        raise Unreadable(f"cannot read {parser.peek()!r}")
+    return tree
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    """(kind, text) of each token."""
+    """(kind, text) of each token; both are empty after the end."""
     found, position = [], 0
     while position < len(text.rstrip()):
         match = _TOKEN.match(text, position)
@@ -84,7 +85,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
             raise Unreadable(f"cannot read {text[position : position + 20]!r}")
         found.append((match.lastgroup, match[match.lastgroup]))
         position = match.end()
-    return found
+    return [*found, *[("", "")] * 3]  # the parser looks up to two tokens ahead
 
 
 @dataclass
@@ -96,25 +97,17 @@ class _Parser:
     nodes: int = 0
     depth: int = 0
 
-    def whole(self) -> Expression:
-        tree = self.sum()
-        if self.position < len(self.tokens):
-            raise Unreadable(f"cannot read {self.peek()!r}")
-        return tree
-
     def peek(self, ahead: int = 0) -> str:
-        position = self.position + ahead
-        return self.tokens[position][1] if position < len(self.tokens) else ""
+        return self.tokens[self.position + ahead][1]
 
     def kind(self, ahead: int = 0) -> str:
-        position = self.position + ahead
-        return self.tokens[position][0] if position < len(self.tokens) else ""
+        return self.tokens[self.position + ahead][0]
 
     def take(self) -> str:
-        if self.position >= len(self.tokens):
+        if not self.peek():
             raise Unreadable("the formula ends too soon")
         self.position += 1
-        return self.tokens[self.position - 1][1]
+        return self.peek(-1)
 
     def expect(self, text: str) -> None:
         if self.take() != text:
@@ -189,10 +182,9 @@ class _Parser:
         return self.node("mixed", before.pop(), part)
 
     def begins_factor(self) -> bool:
-        sign, kind = self.peek(), self.kind()
-        if kind in ("number", "letter", "word") or sign in _BRACKETS or sign in _SIDES:
-            return True
-        return kind == "command" and sign[1:] in _BEGIN_FACTORS
+        sign = self.peek()
+        begins = self.kind() in ("number", "letter", "word") or sign in _BRACKETS or sign in _SIDES
+        return begins or (self.kind() == "command" and sign[1:] in _BEGIN_FACTORS)
 
     def signed_factor(self) -> Expression:
         if self.peek() in ("+", "-"):
@@ -218,12 +210,10 @@ class _Parser:
 
     def takes_degree(self) -> bool:
         """Whether the exponent is a degree sign, which is then consumed."""
-        if self.peek() == "\\circ":
-            self.take()
-            return True
-        if [self.peek(), self.peek(1), self.peek(2)] == ["{", "\\circ", "}"]:
-            self.position += 3
-            return True
+        for sign in (["\\circ"], ["{", "\\circ", "}"]):
+            if [self.peek(ahead) for ahead in range(len(sign))] == sign:
+                self.position += len(sign)
+                return True
         return False
 
     def exponent(self) -> Expression:
@@ -300,14 +290,12 @@ class _Parser:
 
     def primes(self) -> int:
         r"""The number of `\prime` in an exponent, which is then consumed; 0 if it is another exponent."""
-        ahead, found = 1, 0
-        braced = self.peek(1) == "{"
-        ahead += braced
-        while self.peek(ahead) == "\\prime":
-            ahead, found = ahead + 1, found + 1
-        if not found or (braced and self.peek(ahead) != "}"):
+        braced, found = self.peek(1) == "{", 0
+        while self.peek(1 + braced + found) == "\\prime":
+            found += 1
+        if not found or (braced and self.peek(2 + found) != "}"):
             return 0
-        self.position += ahead + braced
+        self.position += 1 + found + 2 * braced
         return found
 
     def raw_group(self) -> str:
@@ -332,25 +320,23 @@ class _Parser:
             return self.root()
         if name == "pi":
             self.take()
-            return self.node("constant", name="pi") if not (marks := self.marks()) else self.named(f"\\pi{marks}")
+            marks = self.marks()
+            return self.node("symbol", name=f"\\pi{marks}") if marks else self.node("constant", name="pi")
         if name in _BINOMIALS:
             self.take()
             return self.node("function", self.argument(), self.argument(), name="binomial")
         if name in _GREEK:
-            return self.named(self.take() + self.marks())
+            return self.node("symbol", name=self.take() + self.marks())
         if name == "operatorname" and self.peek(1) == "{":
             self.take()
             function = self.raw_group()
             return self.applied(SPELLINGS.get(function, function))
         if name in _ACCENTS:
-            return self.named(f"{self.take()}{{{self.raw_group()}}}{self.marks()}")
+            return self.node("symbol", name=f"{self.take()}{{{self.raw_group()}}}{self.marks()}")
         if name in FUNCTIONS or name == "absolute":
             self.take()
             return self.applied(name)
         raise Unreadable(f"cannot read {self.peek()!r}")
-
-    def named(self, name: str) -> Expression:
-        return self.node("symbol", name=name)
 
     def argument(self) -> Expression:
         return self.bracketed() if self.peek() == "{" else self.atom()
@@ -360,7 +346,7 @@ class _Parser:
         start = self.position
         above, below = self.raw_group(), self.raw_group()
         if is_derivative(above, below):
-            return self.node("function", self.named(f"{above}/{below}"), name="derivative")
+            return self.node("function", self.node("symbol", name=f"{above}/{below}"), name="derivative")
         self.position = start
         return self.node("fraction", self.argument(), self.argument())
 
@@ -371,12 +357,8 @@ class _Parser:
         return self.node("root", inside, *degree)
 
     def applied(self, name: str) -> Expression:
-        r"""A function with its argument: in brackets, or the product that follows, as in `\sin 2t`.
-
-        The base of `\log_2 8` becomes a second part; `\sin^2 x` is a power and `\sin^{-1} x` the inverse function.
-        """
-        if name not in OPERATION_OF:
-            raise Unreadable(f"unknown function {name!r}")
+        r"""A function with its argument, in brackets or as the product that follows (`\sin 2t`). The base of `\log_2 8`
+        is a second part; `\sin^2 x` is a power and `\sin^{-1} x` the inverse function."""
         base = power = None
         while self.peek() in ("_", "^"):
             if (base if self.peek() == "_" else power) is not None:

@@ -105,9 +105,8 @@ def _innermost(span: Span) -> str:
 
 def _together(between: str) -> bool:
     """Whether two boxed values are one answer: the text between them is connectives, or within one sentence."""
-    if _CONNECTIVES.fullmatch(between):
-        return True
-    return "\n" not in between and not _SENTENCE_END.search(between)
+    one_sentence = "\n" not in between and not _SENTENCE_END.search(between)
+    return one_sentence or _CONNECTIVES.fullmatch(between) is not None
 
 
 def _has_value(text: str) -> bool:

@@ -7,10 +7,9 @@ form, as in `\\ln 2` or `\\cos x`, are not undone but are listed as well, becaus
 reference does.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from lite_selfplay.verify.expression import TIMES, Expression, Unreadable, parse
 from lite_selfplay.verify.formulas import (
@@ -28,10 +27,10 @@ from lite_selfplay.verify.formulas import (
 )
 from lite_selfplay.verify.operations import OPERATION_OF
 
-MAX_TERMS = 60
-"""The most terms of a sum that can be an answer; its terms are compared with each other."""
+MAX_TERMS = 60  # of a sum that can be an answer: its terms are compared with each other
 _NAMES = {"fraction": "quotient", "negative": "sum", "mixed": "sum", "degree": "product", "percent": "quotient"}
 _ONE = Expression("number", value=Fraction(1))
+_values = lru_cache(maxsize=4096)(values)  # a sum compares its parts with each other
 # Sines and cosines of multiples of pi/12 have values in roots.
 _KNOWN_ANGLES = 12
 
@@ -57,10 +56,8 @@ class Formula:
         return None if self.variables else self.values[0]
 
     def same_chain(self, other: "Formula") -> bool | None:
-        """Whether both are chains of the same numbers; None if this is no chain.
-
-        The order matters, except for a sum without a minus and a factorisation: a product with a power or with dots.
-        """
+        """Whether both are chains of the same numbers; None if this is no chain. The order counts, except in a sum
+        without a minus and a factorisation: a product with a power or with dots."""
         if (wanted := chain(self.tree)) is None:
             return None
         given = chain(other.tree) if self.tree.kind == other.tree.kind else None
@@ -110,33 +107,26 @@ def functions(tree: Expression) -> frozenset[str]:
 
 def undone(tree: Expression) -> frozenset[str]:
     """The names of the operations that a formula leaves undone. Raises Unreadable if a part has no value."""
-    return _undone(tree, cache(values))  # the values of its parts, each computed once
-
-
-Known = Callable[[Expression], tuple[Number, ...]]
-
-
-def _undone(tree: Expression, known: Known) -> frozenset[str]:
     name = OPERATION_OF[tree.name] if tree.kind == "function" else _NAMES.get(tree.kind, tree.kind)
-    own = {name} if _is_undone(tree, known) else set()
-    return frozenset(own.union(*(_undone(part, known) for part in tree.parts if not is_literal(tree))))
+    own = {name} if _is_undone(tree) else set()
+    return frozenset(own.union(*(undone(part) for part in tree.parts if not is_literal(tree))))
 
 
-def _number(tree: Expression, known: Known) -> Number | None:
+def _number(tree: Expression) -> Number | None:
     """The value of a part without variables; None for any other part."""
-    found = known(tree)
+    found = _values(tree)
     return found[0] if len(found) == 1 else None
 
 
-def _is_undone(tree: Expression, known: Known) -> bool:
+def _is_undone(tree: Expression) -> bool:
     """Whether the operation at the top of a formula could be carried out."""
     if tree.kind in ("number", "symbol", "constant") or is_literal(tree):
         return False
-    value = _number(tree, known)
+    value = _number(tree)
     if value is not None and rational(value) is not None and tree.kind != "negative":
         return True
     rule = _RULES.get(tree.kind)
-    return rule is not None and rule(tree, value, known)
+    return rule is not None and rule(tree, value)
 
 
 def is_literal(tree: Expression) -> bool:
@@ -154,10 +144,8 @@ def is_literal(tree: Expression) -> bool:
 
 
 def chain(tree: Expression) -> tuple[tuple[Number, Number], ...] | None:
-    r"""The numbers, each with its exponent, of a chain: plain numbers joined by one sign; None for any other formula.
-
-    Dates, ranges, scores, sizes and factorisations are chains: 2024-03-05, 10-15, 3 \times 4, 2^2 \cdot 3.
-    """
+    r"""The numbers of a chain, each with its exponent: plain numbers joined by one sign. None for any other formula.
+    Dates, ranges, scores, sizes and factorisations are chains: 2024-03-05, 10-15, 3 \times 4, 2^2 \cdot 3."""
     if tree.kind not in ("sum", "product", "fraction") or is_literal(tree):
         return None
     powers = (each.parts if each.kind == "power" and tree.kind == "product" else (each, _ONE) for each in _links(tree))
@@ -194,48 +182,48 @@ def _power_of_ten(tree: Expression) -> bool:
 # When each kind of operation is undone. One that evaluates to a rational number always is
 
 
-def _sum(tree: Expression, value: Number | None, known: Known) -> bool:
+def _sum(tree: Expression, value: Number | None) -> bool:
     """Two terms are rational multiples of each other and can be combined, or a term is zero."""
     if len(tree.parts) > MAX_TERMS:
         raise Unreadable("too many terms")
-    terms = [known(part) for part in tree.parts]
+    terms = [_values(part) for part in tree.parts]
     zero = any(not any(term) for term in terms)
     return zero or any(constant_ratio(a, b) is not None for i, a in enumerate(terms) for b in terms[:i])
 
 
-def _product(tree: Expression, value: Number | None, known: Known) -> bool:
+def _product(tree: Expression, value: Number | None) -> bool:
     """It multiplies two numbers, two square roots, two sums of numbers, or a constant by itself."""
     factors = [part for part in tree.parts if not _power_of_ten(part)]
-    numbers = [part for part in factors if (found := _number(part, known)) is not None and rational(found) is not None]
-    constant = [part for part in factors if _number(part, known) is not None]
+    numbers = [part for part in factors if (found := _number(part)) is not None and rational(found) is not None]
+    constant = [part for part in factors if _number(part) is not None]
     roots = [part for part in constant if part.kind == "root" and len(part.parts) == 1]
     sums = [part for part in constant if part.kind == "sum"]
     return len(numbers) > 1 or len(roots) > 1 or len(sums) > 1 or len(set(constant)) < len(constant)
 
 
-def _fraction(tree: Expression, value: Number | None, known: Known) -> bool:
+def _fraction(tree: Expression, value: Number | None) -> bool:
     """A number divided by an imaginary one."""
     if value is None:
         return False
-    below = gaussian(known(tree.parts[1])[0])
+    below = gaussian(_values(tree.parts[1])[0])
     return gaussian(value) is not None and below is not None and below[1] != 0
 
 
-def _power(tree: Expression, value: Number | None, known: Known) -> bool:
+def _power(tree: Expression, value: Number | None) -> bool:
     """An integer power of a sum, product or root of numbers, or of i."""
     base, exponent = tree.parts
-    whole = _number(exponent, known)
+    whole = _number(exponent)
     if value is None or whole is None or (count := rational(whole)) is None or count.denominator != 1:
         return False
     return base.kind in ("sum", "product", "root", "fraction", "power") or base.name == "i"
 
 
-def _root(tree: Expression, value: Number | None, known: Known) -> bool:
+def _root(tree: Expression, value: Number | None) -> bool:
     """The root of a negative number that is a square, such as -4."""
     return value is not None and gaussian(value) is not None
 
 
-def _function(tree: Expression, value: Number | None, known: Known) -> bool:
+def _function(tree: Expression, value: Number | None) -> bool:
     """A derivative, or a function of a number with a simpler value, such as the sine of a known angle."""
     if tree.name == "derivative" or value is None:
         return tree.name == "derivative"

@@ -11,7 +11,12 @@ from typing import Literal
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"
 
-_TAG = re.compile(r"</?(?:think|answer)>")
+_NO_TAG = "(?: (?! </?(?:think|answer)> ) . )*+"
+_WELL_FORMED = re.compile(
+    rf"(?: \s*+ (?P<reasoning> <think> (?: (?! </?think> ) . )*+ </think> ) )?"
+    rf"{_NO_TAG} <answer> (?! \s* </answer> ) {_NO_TAG} </answer> \s*",
+    re.VERBOSE | re.DOTALL,
+)
 _ANSWER = re.compile(rf"{ANSWER_OPEN}(.*?)({ANSWER_CLOSE}|(?={ANSWER_OPEN})|\Z)", re.DOTALL)
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])[ \t]*")
 # `\boxed 12`: TeX would take one token, models mean the whole word; it ends where the surrounding formula does.
@@ -21,24 +26,20 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 @dataclass(frozen=True)
 class Reasoning:
-    """A text split at its reasoning.
+    """Whether a text has reasoning, and the `rest` that follows it.
 
-    `state` is "none" if the text has no reasoning tags, "closed" if its reasoning ends, and "open" if its reasoning
-    begins and never ends. `reasoning` is the closed reasoning, None in the other states. `rest` is what follows the
-    reasoning: the whole text in state "none", empty in state "open".
+    `state`: "none" without reasoning tags (`rest` is the whole text), "closed", or "open" if the reasoning never ends
+    (`rest` is empty).
     """
 
     state: Literal["none", "closed", "open"]
-    reasoning: str | None
     rest: str
 
 
 @dataclass(frozen=True)
 class Span:
-    """A marked piece of a text: `text[start:end]` includes the marks and the content between them.
-
-    `closed` is False if the closing mark is missing; the content then ends at the next mark or at the end of the text.
-    """
+    """A marked piece of a text: `text[start:end]` includes the marks and the content between them. `closed`: the
+    closing mark is there; otherwise the content ends at the next mark or at the end of the text."""
 
     start: int
     end: int
@@ -55,11 +56,8 @@ def split_reasoning(text: str) -> Reasoning:
     close = text.rfind(THINK_CLOSE)
     rest = text[close + len(THINK_CLOSE) :] if close >= 0 else text
     if THINK_OPEN in rest:
-        return Reasoning("open", None, "")
-    if close < 0:
-        return Reasoning("none", None, text)
-    before, opening, inside = text[:close].partition(THINK_OPEN)
-    return Reasoning("closed", inside if opening else before, rest)
+        return Reasoning("open", "")
+    return Reasoning("none" if close < 0 else "closed", rest)
 
 
 def answer_spans(text: str) -> list[Span]:
@@ -68,11 +66,8 @@ def answer_spans(text: str) -> list[Span]:
 
 
 def boxed_spans(text: str) -> list[Span]:
-    r"""The outermost `\boxed{...}` and `\fbox{...}` in order.
-
-    Braces nest and `\{`, `\}` do not count; an unclosed box runs to the end of the text. A box without braces, as in
-    `\boxed 5`, holds the next word.
-    """
+    r"""The outermost `\boxed{...}` and `\fbox{...}` in order. Braces nest and `\{`, `\}` do not count; an unclosed box
+    runs to the end of the text. A box without braces, as in `\boxed 5`, has the next word."""
     spans: list[Span] = []
     position = 0
     while match := _BOX.search(text, position):
@@ -112,18 +107,5 @@ def well_formed(text: str, thinks: bool, prefill: str = "") -> bool:
     without tags; then exactly one `<answer>...</answer>` that is not empty, with only whitespace after it. Reasoning
     may mention the answer tags, since prompts ask for them by name, but must not contain reasoning tags.
     """
-    whole = prefill + text
-    if whole.count(THINK_OPEN) != whole.count(THINK_CLOSE) or whole.count(THINK_OPEN) > 1:
-        return False
-    before, opening, after = whole.partition(THINK_OPEN)
-    if opening:
-        if before.strip() or THINK_CLOSE not in after:
-            return False
-        whole = after.partition(THINK_CLOSE)[2]
-    elif thinks:
-        return False
-    if _TAG.findall(whole) != [ANSWER_OPEN, ANSWER_CLOSE]:
-        return False
-    _, _, answer = whole.partition(ANSWER_OPEN)
-    content, _, tail = answer.partition(ANSWER_CLOSE)
-    return bool(content.strip()) and not tail.strip()
+    match = _WELL_FORMED.fullmatch(prefill + text)
+    return match is not None and (match["reasoning"] is not None or not thinks)

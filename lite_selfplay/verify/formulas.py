@@ -18,18 +18,15 @@ import mpmath
 
 from lite_selfplay.verify.expression import Expression, Unreadable, parse
 
-Number = Any
-"""A Fraction if the value is exact, else a number of mpmath."""
+Number = Any  # a Fraction if the value is exact, else a number of mpmath
 
 FEW_POINTS, MANY_POINTS = 3, 12
+# Decimal digits: of the arithmetic; in which equal values agree; at which a sum counts as 0; of a fingerprint.
 DIGITS, AGREEING, VANISHING, SHOWN = 80, 45, 60, 40
-"""Decimal digits: of the arithmetic; in which equal values agree; at which a sum counts as 0; of a fingerprint."""
+# Bounds: of an exponent; of a factorial's argument; of an exact number, in bits; of another power, in digits.
 MAX_EXPONENT, MAX_FACTORIAL, MAX_BITS, MAX_SIZE = 10**6, 10**5, 20_000, 40
-"""Bounds: of an exponent; of a factorial's argument; of an exact number, in bits; of another power, in digits."""
-SPELLED_BITS = 400
-"""The most bits of an exact number in a fingerprint; larger ones are hashed."""
-LARGEST_DENOMINATOR = 10**9
-"""The largest denominator of a fraction that is recognised in a decimal number."""
+SPELLED_BITS = 400  # of an exact number in a fingerprint; larger ones are hashed
+LARGEST_DENOMINATOR = 10**9  # of a fraction that is recognised in a decimal number
 
 _SPELLINGS = str.maketrans({"×": "*", "x": "*", "·": "*", "÷": "/", "−": "-", ",": None, "$": None})
 
@@ -45,13 +42,10 @@ def variables(tree: Expression) -> frozenset[str]:
     return frozenset(found.union(*(variables(part) for part in tree.parts)))
 
 
-def points_for(*trees: Expression) -> int:
-    """The number of points for comparing these formulas."""
-    return MANY_POINTS if any(map(_in_pieces, trees)) else FEW_POINTS
-
-
-def _in_pieces(tree: Expression) -> bool:
-    return (tree.kind == "function" and tree.name in _PIECEWISE) or any(map(_in_pieces, tree.parts))
+def points_for(tree: Expression) -> int:
+    """The number of points for comparing a formula with others."""
+    piecewise = tree.kind == "function" and tree.name in _PIECEWISE
+    return max([MANY_POINTS if piecewise else FEW_POINTS, *map(points_for, tree.parts)])
 
 
 def values(tree: Expression, points: int = FEW_POINTS) -> tuple[Number, ...]:
@@ -91,9 +85,7 @@ def angle(tree: Expression) -> Number:
 
 def point_of(name: str, point: int) -> Number:
     """The value of a variable at a point: in (0.3, 2.7), from the fourth point on also ten or a hundred times as large.
-
-    All variables are positive at point 0. Each variable is negative at one of points 1 and 2, one of 3 and 4, etc.
-    """
+    All variables are positive at point 0. Each is negative at one of points 1 and 2, one of 3 and 4, etc."""
     digest = hashlib.sha256(f"{point}:{name}".encode()).digest()
     share = _context.mpf(int.from_bytes(digest, "big")) / _context.mpf(256) ** len(digest)
     size = (_context.mpf("0.3") + share * _context.mpf("2.4")) * (1, 10, 100)[point // FEW_POINTS % 3]
@@ -103,14 +95,11 @@ def point_of(name: str, point: int) -> Number:
 
 def equal(first: Sequence[Number], second: Sequence[Number]) -> bool:
     """Whether two formulas have the same values to 45 digits, and have no value at the same points."""
-    return len(first) == len(second) and all(_close(a, b) for a, b in zip(first, second, strict=True))
+    return len(first) == len(second) and all(map(_close, first, second))
 
 
 def constant_ratio(first: Sequence[Number], second: Sequence[Number]) -> Fraction | None:
-    """The rational ratio of two formulas; None if the ratio is not constant or not rational.
-
-    A formula without variables has the same value at every point.
-    """
+    """The ratio of two formulas if it is constant and rational, else None."""
     length = max(len(first), len(second))
     pairs = list(zip(list(first) * (length // len(first)), list(second) * (length // len(second)), strict=True))
     ratios = [_quotient(a, b) for a, b in pairs if a is not None and b is not None and b]
@@ -129,8 +118,7 @@ def rational(value: Number) -> Fraction | None:
     size = abs(value.real)
     if size and not 1 / _LARGE < size < _LARGE:
         return None
-    sign, mantissa, exponent, _ = value.real._mpf_
-    near = (Fraction(-mantissa if sign else mantissa) * Fraction(2) ** exponent).limit_denominator(LARGEST_DENOMINATOR)
+    near = Fraction(*mpmath.libmp.to_rational(value.real._mpf_)).limit_denominator(LARGEST_DENOMINATOR)
     return near if abs(_real(near) - value.real) <= _NOTHING * max(1, size) else None
 
 
@@ -150,8 +138,7 @@ def real_part(value: Number) -> Fraction | None:
     value = _context.mpmathify(value)
     if abs(value.imag) > _NOTHING * abs(value) or abs(value.real) > _context.mpf(10) ** 300:
         return None
-    sign, mantissa, exponent, _ = value.real._mpf_
-    return Fraction(-mantissa if sign else mantissa) * Fraction(2) ** exponent
+    return Fraction(*mpmath.libmp.to_rational(value.real._mpf_))
 
 
 def fingerprint(value: Number) -> str:
@@ -169,11 +156,14 @@ def fingerprint(value: Number) -> str:
 
 def _spelled(value: Fraction) -> str:
     """An exact fraction in digits, or a hash of it if it has too many."""
-    size = max(value.numerator.bit_length(), value.denominator.bit_length())
-    if size <= SPELLED_BITS:
+    if _bits(value) <= SPELLED_BITS:
         return str(value)
     digest = hashlib.sha256(f"{value.numerator:x}/{value.denominator:x}".encode()).hexdigest()
     return f"{'-' if value < 0 else ''}#{digest[:SHOWN]}"
+
+
+def _bits(value: Fraction) -> int:
+    return max(value.numerator.bit_length(), value.denominator.bit_length())
 
 
 def _unless_nothing(part: Number, whole: Number) -> Number:
@@ -198,18 +188,14 @@ def _real(value: Number) -> Number:
 
 def _exact(value: Fraction) -> Number:
     """A fraction, converted to 80 digits if it exceeds the bound."""
-    large = max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS
-    return _real(value) if large else value
+    return _real(value) if _bits(value) > MAX_BITS else value
 
 
 # The value of a node from the values of its parts
 
 
 def _value(tree: Expression, point: int, degrees: bool) -> Number:
-    """The value of a node at a point, always finite.
-
-    `degrees`: it is inside a trigonometric function, where a degree sign means pi/180.
-    """
+    """The finite value of a node at a point. `degrees`: a degree sign means pi/180, as in trigonometric functions."""
     value = _worked_out(tree, point, degrees)
     if not isinstance(value, Fraction) and not _context.isfinite(value):
         raise ArithmeticError("not a finite number")
@@ -223,7 +209,7 @@ def _worked_out(tree: Expression, point: int, degrees: bool) -> Number:
         return point_of(tree.name, point)
     if tree.kind == "constant":
         return {"pi": +_context.pi, "e": +_context.e, "i": _context.mpc(0, 1)}[tree.name]
-    inside = degrees or (tree.kind == "function" and tree.name in _OF_ANGLES)
+    inside = degrees or (tree.kind == "function" and tree.name in _TRIGONOMETRIC)
     parts = [_value(part, point, inside) for part in tree.parts]
     if tree.kind == "function":
         return _FUNCTIONS[tree.name](*parts)
@@ -259,10 +245,8 @@ def _power(base: Number, exponent: Number) -> Number:
         raise OverflowError("an exponent too large")
     whole = rational(exponent)
     if whole is not None and whole.denominator == 1:
-        if isinstance(base, Fraction):
-            bits = max(base.numerator.bit_length(), base.denominator.bit_length())
-            if bits * abs(whole) <= MAX_BITS:
-                return base ** int(whole)
+        if isinstance(base, Fraction) and _bits(base) * abs(whole) <= MAX_BITS:
+            return base ** int(whole)
         if not base and whole < 0:
             raise ZeroDivisionError("a power of zero")
         return _in_bounds(_real(base) ** int(whole))
@@ -311,8 +295,7 @@ def _binomial(n: Number, k: Number) -> Number:
 
 
 def _rounded(towards: Callable[[Fraction], int], value: Number) -> Number:
-    exact = rational(value)
-    exact = real_part(value) if exact is None else exact
+    exact = rational(value) or real_part(value)
     if exact is None:
         raise ValueError("no real number")
     return Fraction(towards(exact))
@@ -329,17 +312,12 @@ def _divisor(function: Callable[..., int], *values: Number) -> Number:
     return Fraction(function(*(int(value) for value in whole if value is not None)))
 
 
-def _log(value: Number, base: Number | None = None) -> Number:
-    return _context.ln(_real(value)) if base is None else _context.ln(_real(value)) / _context.ln(_real(base))
+def _by(name: str, *values: Number) -> Number:
+    return getattr(_context, name)(*map(_real, values))
 
 
-def _by(name: str, value: Number) -> Number:
-    return getattr(_context, name)(_real(value))
-
-
-_PIECEWISE = frozenset({"floor", "ceiling", "max", "min", "absolute"})
+_PIECEWISE = {"floor", "ceiling", "max", "min", "absolute"}
 _TRIGONOMETRIC = "sin cos tan cot sec csc".split()
-_OF_ANGLES = frozenset(_TRIGONOMETRIC)
 _OPERATIONS: dict[str, Callable[..., Number]] = {
     "mixed": _sum,
     "sum": _sum,
@@ -351,10 +329,9 @@ _OPERATIONS: dict[str, Callable[..., Number]] = {
     "percent": lambda value: _quotient(value, Fraction(100)),
 }
 _FUNCTIONS: dict[str, Callable[..., Number]] = {
-    **{name: partial(_by, name) for name in (*_TRIGONOMETRIC, "sinh", "cosh", "tanh", "coth", "exp", "ln")},
+    **{name: partial(_by, name) for name in (*_TRIGONOMETRIC, "sinh", "cosh", "tanh", "coth", "exp", "ln", "log")},
     **{f"arc{name}": partial(_by, f"a{name}") for name in _TRIGONOMETRIC},
     **{f"ar{name}": partial(_by, f"a{name}") for name in ("sinh", "cosh", "tanh")},
-    "log": _log,
     "factorial": _factorial,
     "binomial": _binomial,
     "absolute": abs,

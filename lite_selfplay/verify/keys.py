@@ -13,16 +13,11 @@ from lite_selfplay.verify.number_words import NUMBER_WORDS
 from lite_selfplay.verify.quantity import quantity, times
 from lite_selfplay.verify.statement import statement, unnamed
 
-MAX_CHARACTERS = 2000
-"""The most characters of an answer; a longer text would only keep the parser busy."""
-MAX_VALUES = 100
-"""The most values of one answer."""
-MAX_WORDS = 4
-"""The most words of an answer with a key; longer ones are sentences or questions."""
+MAX_CHARACTERS, MAX_VALUES = 2000, 100  # of an answer; a longer text would only keep the parser busy
+MAX_WORDS = 4  # of an answer with a key; longer ones are sentences or questions
 
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*")
-LONG_WORD = 4
-"""The fewest letters of a text that is always a word, never a product of variables."""
+LONG_WORD = 4  # from this many letters on a text is a word, never a product of variables
 # Variables in a product have neighbouring names, as in ab or xyz; o is omitted because it looks like a zero.
 _UNKNOWNS = "abcdefghijklmnpqrstuvwxyz"
 _ASKS = frozenset(
@@ -64,10 +59,8 @@ def answer_key(answer: str) -> str | None:
 
 
 def vote_key(answer: str, choices: Iterable[str] = ()) -> str | None:
-    """Like `answer_key`, without the name of the value: "x = 5" votes with "5".
-
-    Also None, an abstention, if the answer says that there is none and is not one of the problem's `choices`.
-    """
+    """Like `answer_key`, without the name of the value: "x = 5" votes with "5". None, an abstention, also if the answer
+    says that there is none and is not one of the problem's `choices`."""
     if len(answer) > MAX_CHARACTERS or states_nothing(answer, choices):
         return None
     return key_of(unnamed(pieces(values(answer))))
@@ -159,9 +152,7 @@ def _joined(entries: Sequence[str], opening: str, closing: str) -> str | None:
 
 def is_words(text: str) -> bool:
     """Whether a value consists of words: more than three letters, or two or three in upper case or like a word.
-
-    Neighbours in the alphabet, such as `xy` and `abc`, and letters with signs or spaces between them are a product.
-    """
+    Neighbours in the alphabet (`xy`, `abc`) and letters with signs or spaces between them are a product."""
     if not _WORDS.fullmatch(text) or len(text) < 2:
         return False
     if len(canonical(text)) >= LONG_WORD or text.isupper():

@@ -28,8 +28,7 @@ _UNICODE = str.maketrans(
     }
 )  # fmt: skip
 
-CLOCK = " h"
-"""The suffix of a time whose am or pm is known: "3:45 pm" becomes "15:45 h"."""
+CLOCK = " h"  # the suffix of a time whose am or pm is known: "3:45 pm" becomes "15:45 h"
 _NUMBER = r"(?:\d[\d,]{0,20}(?:\.\d{1,20})?(?:/[1-9]\d{0,9})?|\\frac\{\d{1,20}\}\{[1-9]\d{0,19}\})"
 _CLOCK = re.compile(r"(?<![\d.:])(\d{1,2})(?::([0-5]\d))?\s*([ap])(?:\.\s?m\b\.?|m\b)", re.IGNORECASE)
 _PART = rf"({_NUMBER})\s*([A-Za-zµ]+)\.?"
@@ -112,17 +111,13 @@ _TOKEN = re.compile(
 )
 _SEPARATORS = {",", ";", "\n", "\\\\", "\\lor", "\\vee", "\\quad", "\\qquad", "or", "and"}
 _THOUSANDS = re.compile(rf"(?<![\d.,]){GROUPED}(?!,?\d)")
-MAX_BRACKETS = 64
-"""The most opening brackets of a tuple; deeper nesting would exhaust the stack."""
+MAX_BRACKETS = 64  # of a tuple; deeper nesting would exhaust the stack
 _PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])")
 _MINUS_PLUS = re.compile(r"\\mp(?![A-Za-z])")
 
 
 def plain(text: str) -> str:
-    r"""Normalise Unicode, before anything is compared: NFKC, one form of dashes and spaces, `10⁻³` as `10^{-3}`.
-
-    Invisible characters, such as zero-width spaces, are removed.
-    """
+    """Normalise Unicode: NFKC, one form of dashes and spaces, `10⁻³` as `10^{-3}`, no invisible characters."""
     if text.isascii():
         return text
     return _OTHER.sub(
@@ -146,10 +141,8 @@ def _alike(match: re.Match[str]) -> str:
 
 @lru_cache(maxsize=4096)
 def tidy(text: str) -> str:
-    """One answer without delimiters, spacing commands, text wrappers and markdown, in a uniform spelling.
-
-    Never raises; linear in the length of `text`.
-    """
+    """One answer in a uniform spelling, without delimiters, spacing commands, text wrappers and markdown. Never raises;
+    takes time linear in the length of `text`."""
     text = _REPEATING.sub(_as_fraction, plain(text).translate(_UNICODE))  # before dots at its end are removed
     text = in_digits(trim(text))  # markdown is removed first: "**" may also be a power
     for pattern, replacement in _REWRITES:
@@ -183,10 +176,8 @@ def trim(text: str) -> str:
 
 
 def canonical(text: str) -> str:
-    """A normal form of a tidy text: equal strings are equal answers.
-
-    Spaces are kept only between digits: "1 4/5" and "14/5" are different numbers.
-    """
+    """A normal form of a tidy text: equal strings are equal answers. Keeps spaces only between digits: "1 4/5" and
+    "14/5" are different numbers."""
     text = re.sub(r"(?<=[\d.,])\s+(?=[\d.])", "\0", text)
     text = re.sub(r"\s+", "", text).replace("\0", " ")
     text = re.sub(r"\\(?:cdot|times)(?![A-Za-z])", "*", text)
@@ -198,24 +189,25 @@ def canonical(text: str) -> str:
 def split_top(text: str, separators: set[str], keep: frozenset[int] = frozenset()) -> list[str]:
     """`text` split at the separators outside all brackets and environments, except at the positions in `keep`."""
     pieces, start = [], 0
-    for position, token, depth in _tokens(text):
-        if depth == 0 and token.lower() in separators and position not in keep:
-            pieces.append(text[start:position])
-            start = position + len(token)
+    for match in at_top(_TOKEN, text):
+        if match[0].lower() in separators and match.start() not in keep:
+            pieces.append(text[start : match.start()])
+            start = match.end()
     return [*pieces, text[start:]]
 
 
-def _tokens(text: str) -> Iterator[tuple[int, str, int]]:
-    """(position, token, bracket depth) of possible separators. A round bracket may close a square one (intervals)."""
+def at_top(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """The matches outside all brackets and environments, which the pattern matches as well. A round bracket may close a
+    square one, as in intervals."""
     depth = 0
-    for match in _TOKEN.finditer(text):
-        token = match.group()
-        if token in "([{" or token == "\\{" or token.startswith("\\begin"):
+    for match in pattern.finditer(text):
+        token = match[0].removeprefix("\\")
+        if token.startswith(("(", "[", "{", "begin")):
             depth += 1
-        elif token in ")]}" or token == "\\}" or token.startswith("\\end"):
+        elif token.startswith((")", "]", "}", "end")):
             depth = max(0, depth - 1)
-        else:
-            yield match.start(), token, depth
+        elif depth == 0:
+            yield match
 
 
 def inside(text: str, opening: str, closing: str) -> str | None:

@@ -9,10 +9,9 @@ from typing import Any
 
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.errors import TaskError
-from lite_selfplay.verify.checking import Checking
+from lite_selfplay.verify.checking import Checking, verdict
 from lite_selfplay.verify.exact import counts_another, judge, restates
 from lite_selfplay.verify.extract import AnswerFormat, completion_text, extract_answer
-from lite_selfplay.verify.format import well_formed
 from lite_selfplay.verify.keys import MAX_CHARACTERS, answer_key
 from lite_selfplay.verify.latex import plain, values
 
@@ -23,12 +22,7 @@ REASONS = ("", "wrong", "no_answer", "hedged", "restated", "unparsable")
 
 
 def check(
-    completion: str | Completion,
-    answer: Any,
-    *,
-    thinks: bool = False,
-    block_only: bool = False,
-    problem: str = "",
+    completion: str | Completion, answer: Any, *, thinks: bool = False, block_only: bool = False, problem: str = ""
 ) -> Verdict:
     r"""Judge a completion against a reference answer.
 
@@ -48,10 +42,7 @@ def check(
 
 
 def check_all(
-    pairs: Sequence[tuple[str | Completion, Any]],
-    *,
-    thinks: bool = False,
-    block_only: bool = False,
+    pairs: Sequence[tuple[str | Completion, Any]], *, thinks: bool = False, block_only: bool = False
 ) -> list[Verdict]:
     """Judge (completion, reference) pairs like `check`."""
     return [_verdict(completion, answer, AnswerFormat(thinks, block_only)) for completion, answer in pairs]
@@ -65,10 +56,8 @@ def check_batch(
 
 
 def references(answer: Any) -> list[list[str]]:
-    """A reference answer as alternatives, each a list of values that are all required.
-
-    Raises TaskError for None. A reference without any value gives an empty list, which no answer matches.
-    """
+    """A reference answer as alternatives, each a list of values that are all required. Raises TaskError for None. A
+    reference without any value gives an empty list, which no answer matches."""
     if answer is None:
         raise TaskError("the problem has no reference answer to check against")
     if isinstance(answer, Mapping):
@@ -84,16 +73,8 @@ def references(answer: Any) -> list[list[str]]:
 
 
 def _verdict(completion: str | Completion, answer: Any, expected: AnswerFormat, problem: str = "") -> Verdict:
-    text = completion_text(completion)
-    given = extract_answer(plain(text), block_only=expected.block_only)
-    reason = _reason(references(answer), given, problem)
-    return Verdict(
-        correct=reason == "",
-        score=float(reason == ""),
-        answer=given,
-        well_formed=well_formed(text, expected.thinks),
-        reason=reason,
-    )
+    given = extract_answer(plain(completion_text(completion)), block_only=expected.block_only)
+    return verdict(completion, expected, given, _reason(references(answer), given, problem))
 
 
 def _reason(wanted: list[list[str]], given: str | None, problem: str) -> str:

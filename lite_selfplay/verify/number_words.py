@@ -13,8 +13,8 @@ _LARGE = {"thousand": 1000, "million": 10**6, "billion": 10**9}
 
 _WORD = "|".join([*_SMALL, "hundred", *_LARGE])
 _RUN = rf"(?:a\s+(?=hundred|{'|'.join(_LARGE)}))?(?:{_WORD})(?:[\s-]+(?:and\s+)?(?:{_WORD}))*"
+# A run of number words in a text. It need not be a single number: "two three" is not.
 NUMBER_WORDS = re.compile(rf"(?<![\w-]){_RUN}(?![\w-])", re.IGNORECASE)
-"""A run of number words in a text. It need not be a single number: "two three" is not."""
 _PARTS = ["half", "third", "quarter", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
 _DENOMINATORS = {word: n for n, word in enumerate(_PARTS, 2)} | {"halve": 2, "fourth": 4, "hundredth": 100}
 _FRACTION = rf"(?P<above>an?|{'|'.join(_UNITS[1:10])})[\s-]+(?P<below>{'|'.join(_DENOMINATORS)})s?"

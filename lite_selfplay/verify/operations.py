@@ -2,6 +2,7 @@
 
 import re
 
+# The operation that each function belongs to. Functions of one operation can be expressed by each other.
 OPERATION_OF = {
     **dict.fromkeys(["sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "coth"], "trigonometry"),
     **dict.fromkeys(["arcsin", "arccos", "arctan", "arccot", "arcsec", "arccsc"], "trigonometry"),
@@ -15,7 +16,6 @@ OPERATION_OF = {
     "exp": "exponential",
     "derivative": "derivative",
 }
-"""The operation that each function belongs to. Functions of one operation can be expressed by each other."""
 
 _NAMED = {
     "int": "integral", "iint": "integral", "iiint": "integral", "oint": "integral", "integral": "integral",
@@ -32,8 +32,8 @@ PLAIN_FUNCTIONS = (
     "arcsin arccos arctan sinh cosh tanh sin cos tan cot sec csc asin acos atan sqrt ln log exp abs max min gcd lcm"
 ).split()
 _WITH_SIGNS = {"factorial", "binomial", "floor", "ceiling", "absolute", "derivative"}
+# Those that are written before their argument.
 FUNCTIONS = frozenset({*OPERATION_OF, *SPELLINGS, *PLAIN_FUNCTIONS} - _WITH_SIGNS)
-"""The functions that are written before their argument."""
 _COMMAND = re.compile(r"\\(?:operatorname\s*\*?\s*\{\s*)?([A-Za-z]+)|(?<![A-Za-z\\])([A-Za-z]{2,})")
 _DIFFERENTIAL = re.compile(r"(?:d|\\partial)(?:\^\{?\w\}?)?\s*(\\?[A-Za-z].*)?")
 _BELOW = re.compile(r"(?:d|\\partial)\s*\\?[A-Za-z].*")

@@ -9,8 +9,7 @@ from lite_selfplay.verify.form import Formula, is_literal, read
 from lite_selfplay.verify.formulas import rational, real_part
 from lite_selfplay.verify.units import SINGLE_LETTERS, Unit, unit_of
 
-ROUNDING_DIGITS = 6
-"""The significant digits that a decimal needs to count as the rounding of a number."""
+ROUNDING_DIGITS = 6  # the significant digits that a decimal needs to count as the rounding of a number
 
 _CURRENCY_BEFORE = re.compile(r"(?P<sign>[-+]?)\s*(?:(?:US\s*)?[¤€£¥₹]|(?:USD|EUR|GBP)\b)\s*(?=[\d.\\])")
 _CURRENCY_AFTER = re.compile(r"(?<=\d)\s*(?:[¤€£¥₹]|¢)$")
@@ -23,8 +22,8 @@ _UNIT = re.compile(rf"(?P<blank>\s*)(?P<unit>/?\s*{_UNIT_WORD}(?:[\s/*]+{_UNIT_W
 _MAX_UNIT_CHARACTERS = 80
 _MAX_UNIT_WORDS = 6
 _STICKING = re.compile(r"[ckmnµ]m|[km]g|[mcd][lL]|ft|yd|mi|hrs?|lbs?|oz|Hz|eV|k[WV]|m[Vs]|mph|kph|km/h|m/s")
+# Words that negate or compare.
 NEGATING = "not|no|none|never|neither|nor|nothing|cannot|but|than"
-"""Words that negate or compare."""
 _POWERS_OF_TEN = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
 _SCALES = rf"(?:{'|'.join(_POWERS_OF_TEN)})s?"
 _PART = (
@@ -69,13 +68,13 @@ class Quantity:
     def key(self) -> str | None:
         """The value as a canonical string, in the base unit of its dimension; None if an operation is left undone."""
         plain = self.formula.key()
-        if plain is None or ((self.unit is None or self.unit.is_none) and not self.percent):
+        unit = self.unit or Unit()
+        if plain is None or (unit == Unit() and not self.percent):
             return plain
-        factor = self.unit.factor if self.unit is not None else Fraction(1)
-        factor = factor / 100 if self.percent else factor
+        factor = unit.factor / 100 if self.percent else unit.factor
         value = self.formula.constant
         exact = None if value is None else rational(value)
-        name = "" if self.unit is None or self.unit.is_none else str(self.unit) or "money"
+        name = "" if unit == Unit() else str(unit) or "money"
         scaled = str(exact * factor) if exact is not None else f"{plain} * {factor}"
         return f"{scaled} [{name}]" if name else scaled
 
@@ -187,11 +186,7 @@ def _rounds(value: Fraction, written: Quantity, other: Fraction, exact: Quantity
     """Whether a decimal is the rounding of a number that has no finite decimal expansion."""
     if written.places is None or exact.places is not None:
         return False
-    return abs(value - other) * 2 <= factor * Fraction(1, 10**written.places) and _never_ends(other, exact)
-
-
-def _never_ends(value: Fraction, exact: Quantity) -> bool:
-    number = exact.formula.constant
-    if number is None or rational(number) is None:
-        return True
-    return pow(10, value.denominator.bit_length(), value.denominator) != 0  # it has other factors than 2 and 5
+    # A denominator without other factors than 2 and 5 divides a power of ten.
+    divides = pow(10, other.denominator.bit_length(), other.denominator) == 0
+    terminates = rational(exact.formula.constant) is not None and divides
+    return not terminates and abs(value - other) * 2 <= factor * Fraction(1, 10**written.places)

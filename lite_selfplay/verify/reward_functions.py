@@ -8,12 +8,12 @@ the function returns one number per completion. Arguments that it does not name 
 import inspect
 import math
 import reprlib
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any
 
 from lite_selfplay.data import Completion, Problem, Verdict
-from lite_selfplay.errors import LiteSelfPlayError, RewardError
+from lite_selfplay.errors import RewardError
 from lite_selfplay.verify.format import well_formed
 
 RewardFunction = Callable[..., Sequence[float]]
@@ -26,24 +26,17 @@ def call_reward(
     """Verdicts with the function's numbers as scores.
 
     1 for right and 0 for wrong are usual; other finite numbers are allowed. A completion counts as correct from 0.5 on.
-    Raises RewardError, with the function's name, if the function raises anything (including `sys.exit`, except
-    KeyboardInterrupt), or returns the wrong number of values, a value that is not a finite number, or an object without
-    one value per completion in order: a mapping, a set, a text or a table.
+    Raises RewardError, with the function's name, if it does not return one finite number per completion in order: a
+    mapping, a set, a text and a table are refused. Whatever the function itself raises passes.
     """
     if not pairs:
         return []
     name = name_of(reward)
-    try:
-        returned = reward(**_arguments(reward, pairs))
-        # A generator may never end.
-        values = _numbers(list(islice(returned, len(pairs) + 1))) if _is_list(returned) else None
-        shown = reprlib.repr(returned) if values is None else ""
-    except (KeyboardInterrupt, LiteSelfPlayError):
-        raise
-    except BaseException as error:
-        raise RewardError(f"{name} raised {type(error).__name__}: {error}") from error
+    returned = reward(**_arguments(reward, pairs))
+    # A generator may never end.
+    values = _numbers(list(islice(returned, len(pairs) + 1))) if _is_list(returned) else None
     if values is None:
-        raise RewardError(f"{name} must return one number for each completion, got {shown}")
+        raise RewardError(f"{name} must return one number for each completion, got {reprlib.repr(returned)}")
     if len(values) != len(pairs):
         more = f"more than {len(pairs)}" if len(values) > len(pairs) else len(values)
         count = len(returned) if isinstance(returned, Sized) else more
@@ -74,11 +67,7 @@ def _is_list(returned: Any) -> bool:
     """Whether iterating gives its values in order; for a mapping or a table it gives the keys."""
     if isinstance(returned, (Mapping, set, frozenset, *_TEXT)) or getattr(returned, "ndim", 1) != 1:
         return False
-    try:
-        iter(returned)
-    except TypeError:
-        return False
-    return True
+    return isinstance(returned, Iterable) or hasattr(type(returned), "__getitem__")
 
 
 def _arguments(reward: RewardFunction, pairs: Sequence[tuple[Completion, Problem]]) -> dict[str, Any]:

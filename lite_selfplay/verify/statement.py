@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from lite_selfplay.verify.formulas import real_part
-from lite_selfplay.verify.latex import canonical, trim, tuple_entries
+from lite_selfplay.verify.latex import at_top, canonical, trim, tuple_entries
 from lite_selfplay.verify.operations import FUNCTIONS
 from lite_selfplay.verify.quantity import NEGATING, quantity, same_quantity
 
@@ -32,8 +32,8 @@ _SINGLE = re.compile(r"\\?[A-Za-z]+(?:_(?:\w+|\{[^{}]*\}))?")
 _CONSTANTS = frozenset({"\\pi", "e", "i", "\\infty"})
 _MEMBER = re.compile(rf"({_SYMBOL})\s*\\in(?![A-Za-z])")
 _RELATION = re.compile(
-    r"\\[{}] | [()\[\]{}] | (?P<equal>(?<![<>!=:\\])=(?!=)) | (?P<near>\\(?:approx(?:eq)?|simeq|doteq)(?![A-Za-z]))"
-    r" | (?P<bound>\\[lgn]e(?![A-Za-z])|[<>])",
+    r"\\[{}] | [()\[\]{}] | (?<![<>!=:\\])=(?!=) | (?P<near>\\(?:approx(?:eq)?|simeq|doteq)(?![A-Za-z]))"
+    r" | \\[lgn]e(?![A-Za-z]) | [<>]",
     re.VERBOSE,
 )
 _NEAR = "\\approx"
@@ -104,24 +104,18 @@ def _is_label(side: str) -> bool:
 
 def _sides(text: str) -> tuple[list[str], list[str]]:
     r"""(the signs, the sides) of a chain, split outside all brackets; all signs of rounding become `\approx`."""
-    signs: list[str] = []
-    sides: list[str] = []
-    depth = start = 0
-    for match in _RELATION.finditer(text):
-        if match.lastgroup is None:
-            depth = max(0, depth + (1 if match.group()[-1] in "([{" else -1))
-        elif depth == 0:
-            signs.append(_NEAR if match["near"] else match.group())
-            sides.append(trim(text[start : match.start()]))
-            start = match.end()
+    signs, sides = [], []
+    start = 0
+    for match in at_top(_RELATION, text):
+        signs.append(_NEAR if match["near"] else match.group())
+        sides.append(trim(text[start : match.start()]))
+        start = match.end()
     return signs, [*sides, trim(text[start:])]
 
 
 def _interval(signs: list[str], sides: list[str]) -> Statement:
-    r"""An inequality as the interval of a name; its bounds are not evaluated, and nothing is solved.
-
-    "x > 3" is (3, \infty), "1 < x \le 5" is (1, 5], and "x \ne 2" excludes 2.
-    """
+    r"""An inequality as the interval of a name: "x > 3" is (3, \infty), "1 < x \le 5" is (1, 5], and "x \ne 2" excludes
+    2. Nothing is evaluated or solved."""
     if signs[0] in (">", "\\ge"):
         signs, sides = [_MIRRORED.get(sign, sign) for sign in reversed(signs)], sides[::-1]
     named = [index for index, side in enumerate(sides) if _is_label(side)]
@@ -149,10 +143,8 @@ def has_unknowns(side: str) -> bool:
 
 
 def _differ(side: str, value: str) -> bool:
-    """Whether a side of a chain contradicts the value at its end.
-
-    A side that cannot be parsed contradicts nothing, and neither does a formula in unknowns if the value is a number.
-    """
+    """Whether a side of a chain contradicts the value at its end. A side that cannot be parsed contradicts nothing, and
+    neither does a formula in unknowns if the value is a number."""
     found, end = quantity(side), quantity(value)
     if found is None or end is None or bool(found.formula.variables) != bool(end.formula.variables):
         return False
@@ -190,10 +182,8 @@ def point(answers: Sequence[str], by_name: bool = False) -> str:
 
 
 def unnamed(answers: Sequence[str]) -> Sequence[str]:
-    """The values without their name, if there is only one name: "x = 5" becomes "5".
-
-    Values with different names become a point: "x = 3, y = -1" is (3, -1).
-    """
+    """The values without their name if they share one: "x = 5" becomes "5". Values with different names become a point:
+    "x = 3, y = -1" is (3, -1)."""
     if whole := point(answers, by_name=True):
         return [whole]
     stated = [statement(answer) for answer in answers]

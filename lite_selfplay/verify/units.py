@@ -13,8 +13,8 @@ from lite_selfplay.verify.number_words import written
 
 Dimension = frozenset[tuple[str, int]]
 
+# Letters that are units only if the reference is a plain number, or within a compound such as km/h.
 SINGLE_LETTERS = "m s h g L J N W V A K C F".split()
-"""Letters that are units only if the reference is a plain number, or within a compound such as km/h."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,6 @@ class Unit:
 
     factor: Fraction = Fraction(1)
     dimension: Dimension = frozenset()
-
-    @property
-    def is_none(self) -> bool:
-        """Whether it leaves a number unchanged."""
-        return self.factor == 1 and not self.dimension
 
     def times(self, other: "Unit", power: int = 1) -> "Unit":
         powers = dict(self.dimension)
@@ -89,29 +84,28 @@ _BASES: dict[str, dict[str, str]] = {
     "fahrenheit": {"fahrenheit F": "1"},
     "radian": {"radian rad": "1"},
     "": {"dollar buck usd euro": "1", "cent penny pennies": "1/100"},
-}
-_VOLUMES = {  # in litres; kitchen measures are those of the United States
-    "liter litre L l": "1",
-    "milliliter millilitre ml mL": "1e-3",
-    "centiliter centilitre cl cL": "1/100",
-    "deciliter decilitre dl dL": "1/10",
-    "gallon gal": "3.785411784",
-    "quart qt": "0.946352946",
-    "pint": "0.473176473",
-    "cup": "0.2365882365",
-    "tablespoon tbsp": "0.01478676478125",
-    "teaspoon tsp": "0.00492892159375",
+    "volume": {  # in cubic metres; kitchen measures are those of the United States
+        "liter litre L l": "1e-3",
+        "milliliter millilitre ml mL": "1e-6",
+        "centiliter centilitre cl cL": "1e-5",
+        "deciliter decilitre dl dL": "1e-4",
+        "gallon gal": "3.785411784e-3",
+        "quart qt": "0.946352946e-3",
+        "pint": "0.473176473e-3",
+        "cup": "0.2365882365e-3",
+        "tablespoon tbsp": "0.01478676478125e-3",
+        "teaspoon tsp": "0.00492892159375e-3",
+    },
 }
 
 
 def _table() -> dict[str, Unit]:
     found: dict[str, Unit] = {}
     for dimension, units in _BASES.items():
-        power = frozenset({(dimension, 1)}) if dimension else frozenset()
+        special = {"": Unit().dimension, "volume": frozenset({("length", 3)})}
+        power = special.get(dimension, frozenset({(dimension, 1)}))
         for names, factor in units.items():
             found |= dict.fromkeys(names.split(), Unit(Fraction(factor), power))
-    for names, litres in _VOLUMES.items():
-        found |= dict.fromkeys(names.split(), Unit(Fraction(litres) / 1000, frozenset({("length", 3)})))
     found["mph"] = found["mile"].times(found["hour"], -1)
     found["kph"] = found["kmh"] = found["km"].times(found["hour"], -1)
     return found

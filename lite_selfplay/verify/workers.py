@@ -6,7 +6,6 @@ with its whole group. The process is a new program, not a fork, so that notebook
 
 import contextlib
 import os
-import selectors
 import signal
 import socket
 import subprocess
@@ -16,20 +15,18 @@ from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Self, TypeVar
+from multiprocessing.connection import wait
+from typing import Generic, TypeVar
 
 from lite_selfplay.verify.programs.inside.clock import TICK_SECONDS, Clock
 
-MOST_LOST = 2
-"""A job is given up after this many workers died during it."""
+MOST_LOST = 2  # workers that died during a job, before it is given up
 
 
 @dataclass(eq=False)
 class Worker:
-    """A process, and the socket to it, which becomes readable when it answers or ends.
-
-    `job` is the number of its current job. It must answer, or become `ready`, before its `clock` runs out.
-    """
+    """A process, and the socket to it, which becomes readable when it answers or ends. `job` is the number of its
+    current job. It must answer, or become `ready`, before its `clock` runs out."""
 
     process: subprocess.Popen[bytes]
     control: socket.socket
@@ -120,12 +117,6 @@ class Workers(ABC, Generic[W, J, R]):
             self._own_process()
             _close_all(self._workers, self._pid)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def work(self, jobs: Sequence[J], poll: Callable[[], None]) -> list[R]:
         """The jobs' results, in their order. `poll` is called at least every half second; it may raise to stop."""
         with self._lock:
@@ -179,13 +170,11 @@ class Workers(ABC, Generic[W, J, R]):
         pending = [worker for worker in self._workers if worker.job is not None or not worker.ready]
         if not pending:
             return
-        with selectors.DefaultSelector() as selector:
-            for worker in pending:
-                selector.register(worker.control, selectors.EVENT_READ, worker)
-            heard = [key.data for key, _ in selector.select(TICK_SECONDS)]
+        readable = wait([worker.control for worker in pending], TICK_SECONDS)
         for worker in pending:
-            late = worker not in heard and worker.clock.look()
-            if not late and (worker not in heard or not self._answered(worker)):
+            heard = worker.control in readable
+            late = not heard and worker.clock.poll()
+            if not late and not (heard and self._answered(worker)):
                 continue
             number = worker.job
             if number is None:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -27,17 +28,17 @@ RIGHT = "n = int(input())\nprint(sum(i * i for i in range(n)))"
 @pytest.mark.parametrize(
     ("looks", "used"),
     [
-        # (seconds since the last look, seconds run, seconds waited, would run now); a tick is 0.1 s
+        # (seconds since the last poll, seconds run, seconds waited, would run now); a tick is 0.1 s
         ([(0.1, 0.1, 0.0, True)] * 5, 0.5),  # it runs all the time
         ([(0.1, 0.0, 0.0, False)] * 5, 0.5),  # it sleeps
         ([(0.1, 0.02, 0.08, True)] * 5, 0.1),  # a fifth of a processor
         ([(0.1, 0.0, 0.0, True)] * 5, 0.0),  # it waits for a processor, and the kernel has not told of it yet
         ([(0.1, 0.0, 0.0, True)] * 3 + [(0.1, 0.05, 0.35, True)], 0.05),  # nor is a wait counted that is over
-        ([(0.1, 0.01, 0.0, True), (0.1, 0.01, 0.18, True)] * 3, 0.06),  # a wait that began before a look
+        ([(0.1, 0.01, 0.0, True), (0.1, 0.01, 0.18, True)] * 3, 0.06),  # a wait that began before a poll
         (
             [(0.1, 0.03, 0.01, True)] + [(0.1, 0.03, 0.07, True)] * 4 + [(0.1, 0.03, 0.13, False)],
             0.18,
-        ),  # each look is in a wait
+        ),  # each poll is in a wait
         ([(0.1, 0.0, 0.0, True)] * 3 + [(0.1, 0.0, 0.0, False)], 0.1),  # it waited for memory, which is not told
         ([(0.1, 0.0, 0.0, False)] * 5 + [(0.1, 0.0, 0.0, True)] * 3 + [(0.1, 0.05, 0.35, True)], 0.55),  # after a sleep
         ([(1.5, 0.0, 0.0, False)] * 2, 0.2),  # who looks stood still for 1.4 s each time
@@ -59,7 +60,7 @@ def test_the_seconds_that_are_counted(looks, used, monkeypatch):
     told = seen()
     monkeypatch.setattr(clock, "figures", lambda pids: next(told))
     counted = Clock([1], seconds=10.0)
-    assert not any(counted.look() for _ in looks)
+    assert not any(counted.poll() for _ in looks)
     assert counted.used == pytest.approx(used)
     assert counted.alive == pytest.approx(sum(min(0.1, passed) for passed, *_ in looks))
 
@@ -68,7 +69,7 @@ def test_a_clock_ends_even_where_the_machine_gives_nothing(monkeypatch):
     told = ((n / 8, 0.0, 0.0, True) for n in range(1000))  # more than a tick
     monkeypatch.setattr(clock, "figures", lambda pids: next(told))
     counted, looks = Clock([1], seconds=0.5), 0
-    while not counted.look():
+    while not counted.poll():
         looks += 1
     assert looks == pytest.approx(clock.PATIENCE * 5, abs=1)
     assert counted.used == 0.0
@@ -101,7 +102,7 @@ def test_without_the_kernels_figures_every_second_counts(monkeypatch):
 class Starving(Clock):
     """The clock of a machine that gives nothing."""
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         return True
 
 
@@ -114,7 +115,7 @@ def test_what_got_no_time_is_asked_again_alone_and_then_not_judged(monkeypatch, 
             asked.append((job["answer"], sum(each.job is not None for each in self._workers)))
             return super()._give(worker, job)
 
-    with Pool(2, 30.0, command=[sys.executable, str(program)]) as pool:
+    with closing(Pool(2, 30.0, command=[sys.executable, str(program)])) as pool:
         pool.ask([{"answer": "same"}] * 2)
         asked.clear()
         monkeypatch.setattr("lite_selfplay.verify.workers.Clock", Starving)
@@ -175,7 +176,7 @@ run(lambda: reply)
 
 @pytest.mark.parametrize("neighbours", [10], indirect=True)
 def test_so_are_answers_that_a_process_scores(neighbours):
-    with WorkerPool(2, 0.6, command=[sys.executable, "-c", COMPUTES, "0.6", "4096"]) as pool:
+    with closing(WorkerPool(2, 0.6, command=[sys.executable, "-c", COMPUTES, "0.6", "4096"])) as pool:
         answers = ["0.2", "0.3", "sleep", "0.3"]
         assert pool.ask([{"answer": each} for each in answers]) == ["0.2", "0.3", "timeout", "0.3"]
 

@@ -13,9 +13,10 @@ import numpy
 import pandas
 import pytest
 
+from lite_selfplay.config.user_files import guarded
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import RewardError
-from lite_selfplay.verify.reward_functions import call_reward
+from lite_selfplay.verify.reward_functions import call_reward, name_of
 from tests.made import completion
 
 PAIRS = [
@@ -28,7 +29,9 @@ PAIRS = [
 
 
 def scores(reward: Callable[..., Any]) -> list[float]:
-    return [verdict.score for verdict in call_reward(reward, PAIRS)]
+    """The scores, with whatever the function raises as its error, as a run calls it."""
+    with guarded(name_of(reward), RewardError, judges=True):
+        return [verdict.score for verdict in call_reward(reward, PAIRS)]
 
 
 def asking(signature: str) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
 """Problems about calls of a program's function `f`, of kind `call`: which output, which input, and does it run at all.
 
-Inputs and outputs are Python literals, as text. They cross the sandbox's border in a packed form (`inside.values`) and
-are read back as data: nothing that a program or a completion wrote is evaluated.
+Inputs and outputs are Python literals, as text. They enter and leave the sandbox in a packed form (`inside.values`) and
+are read back as data: no text of a program or a completion is evaluated.
 """
 
 import ast
@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lite_selfplay.data import Completion, Problem, Verdict
-from lite_selfplay.verify.checking import Checking
+from lite_selfplay.verify.checking import Checking, verdict
 from lite_selfplay.verify.extract import AnswerFormat, completion_text
-from lite_selfplay.verify.format import answer_spans, split_reasoning, well_formed
+from lite_selfplay.verify.format import answer_spans, split_reasoning
 from lite_selfplay.verify.programs.checker import LEAST_SECONDS, same_value
 from lite_selfplay.verify.programs.inside.values import Unwritable, canonical, pack, unpack
 from lite_selfplay.verify.programs.nouns import Job, Limits, ProgramRun
@@ -35,7 +35,7 @@ def literal(text: str) -> Any:
 
 
 def arguments(text: str) -> tuple[Any, ...]:
-    """The values of arguments as in a call, `1, [2, 3]`. Raises ValueError where they are no literals."""
+    """The values of arguments as in a call, `1, [2, 3]`. Raises ValueError if they are not literals."""
     return tuple(literal(f"({text.strip().rstrip(',')},)"))
 
 
@@ -44,43 +44,43 @@ def check_batch(
 ) -> list[Verdict]:
     """Judge completions of problems of kind `call`, whose answer is a mapping.
 
-    `output`: right is a literal of that value. `program` and `output`: right are arguments with which `f` returns that
-    value. `program` and `inputs`: the completion is not looked at; correct where `f` returns the same plain value twice
-    for each of the inputs, and the verdict's answer is the JSON list of those values as literals. Raises SandboxError
-    where programs cannot be run safely.
+    - `output`: right is a literal of that value.
+    - `program` and `output`: right are arguments with which `f` returns that value.
+    - `program` and `inputs`: right, whatever the completion is, if `f` returns the same plain value twice for each of
+      the inputs. The verdict's answer is the JSON list of those values as literals.
+
+    Raises SandboxError if programs cannot be run safely.
     """
-    told = [problem.answer for _, problem in pairs]
-    said = [_said(completion, expected) for completion, _ in pairs]
-    calls = [_calls(*each) for each in zip(told, said, strict=True)]
+    texts = [_answer_text(completion) for completion, _ in pairs]
+    calls = [_calls(problem.answer, text) for (_, problem), text in zip(pairs, texts, strict=True)]
     sandbox = shared_sandbox(unsafe_code=checking.unsafe_code)
     checking.kept(CALL, lambda: sandbox)
+    run = [i for i, rows in enumerate(calls) if rows]
     packed = {"function": "f", "packed": True}
-    bodies = {i: {**packed, "program": told[i]["program"], "calls": rows} for i, rows in enumerate(calls) if rows}
-    jobs = [Job("call", (body,), program=i) for i, body in bodies.items()]
-    limits = Limits(seconds=max(LEAST_SECONDS, checking.deadline))
-    values = dict(zip(bodies, map(_values, sandbox.run(jobs, limits, checking.poll) if jobs else []), strict=True))
-    return [
-        _judge(completion, expected, told[i], said[i], values.get(i, [])) for i, (completion, _) in enumerate(pairs)
-    ]
+    bodies = [{**packed, "program": pairs[i][1].answer["program"], "calls": calls[i]} for i in run]
+    jobs = [Job("call", (body,), program=i) for i, body in zip(run, bodies, strict=True)]
+    runs = sandbox.run(jobs, Limits(seconds=max(LEAST_SECONDS, checking.deadline)), checking.poll)
+    values = dict(zip(run, map(_values, runs), strict=True))
+    return [_judge(*pairs[i], expected, text, values.get(i, [])) for i, text in enumerate(texts)]
 
 
-def _said(completion: Completion, expected: AnswerFormat) -> str:
-    """What stands in the last answer block."""
+def _answer_text(completion: Completion) -> str:
+    """The content of the last closed answer block."""
     spans = answer_spans(split_reasoning(completion_text(completion)).rest)
     return next((span.content.strip().strip("`").strip() for span in reversed(spans) if span.closed), "")
 
 
-def _calls(told: Mapping[str, Any], said: str) -> list[list[Any]] | None:
-    """The packed arguments of the calls that tell; None where there is nothing to call, or something is no literal."""
-    texts = [text for text in told.get("inputs", [said]) for _ in range(1 + ("inputs" in told))]
+def _calls(wanted: Mapping[str, Any], text: str) -> list[list[Any]] | None:
+    """The packed arguments of each call; None if nothing is called, or an argument is not a literal."""
+    texts = [each for each in wanted.get("inputs", [text]) for _ in range(1 + ("inputs" in wanted))]
     try:
-        return [[*map(pack, arguments(text))] for text in texts] if "program" in told else None
+        return [[*map(pack, arguments(each))] for each in texts] if "program" in wanted else None
     except ValueError:
         return None
 
 
 def _values(run: ProgramRun) -> list[Any]:
-    """What calls returned, in order; nothing where one returned no plain value."""
+    """The values that the calls returned, in order; empty if one of them is not plain."""
     lines = run.reply.decode("utf-8", "replace").split("\n")[:-1]
     try:
         return [literal(repr(unpack(json.loads(line.removeprefix("= "))))) for line in lines]
@@ -89,17 +89,17 @@ def _values(run: ProgramRun) -> list[Any]:
 
 
 def _judge(
-    completion: Completion, expected: AnswerFormat, told: Mapping[str, Any], said: str, values: Sequence[Any]
+    completion: Completion, problem: Problem, expected: AnswerFormat, text: str, values: Sequence[Any]
 ) -> Verdict:
-    formed = well_formed(completion.text, expected.thinks, completion.prefill)
-    if "inputs" in told:
+    wanted = problem.answer
+    if "inputs" in wanted:
         twice = [canonical(value) for value in values]
-        right = 0 < len(twice) == 2 * len(told["inputs"]) and twice[::2] == twice[1::2]
+        right = 0 < len(twice) == 2 * len(wanted["inputs"]) and twice[::2] == twice[1::2]
         answer = json.dumps([repr(value) for value in values[::2]])
-        return Verdict(right, float(right), answer if right else None, formed, "" if right else "invalid")
+        return verdict(completion, expected, answer if right else None, "" if right else "invalid")
     try:
-        (given,) = values if "program" in told else [literal(said)]
-        right = same_value(canonical(given), canonical(literal(told["output"])))
+        (given,) = values if "program" in wanted else [literal(text)]
+        right = same_value(canonical(given), canonical(literal(wanted["output"])))
     except ValueError:
         right = False
-    return Verdict(right, float(right), said or None, formed, "" if right else "wrong" if said else "no_answer")
+    return verdict(completion, expected, text or None, "" if right else "wrong" if text else "no_answer")

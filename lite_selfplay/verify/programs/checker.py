@@ -83,7 +83,7 @@ def judge_all(
     for number, (program, tests) in enumerate(programs):
         if program is not None:
             parts += _parts(with_stub(tests.stub, program), tests, number)
-    runs = sandbox.run([part.job for part in parts], limits, poll) if parts else []
+    runs = sandbox.run([part.job for part in parts], limits, poll)
     done: dict[int, list[tuple[_Part, ProgramRun]]] = {}
     for part, run in zip(parts, runs, strict=True):
         done.setdefault(part.job.program, []).append((part, run))
@@ -92,24 +92,22 @@ def judge_all(
 
 def _report(program: str | None, tests: ProgramTests, done: Sequence[tuple[_Part, ProgramRun]]) -> Report:
     results = [False] * len(tests.cases)
-    if program is None:
-        return Report(tuple(results), "no_program")
-    failed: tuple[Reason, str] = ("", "")
+    failed: tuple[Reason, str] = ("no_program" if program is None else "", "")
     for part, run in done:
         passed = part.judge(run)
         for index, right in zip(part.indices, passed, strict=True):
             results[index] = right
         if not all(passed) and (not failed[0] or run.reason == NOT_JUDGED):
-            failed = (run.reason or "wrong_answer", run.detail or _said(run))
+            failed = (run.reason or "wrong_answer", run.detail or _message(run))
     return Report(tuple(results), *failed, seconds=sum(run.seconds for _, run in done))
 
 
-def _said(run: ProgramRun) -> str:
+def _message(run: ProgramRun) -> str:
     """The error message of a run that ended by itself."""
     lines = run.reply.decode("utf-8", "replace").splitlines()
     wrong = next((line[2:] for line in lines if line.startswith(("! ", "? "))), "")
-    told = run.stderr.decode("utf-8", "replace").strip().splitlines()
-    return (wrong or (told[-1] if told else ""))[:300]
+    errors = run.stderr.decode("utf-8", "replace").strip().splitlines()
+    return (wrong or (errors[-1] if errors else ""))[:300]
 
 
 def _parts(program: str, tests: ProgramTests, number: int) -> Iterator[_Part]:
@@ -157,10 +155,8 @@ _LONGEST_NUMBER = 4000
 
 
 def same_text(given: bytes, wanted: bytes, tolerance: float = 0.0) -> bool:
-    """Whether two texts have the same lines, ignoring spaces at their ends and empty lines at the end of the text.
-
-    With a tolerance, words of a line may also be decimals that are close.
-    """
+    """Whether two texts have the same lines, ignoring spaces at their ends and empty lines at the end of the text. With
+    a tolerance, words of a line may also be decimals that are close."""
     ours, theirs = _lines(given), _lines(wanted)
     if ours == theirs or not tolerance or len(ours) != len(theirs):
         return ours == theirs
@@ -168,10 +164,8 @@ def same_text(given: bytes, wanted: bytes, tolerance: float = 0.0) -> bool:
 
 
 def same_value(given: str, wanted: str, tolerance: float = 0.0) -> bool:
-    """Whether two canonical texts (`inside.values.canonical`) have the same value; NaN never does.
-
-    A result may be a tuple where a list is expected, since JSON has no tuples, unless a tuple is expected anywhere.
-    """
+    """Whether two canonical texts (`inside.values.canonical`) have the same value; NaN never does. A tuple counts as a
+    list, since JSON has no tuples, unless a tuple is expected anywhere."""
     theirs = wanted.split(" ")
     if "#nan" in theirs:
         return False
@@ -203,10 +197,9 @@ def _decimal(word: bytes) -> Fraction | None:
     if len(word) > 400 or not set(word) <= set(b"+-.0123456789eE"):
         return None
     try:
-        value = float(word)
-    except ValueError:
+        return Fraction(float(word))
+    except (ValueError, OverflowError):
         return None
-    return Fraction(value) if value - value == 0 else None
 
 
 def _fraction(token: str) -> Fraction | None:
@@ -214,6 +207,6 @@ def _fraction(token: str) -> Fraction | None:
         return None
     above, _, below = token[1:].partition("/")
     try:
-        return Fraction(int(above, 16), int(below, 16) if below else 1)
+        return Fraction(int(above, 16), int(below or "1", 16))
     except (ValueError, ZeroDivisionError):
         return None

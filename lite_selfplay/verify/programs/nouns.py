@@ -12,11 +12,8 @@ from typing import Any, Literal
 
 from lite_selfplay.errors import ConfigError, RequestError
 
-KIND = "program"
-"""The kind of problems whose answer is a program."""
-
-LAYERS = ("seccomp", "landlock", "namespaces", "chroot", "uid")
-"""The names of the layers around a program; only the first is indispensable."""
+KIND = "program"  # of problems whose answer is a program
+LAYERS = ("seccomp", "landlock", "namespaces", "chroot", "uid")  # around a program; only the first is indispensable
 
 Reason = Literal[
     "", "wrong_answer", "time", "memory", "output", "syntax", "forbidden", "error", "no_program", "not_judged"
@@ -134,12 +131,7 @@ class Report:
 
 
 def ended(
-    rows: Sequence[Mapping[str, Any]],
-    late: bool,
-    stdout: bytes,
-    stderr: bytes,
-    reply: bytes,
-    limits: Limits,
+    rows: Sequence[Mapping[str, Any]], late: bool, stdout: bytes, stderr: bytes, reply: bytes, limits: Limits
 ) -> ProgramRun:
     """A job's run. `rows` say how each of its processes ended; the program's own is the last."""
     seconds = max(row["cpu"] for row in rows)

@@ -33,10 +33,8 @@ def program_problem(
 
 
 def problem_of_object(row: Mapping[str, Any], text: str, where: str, name: str) -> Problem:
-    """A problem from a JSONL line with `tests` and possibly `function`, `stub`, `setup` and `tolerance`.
-
-    A program that solves it is kept as `solution`, and its explanation as `explanation`.
-    """
+    """A problem from a JSONL line with `tests` and possibly `function`, `stub`, `setup` and `tolerance`. Other columns
+    are kept in `extra`, such as `solution`, a program that solves it, and `explanation`."""
     given = _from_text(row.get("tests"), where)
     beside = {key: row[key] for key in _TESTED if row.get(key) is not None}
     tests = {**given, **beside} if isinstance(given, Mapping) else {"tests": given, **beside}
@@ -104,8 +102,7 @@ for key, problem in json.load(sys.stdin).items():
     found = json.dumps([passes(function, names, *problem) for function in (idle, broken)])
     os.write(1, f"\\n{key} {found}\\n".encode())
 """
-AT_ONCE = 50
-"""Problems whose assertions run in one process, one after the other."""
+AT_ONCE = 50  # problems whose assertions run in one process, one after the other
 # The fault of tests, by their hash; empty if they have none.
 _known: dict[str, str] = {}
 

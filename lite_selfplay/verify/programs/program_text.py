@@ -38,10 +38,8 @@ def extract_program(text: str, *, block_only: bool = False, asked: re.Pattern[st
 
 
 def is_program(text: str) -> bool:
-    """Whether a text is Python with at least one statement or call: a word or a number alone is not a program.
-
-    It is only parsed: compiling can crash an interpreter, and is left to confined ones.
-    """
+    """Whether a text is Python with a statement or a call: a word or a number alone is not a program. It is only
+    parsed: compiling can crash an interpreter, and is left to confined ones."""
     if len(text) > _LONGEST or max(map(len, text.splitlines()), default=0) > _LONGEST_LINE:
         return False
     try:
@@ -54,11 +52,8 @@ def is_program(text: str) -> bool:
 
 
 def with_stub(stub: str, program: str) -> str:
-    """A program after the stub that it completes or repeats.
-
-    An indented body continues the stub; a whole function redefines it. A program that is indented as a whole, as in a
-    list, is dedented.
-    """
+    """A program after the stub that it completes or repeats. An indented body continues the stub; a whole function
+    redefines it. A program that is indented as a whole, as in a list, is dedented."""
     if stub and program[:1].isspace():
         return stub.rstrip("\n") + "\n" + program
     program = textwrap.dedent(program)

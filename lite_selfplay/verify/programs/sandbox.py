@@ -9,7 +9,6 @@ A sandbox is tested on this machine instead of relying on versions: a canary pro
 statements are not trusted if the library can check them from outside.
 """
 
-import atexit
 import contextlib
 import os
 import secrets
@@ -190,6 +189,3 @@ def close_sandbox() -> None:
         for pid, sandbox in _shared.values():
             if pid == os.getpid():
                 sandbox.close()
-
-
-atexit.register(close_sandbox)

@@ -23,8 +23,7 @@ from lite_selfplay.verify.programs.nouns import LAYERS, Job, Limits, ProgramRun,
 from lite_selfplay.verify.workers import Worker, Workers
 
 START_SECONDS = 120.0
-GRACE_SECONDS = 10.0
-"""Seconds after a job's deadline in which a zygote must report how it ended."""
+GRACE_SECONDS = 10.0  # after a job's deadline, in which a zygote must report how it ended
 
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8", "TZ": "UTC0"}
@@ -41,10 +40,8 @@ class SilentZygoteError(ZygoteError):
 
 @dataclass(eq=False)
 class Zygote(Worker):
-    """A zygote's process. `layers` confine its programs; `missing` says why others do not.
-
-    `files` belong to its current job.
-    """
+    """A zygote's process. `layers` confine its programs; `missing` says why others do not. `files` are those of its
+    job."""
 
     layers: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -92,9 +89,8 @@ class Zygote(Worker):
 def _sealed(data: bytes) -> int:
     """A file in memory with this content, sealed against changes."""
     file = os.memfd_create("in", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
+    with open(file, "wb", closefd=False) as stream:
+        stream.write(data)
     os.lseek(file, 0, os.SEEK_SET)
     fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
     return file
@@ -121,11 +117,8 @@ class Zygotes(Workers[Zygote, Job, ProgramRun]):
             return self._workers[0]
 
     def run(self, jobs: Sequence[Job], limits: Limits, poll: Callable[[], None] = lambda: None) -> list[ProgramRun]:
-        """How each job ended, in their order. After a program ran out of time, its other jobs are not run.
-
-        `poll` is called at least every half second; it may raise to stop. Raises ZygoteError if no zygote can be
-        started.
-        """
+        """How each job ended, in their order. After a program ran out of time, its other jobs are not run. `poll` is
+        called at least every half second; it may raise to stop. Raises ZygoteError if no zygote can be started."""
         with self._lock:
             self._limits, self._spent = limits, set()
             return self.work(jobs, poll)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ def stand_in(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def pool(stand_in: list[str]) -> Iterator[WorkerPool]:
-    with WorkerPool(size=2, deadline=0.5, command=stand_in) as pool:
+    with closing(WorkerPool(size=2, deadline=0.5, command=stand_in)) as pool:
         yield pool
 
 
@@ -121,14 +122,14 @@ def test_a_worker_that_dies_between_batches_is_not_counted_against_a_question(po
 
 def test_the_time_for_which_the_run_stood_still_is_not_counted(stand_in: list[str]) -> None:
     rests: list[float] = []
-    with WorkerPool(1, 2.0, command=stand_in, poll=lambda: time.sleep(rests.pop() if rests else 0.0)) as pool:
+    with closing(WorkerPool(1, 2.0, command=stand_in, poll=lambda: time.sleep(rests.pop() if rests else 0.0))) as pool:
         ask(pool, "same")
         rests[:] = [3.0, 0.0]  # at the second look it stands still for longer than the deadline, as when it is stopped
         assert ask(pool, "sleep 3.8") == ["sleep"]
 
 
 def test_an_answer_that_uses_up_the_memory_crashes_alone_and_ctrl_c_reaches_no_worker() -> None:
-    with WorkerPool(size=1, command=worker("5", "300")) as pool:
+    with closing(WorkerPool(size=1, command=worker("5", "300"))) as pool:
         much = str(2**29)
         assert ask(pool, "1000", much, "2000") == ["1000", "crash" if sys.platform == "linux" else much, "2000"]
         (pid,) = pool.pids()
@@ -165,7 +166,7 @@ def test_threads_take_turns(pool: WorkerPool) -> None:
 )
 def test_workers_that_cannot_start_are_an_error(program: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gym, "START_SECONDS", 0.5 if "sleep" in program else 30.0)
-    with WorkerPool(command=worker(code=program)) as pool:
+    with closing(WorkerPool(command=worker(code=program))) as pool:
         with pytest.raises(WorkerStartError, match=reason):
             ask(pool, "same")
         assert pool.pids() == []

@@ -34,7 +34,7 @@ def drop_to_docker() -> None:
 
 def refuse(calls: list[str]) -> None:
     """A filter that refuses these calls and new namespaces, as Docker's own does, and allows the others."""
-    column = bpf.ARCHITECTURES[bpf.machine()][0]
+    column = bpf.ARCHITECTURES[bpf.MACHINE][0]
     clone, clone3 = ((56, 435), (220, 435))[column]
     code = [(bpf.LOAD, 0, 0, 0)]
     for number in [bpf.KILLED[name][column] for name in calls]:

@@ -140,7 +140,7 @@ class World:
 
     def head(self) -> str:
         """What stands before a hostile program: the names it uses."""
-        column = bpf.ARCHITECTURES[bpf.machine()][0]
+        column = bpf.ARCHITECTURES[bpf.MACHINE][0]
         ports = {name: each.getsockname() for name, each in self._sockets.items()}
         values = {
             "SECRET": f"{self.home}/.ssh/id_rsa",

@@ -205,11 +205,11 @@ def test_a_zygote_that_is_killed_before_it_is_ready_is_started_again(monkeypatch
 
     monkeypatch.setattr(subprocess, "Popen", Killer)
     deadly = 1
-    with Zygotes(1) as zygotes:
+    with closing(Zygotes(1)) as zygotes:
         assert zygotes.run(printing("pass", 1), Limits())[0].text == "0\n"
     assert len(killed) == 1
     deadly = 3
-    with Zygotes(1) as zygotes, pytest.raises(ZygoteError, match="did not start: it ended with code -9"):
+    with closing(Zygotes(1)) as zygotes, pytest.raises(ZygoteError, match="did not start: it ended with code -9"):
         zygotes.first()
     assert len(killed) == 3
 

@@ -40,7 +40,7 @@ def test_unsafe_code_changes_nothing_where_there_is_a_sandbox():
 
 def test_the_canary_sees_a_sandbox_that_does_not_hold():
     """The probe is no formality: without layers it finds what a program could do."""
-    with Zygotes(1, ()) as bare:
+    with closing(Zygotes(1, ())) as bare:
         _, problem = probe(bare)
     for possible in ("reading a file", "writing a file", "TCP", "fork", "a change of files", "a connection"):
         assert possible in problem

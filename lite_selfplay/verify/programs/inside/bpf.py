@@ -69,8 +69,9 @@ KILLED: Numbers = {
 
 ALL: Numbers = {**ALLOWED, **BY_ARGUMENTS, **PATHS, **KILLED}
 
+# For each architecture, its column in the tables of calls and its number in linux/audit.h.
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-"""For each architecture, its column in the tables of calls and its number in linux/audit.h."""
+MACHINE = platform.machine()
 
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 EPERM, EACCES, ENOTTY, ENOSYS = 1, 13, 25, 38
@@ -85,24 +86,18 @@ Instruction = tuple[int, int, int, int]
 """Operation, the jumps if a comparison is true and if it is false, and a constant."""
 
 
-def machine() -> str:
-    """This machine's architecture under the kernel's name."""
-    name = platform.machine().lower()
-    return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
-
-
 def for_process(code: bytes, pid: int) -> bytes:
     """The filter for one process, which may send signals to itself."""
     return code.replace(struct.pack("<I", _OWN_PID), struct.pack("<I", pid))
 
 
 @functools.cache
-def build(architecture: str = "") -> bytes:
+def build(architecture: str = MACHINE) -> bytes:
     """The filter's instructions, 8 bytes each; by default for this machine. Raises KeyError for another architecture.
 
     `seccomp_data` has the call's number at byte 0, the architecture at 4, and six arguments of 64 bits from 16 on.
     """
-    column, audit = ARCHITECTURES[architecture or machine()]
+    column, audit = ARCHITECTURES[architecture]
     code = [_load(4), _if(EQUAL, audit, 1, 0), _return(KILL), _load(0)]
     if column == 0:  # the x32 calls have numbers of their own
         code += [_if(AT_LEAST, _X32, 0, 1), _return(KILL)]

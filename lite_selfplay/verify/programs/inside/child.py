@@ -14,8 +14,7 @@ from typing import Any
 from lite_selfplay.verify.programs.inside import bpf, confinement, roles
 
 STDIN, STDOUT, STDERR, REPLY, JOB, CHANNEL = range(6)
-FILES = 5
-"""Files of a process, in the order in which they are sent: job, stdin, stdout, stderr, reply."""
+FILES = 5  # of a process, in the order in which they are sent: job, stdin, stdout, stderr, reply
 
 _ROLES: dict[str, tuple[Callable[..., None], tuple[int, ...]]] = {
     "stdio": (roles.run, ()),
@@ -31,10 +30,8 @@ _SEED = 0
 def become(
     role: str, header: Mapping[str, Any], files: Sequence[int], found: frozenset[str], uid: int, channel: int | None
 ) -> None:
-    """Become the process of a role, right after the fork, and never return.
-
-    `header` has the limits, `found` the layers to apply, `channel` is the connection to the other role.
-    """
+    """Become the process of a role, right after the fork, and never return. `header` has the limits, `found` the layers
+    to apply, `channel` is the connection to the other role."""
     try:
         _usual_signals()
         _move_files(files, channel)
@@ -87,10 +84,8 @@ def _confine(header: Mapping[str, Any], found: frozenset[str], uid: int) -> None
 
 
 def _remember_files() -> None:
-    """Answer fstat of the standard streams from memory: contest templates use it for the size of their input.
-
-    The system call itself is refused, because it also takes paths.
-    """
+    """Answer fstat of the standard streams from memory: contest templates use it for the size of their input. The
+    system call itself is refused, because it also takes paths."""
     known = {file: os.fstat(file) for file in (STDIN, STDOUT, STDERR)}
     real = os.fstat
 

@@ -34,7 +34,7 @@ def figures(pids: Sequence[int]) -> tuple[float, float, float, bool]:
 
 
 class Clock:
-    """Counts the seconds that processes could have `used`, and those in which the caller of `look` was `alive`.
+    """Counts the seconds that processes could have `used`, and those in which the caller of `poll` was `alive`.
 
     Time in which the processes waited for a CPU or for memory does not count, nor does time in which the caller was
     suspended. Sleeping and other waiting does count. Without the kernel's figures (macOS, some containers) all time
@@ -43,10 +43,10 @@ class Clock:
 
     def __init__(self, pids: Sequence[int], seconds: float):
         self.seconds, self.used, self.alive = seconds, 0.0, 0.0
-        self._waited, self._untold = 0.0, 0.0
+        self._waited, self._unsettled = 0.0, 0.0
         self._pids, self._seen = pids, figures(pids)
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Count the time since the last call. True if the processes have used their seconds, or the machine is too busy
         to let them.
 
@@ -57,10 +57,10 @@ class Clock:
         now, ran_now, waited_now, willing = self._seen
         passed = max(now - then, 1e-9)
         alive, run_for = min(passed, TICK_SECONDS), max(0.0, min(passed, ran_now - ran))
-        told = max(0.0, waited_now - waited) * alive / passed
-        self._untold = 0.0 if told else self._untold + alive * (willing and not run_for)
-        self.alive, self.used, self._waited = self.alive + alive, self.used + run_for, self._waited + told
+        settled = max(0.0, waited_now - waited) * alive / passed
+        self._unsettled = 0.0 if settled else self._unsettled + alive * (willing and not run_for)
+        self.alive, self.used, self._waited = self.alive + alive, self.used + run_for, self._waited + settled
         if not willing:
-            self._waited, self._untold = self._waited + self._untold, 0.0
+            self._waited, self._unsettled = self._waited + self._unsettled, 0.0
             self.used = max(self.used, self.alive - self._waited)
         return self.used >= self.seconds or self.alive >= PATIENCE * self.seconds

@@ -19,7 +19,6 @@ from lite_selfplay.verify.programs.inside import bpf
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PDEATHSIG, _DUMPABLE, _NO_NEW_PRIVS = 1, 4, 38
-_CALLS = {"seccomp": (317, 277), "landlock_create_ruleset": (444, 444), "landlock_restrict_self": (446, 446)}
 _NEW = {"mount": 0x20000, "cgroup": 0x2000000, "uts": 0x4000000, "ipc": 0x8000000, "pid": 0x20000000, "net": 0x40000000}
 _NEW_USER = 0x10000000
 # Rights on files of each version of Landlock, from version 1; later versions have those of the last.
@@ -39,10 +38,10 @@ def _checked(result: int, what: str) -> int:
 
 
 def _call(name: str, *arguments: Any) -> int:
-    """Make a system call for which the C library has no function."""
-    column = bpf.ARCHITECTURES[bpf.machine()][0]
-    given = (ctypes.c_long(each) if isinstance(each, int) else each for each in arguments)
-    return _checked(_LIBC.syscall(ctypes.c_long(_CALLS[name][column]), *given), name)
+    """Make a system call for which the C library has no function, one of those that programs may not make."""
+    number = bpf.KILLED[name][bpf.ARCHITECTURES[bpf.MACHINE][0]]
+    given = (ctypes.c_long(each) if isinstance(each, int) else each for each in (number, *arguments))
+    return _checked(_LIBC.syscall(*given), name)
 
 
 def _prctl(option: int, value: int, what: str) -> None:

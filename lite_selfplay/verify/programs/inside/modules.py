@@ -99,10 +99,8 @@ class InMemory:
 
 
 def _mapped(data: bytes | bytearray) -> mmap.mmap:
-    """The same bytes in a mapped memory file: unlike for the heap, a fork does not copy its page tables.
-
-    The mapping is private, so a process that makes it writable writes only to its own copy.
-    """
+    """The same bytes in a mapped memory file: unlike for the heap, a fork does not copy its page tables. The mapping is
+    private: a process that makes it writable writes only to its own copy."""
     with open(os.memfd_create("modules", os.MFD_CLOEXEC), "wb") as file:
         file.write(data)
         file.flush()

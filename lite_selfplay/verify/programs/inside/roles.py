@@ -100,10 +100,8 @@ def _known_error(error: Exception) -> str:
 
 
 def put_tests(job: Job, channel: int, reply: int) -> None:
-    """Run each test, and write `NONCE number +` or `-` after it to a file that the program cannot reach.
-
-    Under the names of the program's functions, tests call proxies, which exchange plain values.
-    """
+    """Run each test, and write `NONCE number +` or `-` after it to a file that the program cannot reach. Tests call
+    proxies with the names of the program's functions, which exchange plain values."""
     space = main_module("test")
     execute(job["setup"], space, "setup.py")
     try:

@@ -100,10 +100,8 @@ _SCALARS: dict[str, tuple[type, Callable[[Any], list[Any]], Callable[..., Any]]]
 
 
 def pack(value: Any, kept: list[Any] | None = None, depth: int = 0) -> Any:
-    """A value as JSON that `unpack` reads back: built-in types, and the items of iterators if there is `kept`.
-
-    Any other object is appended to `kept` and sent as a `Handle`; without `kept`, Unwritable is raised.
-    """
+    """A value as JSON that `unpack` reads back: built-in types, and the items of iterators if there is `kept`. Any
+    other object is appended to `kept` and sent as a `Handle`; without `kept`, Unwritable is raised."""
     if depth > DEEPEST:
         raise Unwritable("nested too deeply")
 
@@ -131,10 +129,8 @@ def pack(value: Any, kept: list[Any] | None = None, depth: int = 0) -> Any:
 
 
 def unpack(data: Any, kept: Sequence[Any] | None = None) -> Any:
-    """The value that `pack` wrote; a handle becomes the object in `kept`, or a `Handle` without `kept`.
-
-    Raises Unwritable, ValueError, TypeError, LookupError, ArithmeticError or RecursionError for anything else.
-    """
+    """The value that `pack` wrote; a handle becomes the object in `kept`, or a `Handle` without `kept`. Raises
+    Unwritable, ValueError, TypeError, LookupError, ArithmeticError or RecursionError for anything else."""
     if data is None or data is True or data is False:
         return data
     tag, *rest = data

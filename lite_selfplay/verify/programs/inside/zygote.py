@@ -23,12 +23,9 @@ from lite_selfplay.verify.programs.inside import bpf, child, confinement
 from lite_selfplay.verify.programs.inside.clock import TICK_SECONDS, Clock
 from lite_selfplay.verify.programs.inside.modules import load_beforehand
 
+# The processes of each kind of job, which ends when the first of them ends.
 ROLES = {"stdio": ("stdio",), "call": ("call",), "check": ("test", "candidate")}
-"""The processes of each kind of job, which ends when the first of them ends."""
-
-LOOK_SECONDS = 0.5
-"""How often it checks whether its parent is still there."""
-
+LOOK_SECONDS = 0.5  # how often it checks whether its parent is still there
 _MOST_FILES = child.FILES * 2
 
 
@@ -170,7 +167,7 @@ def _reap(library: _Library, pids: Sequence[int], clock: Clock) -> tuple[dict[in
             if pid == 0:
                 break
             ended[pid] = status, usage
-        over = clock.look()
+        over = clock.poll()
     late = pids[0] not in ended
     for pid in pids:
         if pid not in ended:
