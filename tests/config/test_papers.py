@@ -18,13 +18,20 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "papers.md"
 HEAD = """# The papers, as printed
 
-This page answers, paper by paper, what each one prints, what this library does, and why where the two differ. A
-printed value beside which none of ours stands is as in the paper; of what has no row nothing is claimed. `-` is what a
-paper, or its release, does not say. Arms that a paper has no figure for are left out. `full_finetune_lr` is for the
-record: adapters learn at `lr`. No figure of a paper has been reproduced here. One claim of each paper, of a direction
-and not a figure, has a check for some minutes of a card, on another base and with smaller sizes
+This page lists, paper by paper, what is printed and where, what this library does, and why the two differ. A printed
+value without one of ours beside it is as in the paper; nothing is claimed about values without a row. `-` means that
+the paper, or its release, does not say. Arms without a figure in their paper are omitted. Adapters learn at `lr`;
+`full_finetune_lr` is only a record. No figure of a paper has been reproduced here. One claim of each paper (a
+direction, not a figure) has a check of some minutes on a GPU, on another base and with smaller sizes
 ([the plan](../experiments/papers/README.md)); none has been run yet.
+
+Four keys have a row only where they are printed, because their reasons are the same in all presets:
+`model.precision=bf16` (adapters over half-precision weights; most papers train all weights),
+`model.gradient_checkpointing` and `run.microbatch_tokens` (an 80 GB GPU), and `seats.*.lr=3e-05` (the papers' rates for
+all weights are too low for adapters).
 """
+USUAL = ("model.precision", "model.gradient_checkpointing", "run.microbatch_tokens", "seats.*.lr")
+"""Keys with the same reason in every preset: said once, in the head."""
 PAPERS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "Agon": ("agon", ("agon-paper",), "agon"),
     "PasoDoble": ("pasodoble", ("pasodoble-paper",), "pasodoble"),
@@ -49,7 +56,8 @@ def of_presets(names: tuple[str, ...], *, printed: bool) -> list[list[str]]:
     for name in names:
         for key, (value, where) in cited(text_of(name)).items():
             differs = name == names[0] or first.get(key, ("",))[0] != value
-            if differs and printed != where.startswith("ours:"):
+            ours = where.startswith("ours:")
+            if differs and printed != ours and not (ours and key in USUAL):
                 text = str(value).strip("`")
                 shown = f"`{key}={value:g}`" if isinstance(value, float) else f"`{key}={text}`"
                 why = re.sub("the paper is silent(?:[;:] )?", "", where.removeprefix("ours: "))
