@@ -115,7 +115,7 @@ class Harness:
         loss = make_loss(self.backend, config, Chat.load(self._base).tokenizer, str(self._folder / "trainer"))
         told = {"progress": self.progress, "poll": self.poll}
         self.trainer = trainer = SelfPlayTrainer(backend=self.backend, loss=loss, config=config, **told)
-        move = trainer._move
+        move = trainer._step_optimizer
 
         def capture(report: StepReport, *norms: Any) -> None:
             self.starts.append(states(self.backend))
@@ -126,7 +126,7 @@ class Harness:
         def applied(*_: Any) -> None:
             self.applied = {s: get_total_norm(g.values()).item() for s, g in self._gradients().items() if g}
 
-        trainer._move = capture  # type: ignore[method-assign]
+        trainer._step_optimizer = capture  # type: ignore[method-assign]
         trainer.optimizer.register_step_pre_hook(applied)
         for step, played in enumerate(episodes):
             self.reports.append(trainer.update(step, as_sampled(played, self.backend), seats))

@@ -102,7 +102,7 @@ def test_float16_keeps_small_gradients_on_a_cpu(make_backend: Callable[..., Any]
             logprobs, _ = backend.token_logprobs(Batch.of(rows, backend.way()))
             scale.of((1e-5 * logprobs).sum(), logprobs).backward()
         gradients = [p.grad for p in backend.adapters.parameters("A").values()]
-        scale.take_off(gradients)
+        scale.unscale(gradients)
         assert all(gradient.any() for gradient in gradients)
         sides.append(torch.cat([gradient.flatten() for gradient in gradients]))
     assert atomic_update._cosine(*sides) > 0.999
@@ -124,7 +124,7 @@ def test_it_starts_where_the_steepest_slope_is_about_one_and_gradients_are_divid
     assert {slope: started(slope).exponent for slope in slopes} == slopes
     scale, gradients = started(1 / 160), [torch.tensor([128.0, 3 * 128.0]), torch.tensor([[-1.0]])]
     assert scale.factor == 2.0**7
-    scale.take_off(gradients)
+    scale.unscale(gradients)
     assert [x.flatten().tolist() for x in gradients] == [[1.0, 3.0], [-1 / 128]]
 
 
@@ -132,7 +132,7 @@ def test_a_loss_without_a_slope_decides_nothing():
     scale = started(0.0)
     assert (scale.exponent, scale.factor) == (None, 1.0)
     assert not scale.lower()
-    scale.held()
+    scale.note_success()
     assert scale.state() == {"exponent": None, "updates": 0}
     unneeded, logprobs = LossScale(False), torch.zeros(2, requires_grad=True)
     loss = logprobs.sum()
@@ -146,16 +146,16 @@ def test_it_falls_to_one_and_grows_after_many_good_updates_in_a_row():
     scale = started(2.0**-15)
     for number, exponent in ((GROWS_AFTER - 1, 15), (1, LARGEST), (GROWS_AFTER, LARGEST)):
         for _ in range(number):
-            scale.held()
+            scale.note_success()
         assert scale.exponent == exponent
     scale.lower()  # an overflow starts the count again
-    scale.held()
+    scale.note_success()
     assert scale.state() == {"exponent": LARGEST - BACK, "updates": 1}
 
 
 def test_its_state_comes_back_and_what_is_none_is_refused():
     scale, other = started(1 / 160), LossScale(True)
-    scale.held()
+    scale.note_success()
     other.restore(scale.state())
     assert (other.factor, other.state()) == (scale.factor, scale.state()) == (2.0**7, {"exponent": 7, "updates": 1})
     for exponent, updates in (("7", 0), (99, 0), (3, -1)):

@@ -170,8 +170,8 @@ def test_what_is_held_out_does_not_top_up(tmp_path: Path):
     keys = {"top_up": str(file), "rounds": 1, "steps": 3, "examples_per_step": 10}
     given = {"held_out": WORKED[:4], "progress": Ear()}
     pool = gathered(single(4), {"solver": ["no"]}, given=given, source="auto", **keys)
-    asked = "0 of the 10 examples that were asked for are the base's own"
-    assert given["progress"].warned == [f"cold start of solver: {asked}, 2 are written by rule in their place"]
+    asked = "0 of the 10 requested examples are the base's own"
+    assert given["progress"].warned == [f"cold start of solver: {asked}, 2 are written by rule instead"]
     assert pool.counts["solver"].worked == 2
     assert all("5 and 3?" in prompt or "6 and 3?" in prompt for prompt, _ in found(pool, "solver"))
     with pytest.raises(ConfigError, match=r"nothing to learn from as solver \(solver: 0 of 4 samples"):
@@ -198,7 +198,7 @@ def test_few_examples_are_worth_a_warning_unless_a_game_has_no_more(name: str, p
     worked(problems, name, {"progress": ear}, steps=10, examples_per_step=40)
     told, silent = (ear.said, ear.warned) if plainly else (ear.warned, ear.said)
     assert len(told) == len(make_game(name, {}).roles)
-    assert all("examples that were asked for, and they come again" in sentence for sentence in told)
+    assert all("requested examples; they are repeated" in sentence for sentence in told)
     assert silent == []
 
 
@@ -210,8 +210,8 @@ def test_what_is_too_long_is_left_out_and_counted():
     left_out = pool.counts["solver"].too_long
     assert len(pool.of("solver")) + left_out == 10
     assert left_out > 0
-    assert f"; {left_out} left out, longer than the run allows" in pool.lines()[0]
-    with pytest.raises(ConfigError, match=r"every example .* is longer than the run allows .*max_completion_tokens"):
+    assert f"; {left_out} skipped, longer than the run allows" in pool.lines()[0]
+    with pytest.raises(ConfigError, match=r"every example .* is longer than the run allows: .*max_completion_tokens"):
         worked(WORKED[:10], given={"fits": lambda *_: False})
 
 
@@ -238,7 +238,7 @@ def test_roles_to_teach_are_checked():
             return make_game("cpmobius", {}).cold_start(role, problem, rng, thinks=thinks) if role == "coach" else None
 
     require_examples(section(source="worked", roles=["coach"]), task(WORKED), Deaf())
-    with pytest.raises(ConfigError, match="brings none for the roles it teaches"):
+    with pytest.raises(ConfigError, match="has none for the roles it teaches"):
         require_examples(section(source="worked", roles=["player"]), task(WORKED), Deaf())
     auto = (section(source="auto", roles=[role]) for role in Deaf.roles)
     assert [source_of(keys, task(WORKED), Deaf()) for keys in auto] == ["worked", "self"]

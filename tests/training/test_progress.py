@@ -52,7 +52,7 @@ def test_a_heartbeat_says_what_is_done_and_for_how_long(now, said):
     lines = PlainProgress(said.append, every_s=5)
     lines.phase("training", 4)
     lines.step({"step": 1}, "step 1/4")
-    lines.activity("A speaks as drafter")
+    lines.activity("A samples as drafter")
     lines.advance(1, "loss 0.5")
     now[0] += 4.9
     lines.tick()
@@ -60,10 +60,10 @@ def test_a_heartbeat_says_what_is_done_and_for_how_long(now, said):
     now[0] += 0.1
     lines.tick()
     lines.tick()
-    assert said[2:] == ["  ... training, 1 of 4 done; A speaks as drafter for 0:05; loss 0.5"]
+    assert said[2:] == ["  ... training, 1 of 4 done; A samples as drafter for 0:05; loss 0.5"]
     now[0] += 60
     lines.tick()
-    assert said[-1] == "  ... training, 1 of 4 done; A speaks as drafter for 1:05; loss 0.5"
+    assert said[-1] == "  ... training, 1 of 4 done; A samples as drafter for 1:05; loss 0.5"
     lines.phase("loading")  # of unknown length
     now[0] += 7
     lines.tick()

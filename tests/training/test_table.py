@@ -74,7 +74,7 @@ def test_a_games_folder(table: LiveTable, tmp_path: Path):
     assert table.folder == tmp_path / "own"
     assert table.folder.is_dir()
     table._folder = None
-    with pytest.raises(GameError, match="no run at this table"):
+    with pytest.raises(GameError, match="this table has no run"):
         _ = table.folder
 
 
