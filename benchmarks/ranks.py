@@ -83,22 +83,35 @@ def torchrun(world: int, *command: str) -> str:
 
 def work(job: dict[str, Any]) -> None:
     """In a process of a run: play it, and note each step's processor time and bytes."""
+    import torch.distributed as dist
+
     from lite_selfplay import RunConfig, train
     from lite_selfplay.runs.loop import RunLoop
-    from lite_selfplay.training.ranks import here, joined
+    from lite_selfplay.training.ranks import joined
 
     if "links" in job:
         measure_links(job)
         return
-    cpu, sent, whole = [], [], RunLoop._step
+    cpu, sent, messages, whole = [], [], [], RunLoop._step
+
+    def counting(collective: Any) -> Any:
+        """A collective operation that notes the bytes of its last tensor, which this process sends."""
+
+        def counted(*tensors: Any, **options: Any) -> Any:
+            messages.append(tensors[-1].numel() * tensors[-1].element_size())
+            return collective(*tensors, **options)
+
+        return counted
 
     def step(self: RunLoop) -> Any:
-        before, bytes_before = processor(), here().sent
+        before = processor()
+        messages.clear()
         report = whole(self)
         cpu.append(processor() - before)
-        sent.append(here().sent - bytes_before)
+        sent.append(sum(messages))
         return report
 
+    dist.all_gather, dist.all_reduce = counting(dist.all_gather), counting(dist.all_reduce)
     RunLoop._step = step  # type: ignore[method-assign]
     config = RunConfig(
         game={"name": "agon"},

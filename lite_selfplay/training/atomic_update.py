@@ -102,10 +102,9 @@ def require_alike(found: Mapping[str, Tensor], right: Mapping[str, Tensor], who:
     if (cosine := _cosine(*whole)) >= COSINE:
         return
     off = [name for name in right if _cosine(found[name], right[name]) < COSINE]
-    more = f" and {len(off) - 3} more" if len(off) > 3 else ""
     raise TrainingError(
-        f"the gradient of {who} is not that of plain torch: their cosine is {cosine:.2f}, with {', '.join(off[:3])}"
-        f"{more} off. Nothing was updated: use --backend transformers"
+        f"the gradient of {who} is not that of plain torch: their cosine is {cosine:.2f}, and {len(off)} tensors are "
+        f"off, such as {', '.join(off[:3])}. Nothing was updated: use --backend transformers"
     )
 
 
@@ -282,9 +281,9 @@ class Guard:
         step = report.step + 1
 
         def facts() -> dict[str, Any]:
+            weights = {f"weights in seat {seat}": _checksum(self._adapters, seat) for seat in self._adapters.seats}
             return {
-                "weights": {seat: _checksum(self._adapters, seat) for seat in self._adapters.seats},
-                "rewards": zlib.crc32(repr(report.advantages).encode()),
+                "same": {**weights, "rewards": zlib.crc32(repr(report.advantages).encode())},
                 "budget": self._budget.tokens,
                 "scale": self.scale.exponent,
                 "figures": figures[-1:],
@@ -293,15 +292,11 @@ class Guard:
         with failing_together(self._ranks, f"the update of step {step}", NotFinite, facts) as told:
             yield
         for rank, theirs in enumerate(told):
-            for seat in (seat for seat in self._adapters.seats if theirs["weights"][seat] != told[0]["weights"][seat]):
+            for name in (name for name, value in told[0]["same"].items() if theirs["same"][name] != value):
                 raise TrainingError(
-                    f"at step {step} process {rank} of this run has other weights in seat {seat} than process 0: all "
-                    "processes need the same kind of GPU and the same packages"
-                )
-            if theirs["rewards"] != told[0]["rewards"]:
-                raise TrainingError(
-                    f"at step {step} process {rank} of this run has other rewards than process 0: a game may depend "
-                    "only on its table and its own state (lite_selfplay.testing.check_game)"
+                    f"at step {step} process {rank} of this run has other {name} than process 0: all need the same kind "
+                    "of GPU and the same packages, and a game may depend only on its table and its own state "
+                    "(lite_selfplay.testing.check_game)"
                 )
         if told:
             self._budget.lower(min(int(theirs["budget"]) for theirs in told))
@@ -328,9 +323,7 @@ def find_nonfinite(adapters: Adapters, optimizer: Optimizer | None = None) -> st
     found = largest_weights(adapters)
     kept = {} if optimizer is None else optimizer.state
     for seat in adapters.seats:
-        states = [kept.get(p, {}) for p in adapters.parameters(seat).values()]
-        values = [value for state in states for value in state.values() if isinstance(value, Tensor)]
-        if values:
+        if values := [x for p in adapters.parameters(seat).values() for x in kept.get(p, {}).values()]:
             found[f"the optimizer's state of seat {seat}"] = largest(values)
     numbers = zip(found, read(list(found.values())), strict=True)
     return next((name for name, each in numbers if not all(map(math.isfinite, each))), None)
@@ -365,7 +358,6 @@ class LossScale:
         return loss * self.factor
 
     def unscale(self, gradients: list[Tensor]) -> None:
-        """Divide gradients by the factor, in place."""
         if self.factor != 1 and gradients:
             torch._foreach_mul_(gradients, 1 / self.factor)
 

@@ -17,19 +17,9 @@ from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.rollout import written
 from lite_selfplay.training.trainer import SelfPlayTrainer
 
-_CLIP = 1.0
-_WARM_UP = 5
-_LAST_SHARE = 0.1
-
 
 def cold_start(
-    trainer: SelfPlayTrainer,
-    chat: Chat,
-    game: Game,
-    pool: ExamplePool,
-    section: ColdStartSection,
-    *,
-    seed: int,
+    trainer: SelfPlayTrainer, chat: Chat, game: Game, pool: ExamplePool, section: ColdStartSection, *, seed: int
 ) -> None:
     """Train every seat of a game on `section.steps` batches of examples, one seat after the other.
 
@@ -87,7 +77,7 @@ def _teach(
 
 def _taught(config: RunConfig, section: ColdStartSection) -> RunConfig:
     """The configuration for examples: only their likelihood, a mean over tokens, one update for each step."""
-    own = {"lr": section.lr, "clip": _CLIP, "weight_decay": 0.0}
+    own = {"lr": section.lr, "clip": 1.0, "weight_decay": 0.0}
     return config.model_copy(
         update={
             "roles": dict.fromkeys(config.roles, RoleConfig(loss="dapo")),
@@ -134,6 +124,6 @@ def playing_config(config: RunConfig) -> RunConfig:
 def teaching_rate(seat: SeatConfig, step: int, steps: int) -> float:
     """The learning rate at a step (from 0): warm-up to the full rate in a quarter of the steps, at most 5, then linear
     decay to a tenth of it at the last step."""
-    warm = max(1, min(_WARM_UP, steps // 4))
-    share = (step + 1) / warm if step < warm else 1.0 - (1.0 - _LAST_SHARE) * (step - warm + 1) / max(1, steps - warm)
+    warm = max(1, min(5, steps // 4))
+    share = (step + 1) / warm if step < warm else 1.0 - 0.9 * (step - warm + 1) / max(1, steps - warm)
     return seat.lr * share

@@ -153,6 +153,7 @@ def gather(
     `data_dir`: see `load_task`. Warns if a source has fewer examples than requested (for a game without tasks this is
     only noted). Raises ConfigError if none remain, or if with the source `self` the base had nothing right in a role.
     """
+    progress = progress or Progress()
     gathering = _Gathering(game, section, table.thinks, seed, fits)
     source = source_of(section, task, game)
     if source == "file":
@@ -160,13 +161,12 @@ def gather(
     elif source == "worked":
         gathering.write(task.problems)
     else:
-        gathering.play(table, progress or Progress())
+        gathering.play(table, progress)
         if section.top_up is not None:
             top_up = load_task(section.top_up, seed=derived_seed(seed, "cold start"), data_dir=data_dir)
             gathering.write(training_side(top_up, held_out).problems)
     pool = gathering.pool()
     if source != "file":
-        progress = progress or Progress()
         for sentence in gathering.shortages(pool):
             (progress.say if game.without_tasks else progress.warn)(sentence)
     return pool
@@ -232,7 +232,6 @@ class _Gathering:
 
     @property
     def lacking(self) -> list[str]:
-        """The roles with fewer examples than wanted."""
         return [role for role, wanted in self._wanted.items() if len(self._found[role]) < wanted]
 
     def pool(self) -> ExamplePool:

@@ -241,9 +241,6 @@ def old_logprobs(role: RoleConfig, logprobs: Tensor, old: Tensor | None, mask: T
     return logprobs - total.clamp(-_LARGEST, _LARGEST)
 
 
-_TRL_NAMES = {"sequence": "luspo"}  # TRL's `loss_type` by ours, if it differs
-
-
 class _Unread:
     """TRL's accelerator while a loss is computed, except that logged means stay on the GPU.
 
@@ -316,7 +313,7 @@ class TrlLoss:
         vars(self).update(
             temperature=micro.temperature,
             beta=0.0 if given.reference is None else role.beta * micro.scale,
-            loss_type=_TRL_NAMES.get(role.loss, role.loss),
+            loss_type="luspo" if role.loss == "sequence" else role.loss,
             max_completion_length=micro.max_tokens,
             entropy_coef=role.entropy * micro.token_share,
             epsilon_low=role.clip_ratio,

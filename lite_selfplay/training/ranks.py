@@ -144,13 +144,7 @@ def connect(launch: Launch) -> Any:
             family = socket.getaddrinfo(address, launch.port)[0][0]
             listening = socket.create_server((address, launch.port), family=family, backlog=1024).detach()
         hosted = dist.TCPStore(
-            address,
-            launch.port,
-            launch.world,
-            hosts,
-            MEETING,
-            wait_for_workers=False,
-            master_listen_fd=listening,
+            address, launch.port, launch.world, hosts, MEETING, wait_for_workers=False, master_listen_fd=listening
         )
         store = dist.PrefixStore(f"lite-selfplay/{launch.attempt}/{next(_groups)}", hosted)
         nccl = torch.cuda.is_available() and dist.is_nccl_available()
@@ -182,14 +176,13 @@ NAPS_S = (5e-5, 2e-3)  # the first and the longest pause between two checks of a
 class Ranks:
     """This process's view of a run's processes: number `rank` of `world`. If it is alone, nothing is sent.
 
-    `poll` is called while waiting for others and may raise to stop. `sent` counts the bytes sent so far, each once.
-    `store` holds the last messages of processes that have left.
+    `poll` is called while waiting for others and may raise to stop. `store` holds the last messages of processes that
+    have left.
     """
 
     def __init__(self, rank: int = 0, world: int = 1, store: Any = None):
         self.rank, self.world, self._store = rank, world, store
         self.poll: Callable[[], None] = lambda: None
-        self.sent = 0
         self._left = False
 
     @property
@@ -258,7 +251,6 @@ class Ranks:
         import torch.distributed as dist
 
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        self.sent += flat.numel() * flat.element_size()
         self._wait(lambda: dist.all_reduce(flat, async_op=True))
         for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(total.view_as(tensor))
@@ -282,7 +274,6 @@ class Ranks:
         whole[: len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
         parts = [torch.empty_like(whole) for _ in sizes]
         self._wait(lambda: dist.all_gather(parts, whole, async_op=True))
-        self.sent += len(whole) + 8
         return [part[:size].numpy().tobytes() for part, size in zip(parts, sizes, strict=True)]
 
     def _wait(self, begin: Callable[[], Any]) -> None:

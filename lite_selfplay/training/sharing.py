@@ -24,10 +24,7 @@ _VERDICTS = TypeAdapter(list[Verdict])
 
 
 def generate(
-    ranks: Ranks,
-    step: int,
-    request: GenerationRequest,
-    sample: Callable[[GenerationRequest], list[list[Generation]]],
+    ranks: Ranks, step: int, request: GenerationRequest, sample: Callable[[GenerationRequest], list[list[Generation]]]
 ) -> list[list[Generation]]:
     """The requested completions, of which each process samples its part.
 

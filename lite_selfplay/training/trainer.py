@@ -194,7 +194,6 @@ class SelfPlayTrainer:
         return norms, sizes, done
 
     def _seat_gradients(self) -> dict[str, list[Tensor]]:
-        """The gradients of each seat that has one."""
         found = {g["seat"]: [p.grad for p in g["params"] if p.grad is not None] for g in self.optimizer.param_groups}
         return {seat: gradients for seat, gradients in found.items() if gradients}
 

@@ -47,7 +47,6 @@ class Done:
 
     @property
     def rows(self) -> list[Read]:
-        """Each row with its log-probabilities."""
         return list(zip(self.micro.rows, self.micro.batch.split(self.read["logprobs"]), strict=True))
 
 
@@ -209,13 +208,7 @@ def parts(groups: Sequence[Sequence[LossRow]], count: int) -> list[list[LossRow]
 
 
 def microbatches(
-    rows: Sequence[LossRow],
-    seat: str,
-    role: RoleConfig,
-    token_budget: int,
-    way: Way,
-    *,
-    ranks: Ranks = ALONE,
+    rows: Sequence[LossRow], seat: str, role: RoleConfig, token_budget: int, way: Way, *, ranks: Ranks = ALONE
 ) -> list[MicroBatch]:
     """Cut a stream's rows into microbatches of at most `token_budget` tokens, or of a single row.
 
