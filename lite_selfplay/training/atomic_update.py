@@ -162,10 +162,7 @@ class Guard:
 
     @contextlib.contextmanager
     def step(self, report: StepReport) -> Iterator[None]:
-        """A context for the updates of a step: after any error nothing is updated.
-
-        NotFinite and OffPolicyError end in the report; other errors are raised.
-        """
+        """A context for a step's updates: any error undoes them. NotFinite and OffPolicyError end in the report."""
         self._suspects, updated = largest_weights(self._adapters), False
         try:
             yield
@@ -211,9 +208,9 @@ class Guard:
         self._optimizer.zero_grad(set_to_none=True)
 
     def read(self, done: Sequence[Done] = (), others: Sequence[Tensor] = ()) -> list[float]:
-        """Read the numbers of microbatches from the GPU, and return those of other scalars.
+        """Read the numbers of microbatches and, as the result, other scalars. Waits for the GPU once.
 
-        Raises NotFinite for a number of a microbatch and, at the first call in a step, for a weight.
+        Raises NotFinite for a number of a microbatch and, at a step's first call, for a weight.
         """
         computed = [x for one in done for x in one.numbers.values()]
         values = iter(read([*self._suspects.values(), *computed, *others]))
@@ -289,20 +286,20 @@ class Guard:
                 "figures": figures[-1:],
             }
 
-        with failing_together(self._ranks, f"the update of step {step}", NotFinite, facts) as told:
+        with failing_together(self._ranks, f"the update of step {step}", NotFinite, facts) as gathered:
             yield
-        for rank, theirs in enumerate(told):
-            for name in (name for name, value in told[0]["same"].items() if theirs["same"][name] != value):
+        for rank, theirs in enumerate(gathered):
+            for name in (name for name, value in gathered[0]["same"].items() if theirs["same"][name] != value):
                 raise TrainingError(
-                    f"at step {step} process {rank} of this run has other {name} than process 0: all need the same kind "
-                    "of GPU and the same packages, and a game may depend only on its table and its own state "
+                    f"at step {step} process {rank} of this run has other {name} than process 0: all need the same "
+                    "kind of GPU and the same packages, and a game may depend only on its table and its own state "
                     "(lite_selfplay.testing.check_game)"
                 )
-        if told:
-            self._budget.lower(min(int(theirs["budget"]) for theirs in told))
-            exponents = [theirs["scale"] for theirs in told if theirs["scale"] is not None]
+        if gathered:
+            self._budget.lower(min(int(theirs["budget"]) for theirs in gathered))
+            exponents = [theirs["scale"] for theirs in gathered if theirs["scale"] is not None]
             self.scale.exponent = min(exponents, default=None)
-            figures[:] = [own for theirs in told for own in theirs["figures"]]
+            figures[:] = [own for theirs in gathered for own in theirs["figures"]]
 
 
 def largest(tensors: Iterable[Tensor]) -> Tensor:
@@ -398,18 +395,18 @@ def failing_together(
 ) -> Iterator[list[Any]]:
     """A context for doing `what`: an error of this kind in one process is raised in all.
 
-    Yields a list that afterwards, with several processes, holds the `facts` of each.
+    Yields a list that afterwards holds the `facts` of all processes, if there are several.
     """
-    message, told = None, list[Any]()
+    message, gathered = None, list[Any]()
     try:
-        yield told
+        yield gathered
     except kind as error:
         if ranks.alone:
             raise
         message = str(error)
     if not ranks.alone:
         answers = ranks.gather(what, [message, facts()])
-        told += [theirs for _, theirs in answers]
+        gathered += [theirs for _, theirs in answers]
         for first in (theirs for theirs, _ in answers if theirs is not None):
             raise kind(first)
 
@@ -441,12 +438,12 @@ def foreign_in_any(ranks: Ranks, learning: Sequence[Learning]) -> Iterator[None]
         seen = [x.agreement for x in learning]
         return [((of.gap, sum(len(own) for _, own in of.noted)), (of.base_gap, of.base_tokens)) for of in seen]
 
-    told: list[Any] = []
+    gathered: list[Any] = []
     try:
-        with failing_together(ranks, "whose completions these are", OffPolicyError, gaps) as told:
+        with failing_together(ranks, "the sampler's check", OffPolicyError, gaps) as gathered:
             yield
     finally:
-        for x, parts in zip(learning, zip(*(told or [gaps()]), strict=True), strict=True):
+        for x, parts in zip(learning, zip(*(gathered or [gaps()]), strict=True), strict=True):
             sampler, base = (_mean(kind) for kind in zip(*parts, strict=True))
             if sampler is not None or base is not None:
                 x.update.sampler_gap, x.update.base_gap = sampler, base

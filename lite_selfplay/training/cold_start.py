@@ -101,10 +101,7 @@ def _learning(
 
 
 def within_limits(chat: Chat, config: RunConfig, max_completion_tokens: int) -> Fits:
-    """A check of examples by the run's limits of a prompt and of a completion, with its end-of-sequence token.
-
-    A longer example would teach a seat to continue past the limit.
-    """
+    """Checks examples by the run's limits: longer ones would teach a seat to continue past the limit."""
 
     def fits(role: str, example: Example) -> bool:
         row = chat.conversation(example.prompt, example.completion)

@@ -259,7 +259,7 @@ class _Gathering:
         )
 
     def _keep(self, stream: Stream) -> None:
-        counts = self._counts[stream.role]
+        role, counts = stream.role, self._counts[stream.role]
         for group in stream.groups:
             for sample in group.samples:
                 completion, verdict = sample.completion, sample.verdict
@@ -267,12 +267,10 @@ class _Gathering:
                 if verdict is None or not (verdict.correct and verdict.well_formed and completion.stop == "eos"):
                     continue
                 counts.right += 1
-                of_problem = (stream.role, group.problem.id if group.problem else completion.prompt)
-                enough = len(self._found[stream.role]) >= self._wanted[stream.role]
-                if not enough and self._of_problem[of_problem] < PER_PROBLEM:
-                    self._of_problem[of_problem] += self._add(
-                        stream.role, Example(completion.prompt, completion.text), "self"
-                    )
+                of_problem = (role, group.problem.id if group.problem else completion.prompt)
+                if role in self.lacking and self._of_problem[of_problem] < PER_PROBLEM:
+                    added = self._add(role, Example(completion.prompt, completion.text), "self")
+                    self._of_problem[of_problem] += added
 
     def _add(self, role: str, example: Example, origin: Origin) -> bool:
         """Add an example unless it is a duplicate or too long."""

@@ -71,13 +71,11 @@ class Interrupts:
 
     @property
     def _raised(self) -> bool:
-        """Whether KeyboardInterrupt was raised. A library in the middle of its import may have swallowed or replaced
-        it."""
+        """Whether KeyboardInterrupt was raised, even if a library has swallowed it during its import."""
         return self._asked is not None and not self._polled
 
     def _swallowed(self, error: "sys.UnraisableHookArgs") -> None:
-        """Print nothing about a KeyboardInterrupt that a destructor or callback swallowed: the next poll, at the
-        latest, raises it again."""
+        """Print nothing about a KeyboardInterrupt swallowed by a destructor or callback: a poll raises it again."""
         if self._asked is None or not issubclass(error.exc_type, KeyboardInterrupt):
             self._unraisable(error)
 

@@ -53,10 +53,7 @@ class LossRow:
 
 
 def with_gradient(rows: Sequence[LossRow], role: RoleConfig) -> list[LossRow]:
-    """The rows that can have a gradient: all but those with advantage 0, if the role has no KL or entropy term.
-
-    With a user's own loss any row may have one.
-    """
+    """The rows that can have a gradient: without a KL or entropy term or a user's own loss, those with an advantage."""
     every_row_counts = role.beta != 0 or role.entropy != 0 or role.own_loss
     return [row for row in rows if every_row_counts or row.advantage != 0]
 
@@ -125,8 +122,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Given:
-    """The inputs of a microbatch's loss, (B, T) each, 0 after a completion's end; `advantages` has a number for each
-    row.
+    """The inputs of a microbatch's loss, (B, T) each, 0 after a completion's end; `advantages` are those of the rows.
 
     `logprobs - old` is the role's log-ratio at every token (see `old_logprobs`); an `old` of None stands for
     `logprobs`. `stored` are the log-probabilities of another policy, if the ratio is to one, `reference` those of a KL
@@ -199,10 +195,7 @@ def own_terms(loss: Callable[..., Any], micro: MicroBatch, given: Given) -> Tens
 
 
 def loss_of(micro: MicroBatch, given: Given, terms: Tensor, entropies: Tensor) -> Loss:
-    """A microbatch's part of its stream's loss: a mean over rows for terms (B,), over tokens for terms (B, T).
-
-    `entropies` (N,).
-    """
+    """A microbatch's part of its stream's loss: a mean over rows for terms (B,), over tokens for (B, T)."""
     if terms.dim() == 1:
         mean = terms.mean() * micro.row_share
     else:

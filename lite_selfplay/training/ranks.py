@@ -1,12 +1,9 @@
 """The processes of one run, as torchrun starts them: one for each GPU, on any number of machines.
 
-Every process plays the whole game, with the same problems, seats and episodes. Only slow work is split: each process
-samples, scores, verifies and trains on its part of the rows, and the results are exchanged; gradients are summed, and
-every process takes the same optimizer step. So a game's state and randomness are the same as in one process. Only the
-first process writes files and prints.
-
-The first process decides the rest and tells the others: the clock, a user's reward, the state of the run folder. A
-process that fails says why before it leaves, so that the others end with that message and a saved run.
+Every process plays the whole game, with the same problems, seats, randomness and episodes. Only slow work is split:
+each process samples, scores, verifies and trains on its part of the rows, results are exchanged, gradients are summed,
+and every process takes the same optimizer step. Only process 0 writes files, prints, reads the clock and calls a user's
+reward. A process that fails says why before it leaves, so that the others end with that message and a saved run.
 
 torch does the work: `torchrun` starts the processes, gloo carries messages, NCCL gradients between GPUs. TRL,
 accelerate and transformers do not know of the other processes: they would average logged values, divide losses by the
@@ -215,14 +212,14 @@ class Ranks:
         message = json.dumps([what, value]).encode()
         messages = [message] if self.alone else self._exchange(message)
         try:
-            told = [(str(about), theirs) for about, theirs in map(json.loads, messages)]
-            if (odd := next((rank for rank, (about, _) in enumerate(told) if about != told[0][0]), None)) is None:
-                return [read(theirs) for _, theirs in told]
+            answers = [(str(about), theirs) for about, theirs in map(json.loads, messages)]
+            if (odd := next((rank for rank, (about, _) in enumerate(answers) if about != answers[0][0]), None)) is None:
+                return [read(theirs) for _, theirs in answers]
         except Exception as error:  # malformed content may raise anything in `read`
             raise ProcessLost(f"another process of this run sends an unreadable message ({error})") from None
         raise GameError(
-            f"the processes of this run play different games: process 0 was at {told[0][0]}, process {odd} at "
-            f"{told[odd][0]}. A game may depend only on its table and its own state "
+            f"the processes of this run play different games: process 0 was at {answers[0][0]}, process {odd} at "
+            f"{answers[odd][0]}. A game may depend only on its table and its own state "
             "(lite_selfplay.testing.check_game), and the files it reads must be the same"
         )
 
@@ -230,17 +227,17 @@ class Ranks:
         """The result of `make` in the first process, in all processes. It must be JSON. Raises as `gather` does."""
         if self.alone:
             return make()
-        told: T = self.gather(what, make() if self.main else None)[0]
-        return told
+        result: T = self.gather(what, make() if self.main else None)[0]
+        return result
 
     def require_same(self, facts: Mapping[str, Any]) -> None:
         """Raises RequestError, naming fact and process, if processes differ in these facts."""
         if self.alone:
             return
-        told = self.gather("what this run is", dict(facts))
-        for name, (rank, theirs) in itertools.product(facts, enumerate(told)):
-            if theirs.get(name) != told[0].get(name):
-                odd = _odd(theirs.get(name), told[0].get(name))
+        gathered = self.gather("the run's facts", dict(facts))
+        for name, (rank, theirs) in itertools.product(facts, enumerate(gathered)):
+            if theirs.get(name) != gathered[0].get(name):
+                odd = _odd(theirs.get(name), gathered[0].get(name))
                 raise RequestError(f"process {rank} of this run has another {name} than process 0: {odd}")
 
     def add_up(self, tensors: "Sequence[Tensor]") -> None:
@@ -308,8 +305,7 @@ class Ranks:
             self._store.set("left", "1")
 
     def say_goodbye(self) -> None:
-        """Confirm that this process has read the others' last messages. The first process waits for that, since it may
-        host the store."""
+        """Confirm that this process has read the last messages. Process 0, which may host the store, waits for that."""
         if self.main:
             self._has([f"read/{rank}" for rank in range(1, self.world)], LAST_WORDS_S)
             return

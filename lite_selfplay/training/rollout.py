@@ -193,10 +193,9 @@ class LiveTable:
         with self._counting(request):
             completions = sharing.generate(self._loaded.ranks, self._step, request, self._loaded.backend.generate)
         generated = dict(zip(fits, completions, strict=True))
-        version = self._loaded.backend.adapters.version(seat)
         skipped = Generation(stop="prompt_too_long")
         result = [
-            [self._completion(prompts[i], encoded[i], g, request, version) for g in generated.get(i, [skipped] * n)]
+            [self._completion(prompts[i], encoded[i], out, request) for out in generated.get(i, [skipped] * n)]
             for i in range(len(prompts))
         ]
         self.prompts, self.too_long = self.prompts + len(prompts), self.too_long + len(prompts) - len(fits)
@@ -214,22 +213,17 @@ class LiveTable:
         return self._loaded.poll.counting(request.sampling.max_tokens if all_at_once else None)
 
     def _completion(
-        self,
-        prompt: str | Sequence[Turn],
-        encoded: EncodedPrompt,
-        generated: Generation,
-        request: GenerationRequest,
-        version: int,
+        self, prompt: str | Sequence[Turn], encoded: EncodedPrompt, out: Generation, request: GenerationRequest
     ) -> Completion:
         return Completion(
             prompt=prompt if isinstance(prompt, str) else prompt[-1].text,
-            text=self._loaded.chat.decode(generated.token_ids),
+            text=self._loaded.chat.decode(out.token_ids),
             prompt_ids=tuple(encoded.ids),
-            token_ids=tuple(generated.token_ids),
-            logprobs=tuple(generated.logprobs),
-            stop=generated.stop,
+            token_ids=tuple(out.token_ids),
+            logprobs=tuple(out.logprobs),
+            stop=out.stop,
             seat=request.seat,
-            weights_version=version,
+            weights_version=self._loaded.backend.adapters.version(request.seat),
             sampling=request.sampling,
             prefill=encoded.prefill,
         )
@@ -275,7 +269,6 @@ class LiveTable:
             return call_reward(reward, pairs, thinks=self.thinks)
 
     def prompt_tokens(self, prompt: str | Sequence[Turn]) -> int:
-        """How many tokens a prompt or a conversation has under the chat template."""
         return len(self._loaded.chat.encode(prompt).ids)
 
     def tokenize(self, text: str) -> list[int]:

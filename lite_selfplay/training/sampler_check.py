@@ -191,8 +191,7 @@ class SamplerCheck:
                 agreement.base_tokens = sum(len(own[:LONGEST]) for _, own in agreement.few)
 
     def step_gap(self, agreement: Agreement) -> float | None:
-        """How far the update has moved a stream's seat: the mean difference of its own log-probabilities before and
-        after, in nats per token, on the few rows scored under the base."""
+        """How far the update moved a stream's seat: the mean change of its log-probabilities, on the `few` rows."""
         with self.where_memory_allows():
             scores = self._scores(agreement.seat, agreement.few)
             return mean_gap([(own[:LONGEST], now) for (_, own), now in zip(agreement.few, scores, strict=True)])
@@ -224,8 +223,7 @@ class SamplerCheck:
             self.bounds = replace(self.bounds, rounding=gap)
 
     def _source(self, agreement: Agreement) -> tuple[str, float] | None:
-        """The name of the weights that explain the noted log-probabilities better, and their difference; None if no
-        weights do."""
+        """The name of the weights that explain the noted log-probabilities better, and their gap; None without any."""
         chosen = spread(agreement.noted, SUSPECTS)
         noted = [row.completion.logprobs[:LONGEST] for row, _ in chosen]
         own = self._scores(agreement.seat, chosen)

@@ -26,10 +26,7 @@ _VERDICTS = TypeAdapter(list[Verdict])
 def generate(
     ranks: Ranks, step: int, request: GenerationRequest, sample: Callable[[GenerationRequest], list[list[Generation]]]
 ) -> list[list[Generation]]:
-    """The requested completions, of which each process samples its part.
-
-    Raises GameError if another process requests others.
-    """
+    """The requested completions; each process samples a part. Raises GameError if another requests others."""
     if ranks.alone:
         return sample(request)
     rows = ranks.part([(p, seed) for p, seeds in enumerate(request.seeds) for seed in seeds])
@@ -52,7 +49,7 @@ def score(
     completions: Sequence[Completion],
     read: Callable[[Sequence[Completion]], list[TokenScores]],
 ) -> list[TokenScores]:
-    """Scores of completions, of which each process computes its part. Raises GameError as `generate` does."""
+    """Scores of completions; each process computes a part. Raises GameError as `generate` does."""
     if ranks.alone:
         return read(completions)
     own = read(ranks.part(completions, lambda c: len(c.prompt_ids) + len(c.token_ids)))

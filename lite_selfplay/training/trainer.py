@@ -252,10 +252,7 @@ class SelfPlayTrainer:
                 x.remember(k, [row for one in done for row in one.rows])
 
     def _compare(self, learning: Sequence[Learning], read: Sequence[list[Read]], turn: int | None) -> None:
-        """Compare log-probabilities from before the update with the sampler's and, with a `turn`, with the base's.
-
-        Raises OffPolicyError.
-        """
+        """Compare log-probabilities from before the update with the sampler's and, if it is a `turn`, the base's."""
         for x, rows in zip(learning, read, strict=True):
             x.agreement.rows = [*rows, *chain.from_iterable(x.before.values())]
         seen = [x for x in learning if x.agreement.rows]
@@ -265,10 +262,7 @@ class SelfPlayTrainer:
             self.check.judge([x.agreement for x in seen])
 
     def _step_optimizer(self, report: StepReport, norms: Mapping[str, Tensor], sizes: Mapping[str, float]) -> None:
-        """Clip each seat's gradient separately, and update the seats that have one, and their schedules.
-
-        Raises NotFinite for a gradient whose norm is not finite.
-        """
+        """Clip each seat's gradient and update the seats that have one. Raises NotFinite if a norm is not."""
         if (odd := next((seat for seat, size in sizes.items() if not math.isfinite(size)), None)) is not None:
             roles = " and ".join(update.role for update in report.streams if update.seat == odd)
             raise NotFinite(f"the gradient of {roles} (seat {odd}) has the norm {sizes[odd]}")

@@ -58,7 +58,7 @@ def test_everybody_hears_everything_in_order_and_another_game_is_refused():
 
 def test_what_differs_is_named_line_by_line():
     other = {"configuration": "steps: 3\nseed: 1", "device": "a card"}
-    ranks = Told(message(["what this run is", other]))
+    ranks = Told(message(["the run's facts", other]))
     ranks.require_same(other)
     words = "process 1 of this run has another configuration than process 0: 'seed: 1', not 'seed: 0'"
     with pytest.raises(RequestError, match=words):
