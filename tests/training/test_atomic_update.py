@@ -1,5 +1,5 @@
-"""A backend's gradients before the first update: those of an honest one pass, a detaching one is refused by name; and
-the factor of losses in float16, by hand."""
+"""A backend's gradients before the first update: right ones pass, a detaching backend is refused; and the factor of
+losses in float16, by hand."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ from .harness import Harness, completion, episode
 
 
 class Other(TransformersBackend):
-    """Another backend by its name; `spoil` is what it makes of log-probabilities."""
+    """A backend of another name; `spoil` changes its log-probabilities."""
 
     name = "other"
     spoil: Any = staticmethod(lambda logprobs: logprobs)
@@ -56,7 +56,7 @@ def half_detached(logprobs: torch.Tensor) -> torch.Tensor:
         ({"ratio": "sequence", "beta": 0.3, "reference": "base", "kl": "advantage"}, "fp32"),
     ],
 )
-def test_an_honest_backend_passes(harness: Any, role: dict[str, Any], precision: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_correct_backend_passes(harness: Any, role: dict[str, Any], precision: str, monkeypatch: pytest.MonkeyPatch):
     found: list[float] = []
     cosine = atomic_update._cosine
     monkeypatch.setattr(atomic_update, "_cosine", lambda *sides: found.append(cosine(*sides)) or found[-1])
@@ -82,7 +82,7 @@ def test_a_replays_ratio_is_the_same(harness: Any):
         (torch.detach, "the log-probabilities of the backend other carry no gradient"),
     ],
 )
-def test_one_that_loses_the_way_back_is_refused(harness: Any, monkeypatch: Any, spoil: Any, message: str):
+def test_a_backend_with_wrong_gradients_is_refused(harness: Any, monkeypatch: Any, spoil: Any, message: str):
     monkeypatch.setattr(Other, "spoil", staticmethod(spoil))
     run = harness()
     with pytest.raises(TrainingError, match=message):
@@ -91,7 +91,7 @@ def test_one_that_loses_the_way_back_is_refused(harness: Any, monkeypatch: Any, 
 
 
 def test_float16_keeps_small_gradients_on_a_cpu(make_backend: Callable[..., Any]):
-    """A loss whose slopes are 1e-5: nothing of it is rounded to 0, and it points where float32 does."""
+    """A loss with slopes of 1e-5: no gradient is rounded to 0, and the direction is that of float32."""
     rows = [(one.prompt_ids, one.token_ids) for one in (completion("A", index) for index in range(6))]
     sides = []
     for precision in ("fp16", "fp32"):

@@ -1,4 +1,4 @@
-"""What a cold start learns from: kept and dropped samples by hand, files and their errors, who reads what."""
+"""The examples of a cold start: kept and dropped samples by hand, files and their errors, each seat's share."""
 
 import contextlib
 import json
@@ -43,7 +43,7 @@ def task(problems: list[Problem]) -> Task:
 
 
 def gathered(game: Game, script: Any, problems: list[Problem] = SUMS, given: Any = None, **keys: Any) -> ExamplePool:
-    """What is gathered where the base speaks by a script; `given` is for `gather`, the keys are the section's."""
+    """The examples gathered with a scripted base; `given` is for `gather`, the keys are the section's."""
     with contextlib.closing(ScriptedTable(script, problems)) as table:
         return gather(game, section(**keys), task(problems), table, **{"seed": 0, **(given or {})})
 
@@ -103,7 +103,7 @@ def test_the_cap_of_a_problem_holds_over_the_rounds():
 
 
 class Remembers(Game):
-    """Counts its steps, and who played; is stopped in a step of that number."""
+    """Counts its steps, and is interrupted in step `stopped_in`."""
 
     roles = ("solver", "judge")
     steps = 5
@@ -164,7 +164,7 @@ def test_too_few_are_topped_up_by_worked_examples():
     assert sum("in the end?" in prompt for prompt, _ in found(pool, "solver")) == 9
 
 
-def test_what_is_held_out_does_not_top_up(tmp_path: Path):
+def test_held_out_problems_do_not_top_up(tmp_path: Path):
     rows = [{"problem": p.text, "answer": p.answer, "solution": p.extra["solution"]} for p in WORKED[:6]]
     file = jsonl(tmp_path / "worked.jsonl", *rows)
     keys = {"top_up": str(file), "rounds": 1, "steps": 3, "examples_per_step": 10}
@@ -202,15 +202,15 @@ def test_few_examples_are_worth_a_warning_unless_a_game_has_no_more(name: str, p
     assert silent == []
 
 
-def test_what_is_too_long_is_left_out_and_counted():
+def test_examples_that_are_too_long_are_skipped_and_counted():
     def fits(role: str, example: Any) -> bool:
         return "=" in example.completion and " 1" not in example.completion
 
     pool = worked(WORKED[:10], given={"fits": fits})
-    left_out = pool.counts["solver"].too_long
-    assert len(pool.of("solver")) + left_out == 10
-    assert left_out > 0
-    assert f"; {left_out} skipped, longer than the run allows" in pool.lines()[0]
+    skipped = pool.counts["solver"].too_long
+    assert len(pool.of("solver")) + skipped == 10
+    assert skipped > 0
+    assert f"; {skipped} skipped, longer than the run allows" in pool.lines()[0]
     with pytest.raises(ConfigError, match=r"every example .* is longer than the run allows: .*max_completion_tokens"):
         worked(WORKED[:10], given={"fits": lambda *_: False})
 
@@ -247,10 +247,10 @@ def test_roles_to_teach_are_checked():
 # Files
 
 
-def test_a_file_speaks_to_every_role_or_to_one(tmp_path: Path):
+def test_a_file_has_examples_for_every_role_or_for_one(tmp_path: Path):
     rows = [{"prompt": "p", "completion": "c"}, {"role": "drafter", "prompt": "q", "completion": "d", "note": 1}]
     path = jsonl(tmp_path / "own.jsonl", *rows)
-    path.write_text(path.read_text().replace("\n", "\n\n"))  # empty lines say nothing
+    path.write_text(path.read_text().replace("\n", "\n\n"))  # empty lines are ignored
     pool = worked(SUMS, "agon", source=str(path))
     assert found(pool, "drafter") == {("p", "c"), ("q", "d")}
     assert found(pool, "challenger") == {("p", "c")}
@@ -305,7 +305,7 @@ def test_a_pool_is_saved_and_read_as_it_is_and_serves_as_a_file(tmp_path: Path):
     assert [e for role in pool.roles for e in pool.of(role)] == [replace(e, origin="file") for e in examples]
 
 
-# Who reads what
+# Each seat's share
 
 
 def pool_of(sizes: Mapping[str, int]) -> ExamplePool:
@@ -334,7 +334,7 @@ def test_together_the_seats_read_all_of_a_pool_that_is_not_too_large(total: int)
     for size in range(1, 9):
         pool = pool_of({role: min(size, n) for role, n in reads.items()})
         prompts = [*walk(pool, "A", total), *walk(pool, "B", total)]
-        assert len(prompts) == 2 * total  # where there are as many, each is read once
+        assert len(prompts) == 2 * total  # if there are as many, each is read once
         assert set(prompts) == {example.prompt for role in pool.roles for example in pool.of(role)}
 
 
@@ -362,7 +362,7 @@ ASKED = [Problem("x", "1?", "1"), Problem("y", "2?", "2")]
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Problems, of which one has no answer, and examples, in the working folder."""
+    """Problems, one without an answer, and examples, in the working folder."""
     jsonl(tmp_path / "open.jsonl", {"problem": "1?", "answer": 1}, {"problem": "2?"})
     jsonl(tmp_path / "own.jsonl", {"prompt": "p", "completion": "c"})
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Progress: lines, heartbeats, and text that cannot drive a terminal."""
+"""Progress: lines, heartbeats, and text that cannot control a terminal."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from lite_selfplay.training.progress import (
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A clock that stands until it is moved."""
+    """A clock that the test sets."""
     time = [100.0]
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: time[0])
     return time
@@ -87,7 +87,7 @@ def test_a_heartbeat_says_how_far_the_tokens_are(now, said):
 
 
 class Counted(Progress):
-    """Keeps what it is told in order."""
+    """Keeps its calls in order."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -196,7 +196,7 @@ def test_the_time_left_follows_from_what_was_done_in_this_phase(now, said):
         return said[-1].partition("; ")[0]
 
     lines.phase("evaluation", 120)
-    assert left(101.0, 40) == "  ... evaluation, 40 of 120 done"  # restored, perhaps: it tells nothing
+    assert left(101.0, 40) == "  ... evaluation, 40 of 120 done"  # these may have been restored
     assert left(121.0, 50) == "  ... evaluation, 50 of 120 done, about 2:20 left"  # 10 parts in 20 s
     assert left(141.0).endswith("about 2:00 left")
     assert left(999.0).endswith("about 0:00 left")  # longer than expected

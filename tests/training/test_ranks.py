@@ -1,4 +1,4 @@
-"""What processes of a run share out and send each other, without any process: parts, messages, launches."""
+"""Parts, messages and launches of a run's processes, without any process."""
 
 import json
 import math
@@ -33,7 +33,7 @@ def test_parts_are_neighbours_cover_everything_once_and_cost_about_the_same(cost
 
 
 class Told(Ranks):
-    """One of several, to whom the others say what a test has them say; None says the same."""
+    """One of several processes, with given messages of the others; None stands for its own message."""
 
     def __init__(self, *others: bytes | None):
         super().__init__(0, 1 + len(others))
@@ -68,7 +68,7 @@ def test_what_differs_is_named_line_by_line():
 
 
 class Runs:
-    """What runs code where it is unpickled."""
+    """Runs code when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return exec, ("import os; os._exit(9)",)
