@@ -141,11 +141,11 @@ class Harness:
         }
 
 
-def plain_logprobs(model: Any, said: Completion) -> tuple[Tensor, Tensor]:
-    ids = torch.tensor([[*said.prompt_ids, *said.token_ids]])
-    logits = model(input_ids=ids).logits[0, len(said.prompt_ids) - 1 : -1].float() / said.sampling.temperature
+def plain_logprobs(model: Any, row: Completion) -> tuple[Tensor, Tensor]:
+    ids = torch.tensor([[*row.prompt_ids, *row.token_ids]])
+    logits = model(input_ids=ids).logits[0, len(row.prompt_ids) - 1 : -1].float() / row.sampling.temperature
     log_p = logits.log_softmax(-1)
-    return log_p[torch.arange(len(said.token_ids)), torch.tensor(said.token_ids)], -(log_p.exp() * log_p).sum(-1)
+    return log_p[torch.arange(len(row.token_ids)), torch.tensor(row.token_ids)], -(log_p.exp() * log_p).sum(-1)
 
 
 def samples_of(played: Stream) -> list[Sample]:
@@ -167,17 +167,17 @@ def expected(model: Any, played: Stream, role: Mapping[str, Any], reference: Any
     pairs = zip(samples_of(played), [a for row in values for a in row], left_out, strict=True)
     # A dropped group counts neither in the policy terms nor in their denominator; its rows keep the KL term.
     rows = [(s.completion, a) for s, a, out in pairs if not out and (a is not None or role.get("beta"))]
-    total = sum(len(said.token_ids) for said, _ in rows)
-    kept = sum(a is not None for _, a in rows), sum(len(said.token_ids) for said, a in rows if a is not None)
+    total = sum(len(row.token_ids) for row, _ in rows)
+    kept = sum(a is not None for _, a in rows), sum(len(row.token_ids) for row, a in rows if a is not None)
     kind, beta = role.get("loss", "grpo"), role.get("beta", 0.0)
     loss, divergence, entropy_sum, cut_off = torch.zeros(()), 0.0, torch.zeros(()), list[bool]()
-    for said, given in rows:
+    for row, given in rows:
         advantage = (given or 0.0) * (total / kept[1] if kind == "dapo" else len(rows) / kept[0])
-        lp, entropy = plain_logprobs(model, said)
-        old = torch.tensor(said.logprobs) if played.replay else lp.detach()
+        lp, entropy = plain_logprobs(model, row)
+        old = torch.tensor(row.logprobs) if played.replay else lp.detach()
         kl = penalty = torch.zeros(len(lp))
         if beta:
-            gap = plain_logprobs(reference, said)[0].detach() - lp
+            gap = plain_logprobs(reference, row)[0].detach() - lp
             if role.get("kl") == "advantage":
                 kl, advantage = -gap, advantage + beta * gap.mean().item()
             else:

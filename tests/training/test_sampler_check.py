@@ -92,8 +92,9 @@ def sampled_by(backend: Any, name: str, count: int, tokens: int, temperature: fl
 def agreement_of(backend: Any, rows: list[LossRow], seat: str = "A") -> Agreement:
     agreement = Agreement("drafter", seat)
     for row in rows:
-        said = row.completion
-        (score,) = backend.score(seat, [(said.prompt_ids, said.token_ids)], said.sampling.temperature)
+        completion = row.completion
+        ids = (completion.prompt_ids, completion.token_ids)
+        (score,) = backend.score(seat, [ids], completion.sampling.temperature)
         agreement.rows.append((row, score.logprobs))
     return agreement
 
