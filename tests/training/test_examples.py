@@ -371,8 +371,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("keys", "held_out", "sentence"),
     [
-        ({"source": "worked"}, [], r"needs worked solutions, and sums brings none .*source=self"),
-        ({"source": "worked", "tasks": "letters"}, [], "needs worked solutions, and letters brings none"),
+        ({"source": "worked"}, [], r"needs worked solutions, but sums has none .*source=self"),
+        ({"source": "worked", "tasks": "letters"}, [], "needs worked solutions, but letters has none"),
         ({"top_up": "storys"}, [], "unknown task 'storys'"),
         ({"source": "auto", "tasks": "storys"}, [], "unknown task 'storys'"),
         ({"source": "none.jsonl"}, [], "no file of examples"),
