@@ -161,7 +161,6 @@ def links(world: int) -> dict[str, float]:
 
 
 def measure_links(job: dict[str, Any]) -> None:
-    import numpy as np
     import torch
 
     from lite_selfplay.training.ranks import joined
@@ -177,14 +176,13 @@ def measure_links(job: dict[str, Any]) -> None:
 
     with joined() as ranks:
         megabytes = 8
-        array = {"x": np.zeros(megabytes * 2**20, "|u1")}
+        text = "x" * (megabytes * 2**20)
         gradient = torch.ones(megabytes * 2**18)
         message = fastest(lambda: ranks.gather("nothing"), 300)
         found = {
             "processes": ranks.world,
             "message_s": message,
-            "gather_s_a_mb": (fastest(lambda: ranks.gather("much", arrays=array), 10) - message)
-            / (megabytes * ranks.world),
+            "gather_s_a_mb": (fastest(lambda: ranks.gather("much", text), 10) - message) / (megabytes * ranks.world),
             "sum_s_a_mb": fastest(lambda: ranks.add_up([gradient]), 10) / megabytes,
         }
         if ranks.main:
