@@ -19,7 +19,7 @@ PAGES = ("README.md", "docs/*.md")
 CACHES = ("lite_selfplay/models/**/*.py", "lite_selfplay/training/**/*.py")
 CODE = re.compile(r"```.*?(?:```|\Z)|`[^`]*`|<!--.*?-->|\]\([^)]*\)|https?://\S+", re.DOTALL)
 WORDS = {  # at most so many in the package and in the pages
-    "(?<!model )cards?": (15, 3),  # a GPU; a card of a run or of a game of cards remains
+    "(?<!model )cards?": (15, 0),  # a GPU; a card of a run or of a game of cards remains
     "arenas?": (0, 0),  # a KV-cache pool
     "look(s|ed|ing)? at the base": (0, 0),  # a probe
     "speak(s|ing|ers?)?|spoken?": (12, 0),  # to sample; the speakers of a chat remain
