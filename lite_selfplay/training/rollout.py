@@ -167,9 +167,9 @@ class LiveTable:
         seeds = [[derived_seed(self._config.run.seed, self._step, role, i, k) for k in range(n)] for i in numbers]
         seat = seat or self._seat(role)
         self._loaded.progress.activity(f"{seat} samples as {role}")
-        return self.speak(seat, prompts, n, sampling, seeds, beginnings)
+        return self.sample(seat, prompts, n, sampling, seeds, beginnings)
 
-    def speak(
+    def sample(
         self,
         seat: str,
         prompts: Sequence[str | Sequence[Turn]],
@@ -239,7 +239,7 @@ class LiveTable:
         run_seed, self.role = self._config.run.seed, role
         seeds = [[derived_seed(run_seed, "evaluate", role, i, k) for k in range(n)] for i in range(len(prompts))]
         sampling = self._config.roles[role].sampling(self.default_tokens)
-        completions = self.speak(self._seat(role), prompts, n, sampling, seeds)
+        completions = self.sample(self._seat(role), prompts, n, sampling, seeds)
         return self.verify([(c, problem) for problem, row in zip(problems, completions, strict=True) for c in row])
 
     def score(self, role: str, completions: Sequence[Completion], *, seat: str | None = None) -> list[TokenScores]:

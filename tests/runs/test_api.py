@@ -186,13 +186,13 @@ def test_asking_twice_says_new_things_and_asking_again_the_same(table: LiveTable
 
 
 def test_measuring_has_the_same_seeds_at_every_step_one_an_answer(table: LiveTable, monkeypatch: pytest.MonkeyPatch):
-    heard, speak = list[Any](), LiveTable.speak
+    heard, sample = list[Any](), LiveTable.sample
 
     def listening(self: LiveTable, *arguments: Any) -> Any:
-        heard.append(speak(self, *arguments))
+        heard.append(sample(self, *arguments))
         return heard[-1]
 
-    monkeypatch.setattr(LiveTable, "speak", listening)
+    monkeypatch.setattr(LiveTable, "sample", listening)
     problems = [Problem(f"p{i}", f"Write one of: {letters}", letters, kind="letters") for i, letters in enumerate("ax")]
     prompts = [problem.text for problem in problems]
     verdicts, said = list[Any](), list[Any]()

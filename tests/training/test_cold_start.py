@@ -213,11 +213,11 @@ def test_the_live_base_plays_for_its_examples(make_backend: Callable[..., Any], 
     asked: list[str] = []
 
     class Table(LiveTable):
-        def speak(self, seat: str, *arguments: Any) -> Any:
+        def sample(self, seat: str, *arguments: Any) -> Any:
             asked.append(seat)
             # A random model has no format: its texts are replaced.
             texts = itertools.cycle(f"<answer>{letter}</answer>" for letter in "abc")
-            said = super().speak(seat, *arguments)
+            said = super().sample(seat, *arguments)
             return [[dataclasses.replace(c, text=next(texts), stop="eos") for c in row] for row in said]
 
     with Verifier() as verifier:
