@@ -62,7 +62,7 @@ class Speakers:
     @property
     def alone(self) -> tuple[str, ...]:
         """The base, the seats, and the requested seats of checkpoints."""
-        return self.table.speakers if self.target.folder else (BASE,)
+        return self.table.policies if self.target.folder else (BASE,)
 
     @property
     def cascades(self) -> tuple[str, ...]:

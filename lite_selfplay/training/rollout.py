@@ -136,7 +136,7 @@ class LiveTable:
         return self._loaded.ranks.world * (min(CPU_ROWS, rows) if backend.device.type == "cpu" else rows)
 
     @property
-    def speakers(self) -> tuple[str, ...]:
+    def policies(self) -> tuple[str, ...]:
         """The names that can be sampled: the base, the seats and the snapshots."""
         return (BASE, *self._loaded.backend.adapters.seats, *self._loaded.backend.adapters.snapshots)
 
