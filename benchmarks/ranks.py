@@ -83,22 +83,35 @@ def torchrun(world: int, *command: str) -> str:
 
 def work(job: dict[str, Any]) -> None:
     """In a process of a run: play it, and note each step's processor time and bytes."""
+    import torch.distributed as dist
+
     from lite_selfplay import RunConfig, train
     from lite_selfplay.runs.loop import RunLoop
-    from lite_selfplay.training.ranks import here, joined
+    from lite_selfplay.training.ranks import joined
 
     if "links" in job:
         measure_links(job)
         return
-    cpu, sent, whole = [], [], RunLoop._step
+    cpu, sent, messages, whole = [], [], [], RunLoop._step
+
+    def counting(collective: Any) -> Any:
+        """A collective operation that notes the bytes of its last tensor, which this process sends."""
+
+        def counted(*tensors: Any, **options: Any) -> Any:
+            messages.append(tensors[-1].numel() * tensors[-1].element_size())
+            return collective(*tensors, **options)
+
+        return counted
 
     def step(self: RunLoop) -> Any:
-        before, bytes_before = processor(), here().sent
+        before = processor()
+        messages.clear()
         report = whole(self)
         cpu.append(processor() - before)
-        sent.append(here().sent - bytes_before)
+        sent.append(sum(messages))
         return report
 
+    dist.all_gather, dist.all_reduce = counting(dist.all_gather), counting(dist.all_reduce)
     RunLoop._step = step  # type: ignore[method-assign]
     config = RunConfig(
         game={"name": "agon"},
@@ -148,7 +161,6 @@ def links(world: int) -> dict[str, float]:
 
 
 def measure_links(job: dict[str, Any]) -> None:
-    import numpy as np
     import torch
 
     from lite_selfplay.training.ranks import joined
@@ -164,14 +176,13 @@ def measure_links(job: dict[str, Any]) -> None:
 
     with joined() as ranks:
         megabytes = 8
-        array = {"x": np.zeros(megabytes * 2**20, "|u1")}
+        text = "x" * (megabytes * 2**20)
         gradient = torch.ones(megabytes * 2**18)
         message = fastest(lambda: ranks.gather("nothing"), 300)
         found = {
             "processes": ranks.world,
             "message_s": message,
-            "gather_s_a_mb": (fastest(lambda: ranks.gather("much", arrays=array), 10) - message)
-            / (megabytes * ranks.world),
+            "gather_s_a_mb": (fastest(lambda: ranks.gather("much", text), 10) - message) / (megabytes * ranks.world),
             "sum_s_a_mb": fastest(lambda: ranks.add_up([gradient]), 10) / megabytes,
         }
         if ranks.main:

@@ -294,7 +294,7 @@ class Examiner:
         each = self.exam.samples * len(block) // len(asked)  # samples per prompt
         seeds = [self._seed(i, stage, k) for i in block for k in range(self.exam.samples)]
         seeds_of = [seeds[first : first + each] for first in range(0, len(seeds), each)]
-        completions = chain(*self.table.speak(seat, asked, each, self.sampling, seeds_of))
+        completions = chain(*self.table.sample(seat, asked, each, self.sampling, seeds_of))
         judged = self.judge([(c, i) for i in block for c in islice(completions, self.exam.samples)])
         return [judged[i : i + self.exam.samples] for i in range(0, len(judged), self.exam.samples)]
 
@@ -316,7 +316,7 @@ class Examiner:
         size, found = max(1, self.at_once * self.exam.samples), list[Completion]()
         for first in range(0, len(prompts), size):
             part = slice(first, first + size)
-            found += chain(*self.table.speak(seat, prompts[part], 1, sampling, seeds[part], starts[part]))
+            found += chain(*self.table.sample(seat, prompts[part], 1, sampling, seeds[part], starts[part]))
         return found
 
     def judge(self, answers: Sequence[tuple[Completion, int]]) -> list[Judged]:

@@ -62,7 +62,7 @@ class Speakers:
     @property
     def alone(self) -> tuple[str, ...]:
         """The base, the seats, and the requested seats of checkpoints."""
-        return self.table.speakers if self.target.folder else (BASE,)
+        return self.table.policies if self.target.folder else (BASE,)
 
     @property
     def cascades(self) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ class Speakers:
                 f"the prompt has {tokens:,} tokens and its completion up to {sampling.max_tokens:,}; together they may "
                 f"have at most {self.context:,}"
             )
-        ((completion,),) = self.table.speak(seat, [prompt], 1, sampling, [[seed]])
+        ((completion,),) = self.table.sample(seat, [prompt], 1, sampling, [[seed]])
         return Stage(completion, saw)
 
 

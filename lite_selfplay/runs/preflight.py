@@ -278,7 +278,7 @@ class RecordingTable(LiveTable):
         self._drawn += found
         return found
 
-    def speak(
+    def sample(
         self,
         seat: str,
         prompts: Sequence[str | Sequence[Turn]],
@@ -296,7 +296,7 @@ class RecordingTable(LiveTable):
             if time.monotonic() >= self.until:
                 raise OutOfTime
             first = [row[:each] for row in seeds[:count]]
-            found = super().speak(seat, prompts[:count], each, sampling, first, starts, self._patience(first, hear))
+            found = super().sample(seat, prompts[:count], each, sampling, first, starts, self._patience(first, hear))
         else:
             pairs = zip(prompts[:count], starts or [""] * count, strict=True)
             found = [

@@ -1,4 +1,1 @@
-"""From an episode to updated weights: the live table, the update, and the cold start before it.
-
-Never a rule of a game, and never a file of a run folder.
-"""
+"""Training: the live table, the update of the seats and the cold start. No rules of games, no files of run folders."""

@@ -1,14 +1,12 @@
-"""What guards a step: it moves everything, or nothing, in all processes alike.
+"""Makes an update atomic: every adapter is updated, or none, in all processes.
 
-Numbers that are not finite end a step, and what had moved is undone. Where memory runs out, microbatches are halved.
-In float16 a loss is multiplied by a factor, so that small gradients are not rounded to 0. In several processes each
-has the gradients of its rows. What is decided for all there: whether a number was not finite, whether completions came
-from other weights, how many tokens fit into a microbatch. What must be the same in all and is compared at every update:
-weights, advantages and examples.
+A number that is not finite ends a step, and earlier updates of the step are undone. If memory runs out, microbatches
+are halved. In float16 losses are multiplied by a factor, so that small gradients are not rounded to 0. With several
+processes, each computes the gradients of its rows. All decide together whether a number was not finite, whether
+completions came from other weights, and how many tokens fit into a microbatch, and compare weights and advantages.
 
-Before a run's first update a backend's gradients are compared with those of plain torch. The sampler's check reads
-forward passes only: a backend whose log-probabilities, kernels or recomputed activations lose the way back reports a
-plausible loss and moves towards nothing. transformers' own is left out: it is what is compared with.
+Before a run's first update, a backend's gradients are compared with those of plain torch: a backend can compute the
+right loss and still return wrong gradients (a broken backward kernel, for example), and nothing else would notice.
 Shapes: `N` tokens of all completions of a microbatch, `B` rows of `T` tokens.
 """
 
@@ -35,18 +33,18 @@ from lite_selfplay.training.ranks import Ranks
 from lite_selfplay.training.sampler_check import OffPolicyError
 from lite_selfplay.training.updates import Done, Learning, StepReport, StreamUpdate
 
-COSINE = 0.99
-"""What the two gradients of a seat must have at the least: rounding in bfloat16 leaves 0.999."""
-NOISE = {torch.float32: 1e-6}
-"""The norm of a gradient up to which it may be nothing but rounding; in halves of float32, a thousandth."""
+COSINE = 0.99  # required between the two gradients of a seat; rounding in bfloat16 leaves 0.999
+NOISE = {torch.float32: 1e-6}  # the largest norm of a gradient of mere rounding; 1e-3 in half precision
 
 
 def plain_gradients(
     backend: Backend, loss: TrlLoss, micro: MicroBatch, reference: Tensor | None, factor: float
 ) -> dict[str, Tensor]:
-    """The gradients of a seat's adapter by `factor` times a microbatch's loss, row by row through the whole model
-    without recomputing, and by formula. The seat must be active; `reference` (N,) are the log-probabilities of a KL
-    term."""
+    """The gradients of `factor` times a microbatch's loss for the active seat, in plain torch.
+
+    Each row passes through the whole model alone, without recomputed activations. `reference` (N,) are the
+    log-probabilities of a KL term.
+    """
     model: Any = backend.adapters.model
     parameters = backend.adapters.parameters(micro.seat)
     model.train(False)
@@ -82,11 +80,11 @@ def _plain_logprobs(model: Any, micro: MicroBatch) -> tuple[Tensor, Tensor]:
 
 
 def plain_terms(micro: MicroBatch, given: Given) -> Tensor:
-    """The terms of a microbatch's loss, a row's or a token's each: TRL's arithmetic by formula."""
+    """The terms of a microbatch's loss, for each row or each token: TRL's arithmetic as formulas."""
     role, logprobs, lengths = micro.role, given.logprobs, given.mask.sum(-1)
     ratio = (logprobs - (logprobs.detach() if given.old is None else given.old)).exp()
     advantages = placed(given.advantages, logprobs.device)[:, None]
-    if role.loss == "sequence":  # one term a completion, of which each token carries its share
+    if role.loss == "sequence":  # each token has its share of the completion's term
         advantages = advantages / lengths[:, None]
     clipped = ratio.clamp(1 - role.clip_ratio, 1 + role.clip_ratio)
     terms = -torch.minimum(ratio * advantages, clipped * advantages)
@@ -99,55 +97,50 @@ def plain_terms(micro: MicroBatch, given: Given) -> Tensor:
 
 
 def require_alike(found: Mapping[str, Tensor], right: Mapping[str, Tensor], who: str) -> None:
-    """Raises TrainingError, naming the tensors that are off, where two gradients of an adapter point apart."""
+    """Raises TrainingError, naming the tensors, if two gradients of an adapter have different directions."""
     whole = [torch.cat([x.flatten().double() for x in side.values()]) for side in (found, right)]
     if (cosine := _cosine(*whole)) >= COSINE:
         return
     off = [name for name in right if _cosine(found[name], right[name]) < COSINE]
-    more = f" and {len(off) - 3} more" if len(off) > 3 else ""
     raise TrainingError(
-        f"the gradient of {who} is not that of plain torch: their cosine is {cosine:.2f}, with {', '.join(off[:3])}"
-        f"{more} off. Nothing was updated; use --backend transformers"
+        f"the gradient of {who} is not that of plain torch: their cosine is {cosine:.2f}, and {len(off)} tensors are "
+        f"off, such as {', '.join(off[:3])}. Nothing was updated: use --backend transformers"
     )
 
 
 def _cosine(one: Tensor, other: Tensor) -> float:
-    """Of two tensors, 1 where both are 0."""
+    """The cosine of two tensors, 1 if both are 0."""
     a, b = one.double(), other.double()
     norms = float(a.norm() * b.norm())
     return float((a * b).sum()) / norms if norms else float(not a.any() and not b.any())
 
 
-LARGEST = 16
-"""Exponent of the largest factor, that of torch's scaler at its start."""
-BACK = 3
-"""What an overflow takes off the exponent: an update is computed again seldom, and a few bits of small gradients are
-less than it."""
-GROWS_AFTER = 200
-"""Updates without an overflow after which the factor is doubled."""
+LARGEST = 16  # exponent of the largest factor, which is the first one of torch's scaler
+BACK = 3  # an overflow lowers the exponent by this: losing a few bits is cheaper than computing an update often again
+GROWS_AFTER = 200  # updates without an overflow after which the factor is doubled
 T = TypeVar("T")
 
 
 class TokenBudget:
-    """How many tokens a microbatch may hold: `tokens`, halved whenever memory runs out, which `warn` reports."""
+    """How many tokens a microbatch may hold: `tokens`, halved with a warning whenever memory runs out."""
 
     def __init__(self, tokens: int, warn: Callable[[str], None]):
         self.tokens, self._warn = tokens, warn
-        self.in_flight = 0, ""  # the rows of the microbatch that is computed, and who learns from it
+        self.in_flight = 0, ""  # the rows of the current microbatch, and the role and seat that learn from it
 
     def lower(self, tokens: int) -> None:
-        """Keep to as few tokens as another process has to."""
+        """Adopt the smaller budget of another process."""
         if tokens < self.tokens:
             self.tokens = tokens
             self._warn(f"out of memory in the update of another process: from now on at most {tokens:,} tokens at once")
 
     def halve(self) -> None:
-        """Raises TrainingError, naming who learns, where the microbatch that was too large had one row."""
+        """Raises TrainingError, naming role and seat, if the microbatch that was too large had one row."""
         rows, who = self.in_flight
         if rows == 1:
             raise TrainingError(
                 f"out of memory in the update of one completion of {who}: lower max_completion_tokens or "
-                "run.max_prompt_tokens, set model.gradient_checkpointing=true, or take a smaller model"
+                "run.max_prompt_tokens, set model.gradient_checkpointing=true, or use a smaller model"
             )
         self.tokens //= 2
         self._warn(
@@ -157,10 +150,7 @@ class TokenBudget:
 
 
 class Guard:
-    """What an update goes through so that it moves everything, or nothing.
-
-    `budget` is how many tokens a microbatch may hold, `scale` what losses are multiplied by.
-    """
+    """Makes updates atomic. `budget` limits the tokens of a microbatch, `scale` is the factor of losses."""
 
     def __init__(self, backend: Backend, loss: TrlLoss, schedule: SeatSchedule, budget: TokenBudget, ranks: Ranks):
         self._backend, self._adapters, self._loss, self._ranks = backend, backend.adapters, loss, ranks
@@ -172,24 +162,23 @@ class Guard:
 
     @contextlib.contextmanager
     def step(self, report: StepReport) -> Iterator[None]:
-        """A context in which a step is learned from. Where it raises NotFinite or OffPolicyError, nothing moves, and
-        the report says why; nor does anything where it raises another error, which passes."""
-        self._suspects, moved = largest_weights(self._adapters), False
+        """A context for a step's updates: any error undoes them. NotFinite and OffPolicyError end in the report."""
+        self._suspects, updated = largest_weights(self._adapters), False
         try:
             yield
-            moved = True
+            updated = True
         except (NotFinite, OffPolicyError) as found:
             kind = "foreign" if isinstance(found, OffPolicyError) else "nonfinite"
             setattr(report, kind, str(found))
-            # What was compared stays, what was learned does not.
+            # Keep the comparisons, not the results of updates.
             report.streams = [
                 StreamUpdate(was.role, was.seat, sampler_gap=was.sampler_gap, base_gap=was.base_gap)
                 for was in report.streams
             ]
             report.seats.clear()
         finally:
-            if not moved:
-                self._put_back()
+            if not updated:
+                self._undo()
             self._before = None
         if report.trained and (what := find_nonfinite(self._adapters)) is not None:
             raise TrainingError(
@@ -197,14 +186,13 @@ class Guard:
             )
 
     def remember(self) -> None:
-        """Keep on the CPU, before the first of several updates, everything that they change."""
+        """Copy everything that updates change to the CPU, before the first of several updates."""
         weights = {seat: self._adapters.state(seat) for seat in self._adapters.seats}
         moments = optimizer_state(self._optimizer, self._adapters)
         self._before = weights, moments, dict(self._adapters.updates), dict(self._adapters.versions)
 
-    def _put_back(self) -> None:
-        """Without a gradient the optimizer moves no seat, and no schedule ticks; earlier updates of the step are
-        undone to the bit."""
+    def _undo(self) -> None:
+        """Drop all gradients, and undo earlier updates of the step exactly."""
         self.drop_gradients()
         if self._before is not None:
             weights, moments, updates, versions = self._before
@@ -215,14 +203,14 @@ class Guard:
             self._schedule.apply()
 
     def drop_gradients(self) -> None:
-        """Forget what was computed, of a loss that was not finished, too."""
+        """Drop all gradients and the state of an unfinished loss."""
         self._loss.forget()
         self._optimizer.zero_grad(set_to_none=True)
 
     def read(self, done: Sequence[Done] = (), others: Sequence[Tensor] = ()) -> list[float]:
-        """Bring to the host what was computed of microbatches, and other scalars.
+        """Read the numbers of microbatches and, as the result, other scalars. Waits for the GPU once.
 
-        Raises NotFinite for the former, and, when first called in a step, for a weight from before it.
+        Raises NotFinite for a number of a microbatch and, at a step's first call, for a weight.
         """
         computed = [x for one in done for x in one.numbers.values()]
         values = iter(read([*self._suspects.values(), *computed, *others]))
@@ -244,10 +232,10 @@ class Guard:
         backward: Callable[[MicroBatch], Any],
         reference_logprobs: Callable[[MicroBatch], Tensor | None],
     ) -> None:
-        """Hold the gradients of the microbatch's seat to those of plain torch. Raises TrainingError where they differ.
+        """Compare the gradients of a microbatch with those of plain torch. Raises TrainingError if they differ.
 
-        It is not `proved` where the rows' terms cancel out and rounding alone is left of them; where a number is not
-        finite the update will tell.
+        If the rows' terms cancel out to mere rounding, the backend is not yet `proved`. If a number is not finite, the
+        update will report it.
         """
         backend, self.proved = self._backend, True
         scale, self.scale = self.scale, LossScale(self.scale.needed)
@@ -268,59 +256,54 @@ class Guard:
             self.drop_gradients()
 
     def fitting(self, work: Callable[[], T]) -> T:
-        """What `work` comes to. Where memory runs out it begins again, in microbatches of half the size, which the rest
-        of the run keeps to."""
+        """The result of `work`; whenever memory runs out, it starts again with half the tokens for each microbatch."""
         while True:
             try:
                 return work()
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
-            # Out of the handler: what it held is free now.
+            # Outside the handler, which keeps tensors of the failed work alive.
             self.drop_gradients()
             self._backend.release_memory()
             self._budget.halve()
 
     @contextlib.contextmanager
     def nonfinite_in_any(self, report: StepReport, figures: list[list[dict[str, float]]]) -> Iterator[None]:
-        """A context in which gradients are computed, and NotFinite in one process is NotFinite in all.
+        """A context for computing gradients: NotFinite in one process is raised in all.
 
-        `figures` are those of each stream: in the context this process's, afterwards each process's. Raises
-        TrainingError where processes are no longer the same.
+        `figures` are those of each stream: inside the context this process's, afterwards every process's. Raises
+        TrainingError if weights or advantages differ between processes.
         """
         step = report.step + 1
 
         def facts() -> dict[str, Any]:
+            weights = {f"weights in seat {seat}": _checksum(self._adapters, seat) for seat in self._adapters.seats}
             return {
-                "weights": {seat: _checksum(self._adapters, seat) for seat in self._adapters.seats},
-                "rewards": zlib.crc32(repr(report.advantages).encode()),
+                "same": {**weights, "rewards": zlib.crc32(repr(report.advantages).encode())},
                 "budget": self._budget.tokens,
                 "scale": self.scale.exponent,
                 "figures": figures[-1:],
             }
 
-        with failing_together(self._ranks, f"the update of step {step}", NotFinite, facts) as told:
+        with failing_together(self._ranks, f"the update of step {step}", NotFinite, facts) as gathered:
             yield
-        for rank, theirs in enumerate(told):
-            for seat in (seat for seat in self._adapters.seats if theirs["weights"][seat] != told[0]["weights"][seat]):
+        for rank, theirs in enumerate(gathered):
+            for name in (name for name, value in gathered[0]["same"].items() if theirs["same"][name] != value):
                 raise TrainingError(
-                    f"at step {step} process {rank} of this run has other weights in seat {seat} than process 0: cards "
-                    "must be of one kind, with one set of packages"
+                    f"at step {step} process {rank} of this run has other {name} than process 0: all need the same "
+                    "kind of GPU and the same packages, and a game may depend only on its table and its own state "
+                    "(lite_selfplay.testing.check_game)"
                 )
-            if theirs["rewards"] != told[0]["rewards"]:
-                raise TrainingError(
-                    f"at step {step} process {rank} of this run came to other rewards than process 0: a game may "
-                    "depend on its table and its own state alone (lite_selfplay.testing.check_game)"
-                )
-        if told:
-            self._budget.lower(min(int(theirs["budget"]) for theirs in told))
-            exponents = [theirs["scale"] for theirs in told if theirs["scale"] is not None]
+        if gathered:
+            self._budget.lower(min(int(theirs["budget"]) for theirs in gathered))
+            exponents = [theirs["scale"] for theirs in gathered if theirs["scale"] is not None]
             self.scale.exponent = min(exponents, default=None)
-            figures[:] = [own for theirs in told for own in theirs["figures"]]
+            figures[:] = [own for theirs in gathered for own in theirs["figures"]]
 
 
 def largest(tensors: Iterable[Tensor]) -> Tensor:
-    """The largest absolute value in the tensors, where they are: not finite where one of their numbers is not."""
+    """The largest absolute value in the tensors, on their device: not finite if one of their numbers is not."""
     found = [tensor.detach() for tensor in tensors if tensor.numel()]
     if not found:
         return torch.zeros(())
@@ -333,28 +316,22 @@ def largest_weights(adapters: Adapters) -> dict[str, Tensor]:
 
 
 def find_nonfinite(adapters: Adapters, optimizer: Optimizer | None = None) -> str | None:
-    """What of a seat is not finite, such as `a weight of seat A`; None where all is well.
-
-    With an optimizer its state is looked at too.
-    """
+    """The first number that is not finite, such as `a weight of seat A`, also in an optimizer's state; else None."""
     found = largest_weights(adapters)
     kept = {} if optimizer is None else optimizer.state
     for seat in adapters.seats:
-        states = [kept.get(p, {}) for p in adapters.parameters(seat).values()]
-        values = [value for state in states for value in state.values() if isinstance(value, Tensor)]
-        if values:
+        if values := [x for p in adapters.parameters(seat).values() for x in kept.get(p, {}).values()]:
             found[f"the optimizer's state of seat {seat}"] = largest(values)
-    numbers = zip(found, read(list(found.values())), strict=True)  # a card is waited for once
+    numbers = zip(found, read(list(found.values())), strict=True)
     return next((name for name, each in numbers if not all(map(math.isfinite, each))), None)
 
 
 class LossScale:
-    """The factor of a run's losses: 1 where `needed` is false.
+    """The factor of a run's losses in float16; always 1 if not `needed`.
 
-    It starts where the gradient in the logits is about 1, which leaves a float16 as many bits above as below. torch's
-    gradient scaler finds its factor by throwing steps away, each of which was minutes of sampling. Here an update that
-    overflows is computed again from the same completions with a smaller factor, and none is lost. The factor is a power
-    of two on the host: to multiply by it and to divide again rounds nothing, and no card is waited for.
+    At first it makes the steepest gradient by log-probabilities about 1, in the middle of float16's range. torch's
+    scaler finds its factor by skipping steps, each of which took minutes of sampling; here an update that overflows is
+    computed again with a smaller factor. Factors are powers of two, which do not round, and stay on the host.
     """
 
     def __init__(self, needed: bool):
@@ -364,11 +341,10 @@ class LossScale:
 
     @property
     def factor(self) -> float:
-        """At least 1."""
         return 2.0 ** (self.exponent or 0)
 
     def of(self, loss: Tensor, logprobs: Tensor) -> Tensor:
-        """A loss times the factor, which the run's first loss decides by its slope in log-probabilities."""
+        """A loss times the factor, which the run's first loss determines."""
         if not self.needed:
             return loss
         if self.exponent is None:
@@ -378,20 +354,19 @@ class LossScale:
             self.exponent = min(LARGEST, max(0, math.floor(-math.log2(steepest)))) if known else None
         return loss * self.factor
 
-    def take_off(self, gradients: list[Tensor]) -> None:
-        """Divide gradients by the factor, in place."""
+    def unscale(self, gradients: list[Tensor]) -> None:
         if self.factor != 1 and gradients:
             torch._foreach_mul_(gradients, 1 / self.factor)
 
     def lower(self) -> bool:
-        """After an overflow: whether there is a smaller factor to try."""
+        """Lower the factor after an overflow. Returns False if it is already 1."""
         if not self.exponent:
             return False
         self.exponent, self._good = max(0, self.exponent - BACK), 0
         return True
 
-    def held(self) -> None:
-        """After an update that did not overflow."""
+    def note_success(self) -> None:
+        """Count an update without an overflow, and double the factor after many."""
         if self.exponent is None:
             return
         self._good += 1
@@ -399,19 +374,16 @@ class LossScale:
             self.exponent, self._good = self.exponent + 1, 0
 
     def state(self) -> dict[str, Any]:
-        """What `restore` takes, as JSON."""
         return {"exponent": self.exponent, "updates": self._good}
 
     def restore(self, state: Any) -> None:
-        """Go on from a saved state. Raises ValueError for what is none."""
-        if not isinstance(state, dict):
-            raise ValueError(f"the loss scale is {state!r}")
-        exponent, good = state.get("exponent"), state.get("updates")
-        if not (exponent is None or (type(exponent) is int and 0 <= exponent <= LARGEST)):
-            raise ValueError(f"the exponent of the loss scale is {exponent!r}")
-        if not (type(good) is int and good >= 0):
-            raise ValueError(f"the updates of the loss scale are {good!r}")
-        self.exponent, self._good = exponent, good
+        """Continue from a result of `state`. Raises ValueError if it is malformed."""
+        match state:
+            case {"exponent": int() | None as exponent, "updates": int(good)}:
+                if good >= 0 and 0 <= (exponent or 0) <= LARGEST:
+                    self.exponent, self._good = exponent, good
+                    return
+        raise ValueError(f"the loss scale is {state!r}")
 
 
 # Several processes
@@ -421,31 +393,31 @@ class LossScale:
 def failing_together(
     ranks: Ranks, what: str, kind: type[Exception], facts: Callable[[], Any] = lambda: None
 ) -> Iterator[list[Any]]:
-    """A context in which an error of a kind in one process is one in all; `what` is done in it.
+    """A context for doing `what`: an error of this kind in one process is raised in all.
 
-    It gives a list that holds the `facts` of all processes afterwards, of several.
+    Yields a list that afterwards holds the `facts` of all processes, if there are several.
     """
-    odd, told = None, list[Any]()
+    message, gathered = None, list[Any]()
     try:
-        yield told
+        yield gathered
     except kind as error:
         if ranks.alone:
             raise
-        odd = str(error)
+        message = str(error)
     if not ranks.alone:
-        answers = ranks.gather(what, [odd, facts()])
-        told += [theirs for _, theirs in answers]
+        answers = ranks.gather(what, [message, facts()])
+        gathered += [theirs for _, theirs in answers]
         for first in (theirs for theirs, _ in answers if theirs is not None):
             raise kind(first)
 
 
 def _checksum(adapters: Adapters, seat: str) -> int:
-    """The sum of the bits of a seat's weights, which is another one for other weights, whatever the order."""
+    """The sum of the bits of a seat's weights, independent of their order."""
     return sum(int(p.detach().view(torch.int32).sum(dtype=torch.int64)) for p in adapters.parameters(seat).values())
 
 
 def add_up(ranks: Ranks, adapters: Adapters, seats: Iterable[str]) -> None:
-    """Make each seat's gradient that of all rows; one that has none here, because its rows are elsewhere, too."""
+    """Sum each seat's gradients over all processes, including those without rows of the seat."""
     for seat in () if ranks.alone else sorted(seats):
         parameters = list(adapters.parameters(seat).values())
         for parameter in parameters:
@@ -456,29 +428,29 @@ def add_up(ranks: Ranks, adapters: Adapters, seats: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def foreign_in_any(ranks: Ranks, learning: Sequence[Learning]) -> Iterator[None]:
-    """A context in which what was sampled is judged, and OffPolicyError in one process is OffPolicyError in all.
+    """A context for the sampler's check: OffPolicyError in one process is raised in all.
 
-    Each judges its own rows; the mean differences in the streams' reports are those of all rows.
+    Each process checks its own rows; the mean differences in the streams' reports are those of all rows.
     """
 
     def gaps() -> list[Any]:
-        """Of each stream the mean differences from sampler and base, each with the number of its tokens."""
+        """Each stream's mean differences from the sampler and the base, with their numbers of tokens."""
         seen = [x.agreement for x in learning]
         return [((of.gap, sum(len(own) for _, own in of.noted)), (of.base_gap, of.base_tokens)) for of in seen]
 
-    told: list[Any] = []
+    gathered: list[Any] = []
     try:
-        with failing_together(ranks, "whose completions these are", OffPolicyError, gaps) as told:
+        with failing_together(ranks, "the sampler's check", OffPolicyError, gaps) as gathered:
             yield
     finally:
-        for x, parts in zip(learning, zip(*(told or [gaps()]), strict=True), strict=True):
+        for x, parts in zip(learning, zip(*(gathered or [gaps()]), strict=True), strict=True):
             sampler, base = (_mean(kind) for kind in zip(*parts, strict=True))
             if sampler is not None or base is not None:
                 x.update.sampler_gap, x.update.base_gap = sampler, base
 
 
 def _mean(parts: Sequence[tuple[float | None, int]]) -> float | None:
-    """The mean over all tokens, from means and numbers of tokens; that of one process to the bit."""
+    """The mean over all tokens, from means and numbers of tokens; a single mean stays exact."""
     seen = [(gap, tokens) for gap, tokens in parts if gap is not None]
     if len(seen) == 1:
         return seen[0][0]

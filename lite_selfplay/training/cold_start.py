@@ -1,7 +1,7 @@
-"""Cold start: a few steps of supervised learning that teach seats their output format, without a teacher.
+"""Cold start: a few steps of supervised learning that teach seats their output format, without a teacher model.
 
-One seat after the other learns examples of every role it may play, from a pool that `examples.py` gathered. The
-optimizer is thrown away afterwards: training starts with seats that have moved and no momentum.
+One seat after the other learns examples of every role it may play, from the pool of `examples.py`. The optimizer is
+then discarded, so training starts without momentum.
 """
 
 from collections.abc import Sequence
@@ -12,31 +12,20 @@ from lite_selfplay.errors import TrainingError
 from lite_selfplay.games.base import Game
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.tasks.task import derived_seed
-from lite_selfplay.training.examples import ExamplePool, Fits, PooledExample, roles_of
+from lite_selfplay.training.examples import ExamplePool, Fits, PooledExample, roles_of, taught_roles
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.rollout import written
 from lite_selfplay.training.trainer import SelfPlayTrainer
 
-_CLIP = 1.0
-_WARM_UP = 5
-_LAST_SHARE = 0.1
-
 
 def cold_start(
-    trainer: SelfPlayTrainer,
-    chat: Chat,
-    game: Game,
-    pool: ExamplePool,
-    section: ColdStartSection,
-    *,
-    seed: int,
+    trainer: SelfPlayTrainer, chat: Chat, game: Game, pool: ExamplePool, section: ColdStartSection, *, seed: int
 ) -> None:
     """Train every seat of a game on `section.steps` batches of examples, one seat after the other.
 
-    A batch is a step of a trainer beside the run's own: the loss is the mean negative log-likelihood per completion
-    token. A seat without examples is left as it is, with a warning unless `section.roles` leaves out all it plays. What
-    seats learn here is counted as no update. Raises TrainingError naming seat and step where a number is not finite;
-    then that step has moved nothing.
+    The loss is the mean negative log-likelihood per completion token. A seat without examples is not trained, with a
+    warning unless `section.roles` excludes all its roles. These steps do not count as updates of the seats. Raises
+    TrainingError, naming seat and step, if a number is not finite; that step then updates nothing.
     """
     learning = _learning(game, pool, section, seed, trainer.progress)
     adapters = trainer.adapters
@@ -46,8 +35,8 @@ def cold_start(
         for seat, examples in learning.items():
             trainer.progress.phase(f"cold start of {seat}", total=section.steps)
             roles = tuple(role for role in roles_of(game, seat) if role in pool.roles)
-            said = _teach(teacher, chat, seat, roles, examples, section.examples_per_step, section.steps)
-            trainer.progress.say(said)
+            result = _teach(teacher, chat, seat, roles, examples, section.examples_per_step, section.steps)
+            trainer.progress.say(result)
     finally:
         adapters.updates, adapters.versions = counts
 
@@ -61,8 +50,10 @@ def _teach(
     size: int,
     steps: int,
 ) -> str:
-    """Let a seat learn examples in their order, `size` of them a step: what it read, and the loss of its first and last
-    batch in nats a token."""
+    """Train a seat on examples in their order, `size` in each step.
+
+    Returns a line with the number of examples, and the loss of the first and last batch in nats per token.
+    """
     losses: list[float] = []
     seen = tokens = 0
     while (step := len(losses)) < steps:
@@ -85,8 +76,8 @@ def _teach(
 
 
 def _taught(config: RunConfig, section: ColdStartSection) -> RunConfig:
-    """The configuration of learning examples: their likelihood alone, all tokens alike, one update a step."""
-    own = {"lr": section.lr, "clip": _CLIP, "weight_decay": 0.0}
+    """The configuration for examples: only their likelihood, a mean over tokens, one update for each step."""
+    own = {"lr": section.lr, "clip": 1.0, "weight_decay": 0.0}
     return config.model_copy(
         update={
             "roles": dict.fromkeys(config.roles, RoleConfig(loss="dapo")),
@@ -99,24 +90,18 @@ def _taught(config: RunConfig, section: ColdStartSection) -> RunConfig:
 def _learning(
     game: Game, pool: ExamplePool, section: ColdStartSection, seed: int, progress: Progress
 ) -> dict[str, list[PooledExample]]:
-    """The examples of each seat that learns, in the order in which it reads them."""
+    """The examples of each trained seat, in order."""
     found = {}
     for seat in game.trained_seats():
-        examples = list(pool.walk(game, seat, section.steps * section.examples_per_step, seed=seed))
-        if section.roles is not None and not set(roles_of(game, seat)) & set(section.roles):
-            continue
-        if examples:
+        if examples := list(pool.walk(game, seat, section.steps * section.examples_per_step, seed=seed)):
             found[seat] = examples
-        else:
+        elif set(roles_of(game, seat)) & set(taught_roles(game, section)):
             progress.warn(f"there are no examples for {seat}: it starts without a cold start")
     return found
 
 
 def within_limits(chat: Chat, config: RunConfig, max_completion_tokens: int) -> Fits:
-    """Whether an example keeps to the run's limits: the prompt, and the completion with its end-of-sequence token.
-
-    A longer example would teach a seat to go on past the place where the run cuts it off.
-    """
+    """Checks examples by the run's limits: longer ones would teach a seat to continue past the limit."""
 
     def fits(role: str, example: Example) -> bool:
         row = chat.conversation(example.prompt, example.completion)
@@ -127,15 +112,15 @@ def within_limits(chat: Chat, config: RunConfig, max_completion_tokens: int) -> 
 
 
 def playing_config(config: RunConfig) -> RunConfig:
-    """The configuration under which the base plays for examples: cold start's temperature, randomness of its own."""
+    """The configuration for sampling examples from the base: the cold start's temperature and its own seed."""
     temperature, seed = config.cold_start.temperature, derived_seed(config.run.seed, "cold start")
     roles = {name: role.model_copy(update={"temperature": temperature}) for name, role in config.roles.items()}
     return config.model_copy(update={"roles": roles, "run": config.run.model_copy(update={"seed": seed})})
 
 
 def teaching_rate(seat: SeatConfig, step: int, steps: int) -> float:
-    """The learning rate at a step (from 0): a warm-up of a quarter of the steps, at most 5, that reaches the full rate
-    with its last; then linearly down to a tenth of it at the last step."""
-    warm = max(1, min(_WARM_UP, steps // 4))
-    share = (step + 1) / warm if step < warm else 1.0 - (1.0 - _LAST_SHARE) * (step - warm + 1) / max(1, steps - warm)
+    """The learning rate at a step (from 0): warm-up to the full rate in a quarter of the steps, at most 5, then linear
+    decay to a tenth of it at the last step."""
+    warm = max(1, min(5, steps // 4))
+    share = (step + 1) / warm if step < warm else 1.0 - 0.9 * (step - warm + 1) / max(1, steps - warm)
     return seat.lr * share

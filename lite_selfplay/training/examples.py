@@ -1,12 +1,12 @@
-"""What a cold start learns from: solutions written by rule, the base's own right answers, or a file.
+"""The examples of a cold start: solutions written by rule, the base's own right answers, or a file.
 
-- worked: `Game.cold_start` writes a problem's solution in the very prompts and format of a role;
-- self: the base plays the game against itself, and its completions are kept if right, well-formed and ended by
-  itself, a few completions a problem so that easy problems do not drown the others;
+- worked: `Game.cold_start` writes a problem's solution in the prompts and format of a role;
+- self: the base plays the game against itself; right, well-formed completions that ended by themselves are kept, a few
+  of each problem, so that easy problems do not dominate;
 - file: lines of `prompt` and `completion`.
 
-No teacher is asked. The examples of all roles lie in one pool, small enough for the seats to learn all of it, which a
-run folder keeps as `cold_start.jsonl`. Nothing here knows a tensor.
+There is no teacher model. The examples of all roles form one pool, small enough for the seats to learn all of it; a run
+folder keeps it as `cold_start.jsonl`. Nothing here uses tensors.
 """
 
 import itertools
@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 from lite_selfplay.config import ColdStartSection
@@ -31,26 +32,23 @@ from lite_selfplay.tasks.task import derived_rng, derived_seed
 from lite_selfplay.training.progress import Progress
 
 Origin = Literal["worked", "self", "file"]
-Fits = Callable[[str, Example], bool]
-"""Whether an example of a role keeps to what the run allows."""
+Fits = Callable[[str, Example], bool]  # whether an example of a role is within the run's limits
 
-PER_PROBLEM = 2
-READINGS = 3
-"""How often a seat may read one of the base's own samples before worked examples are added to them."""
-
-_LOOKED_AT = 50
-_PATIENCE = 1000
+PER_PROBLEM = 2  # the most examples of one problem
+READINGS = 3  # how often a seat may read one of the base's own samples before worked examples are added
+_PROBED = 50  # the first so many problems decide whether a task has worked solutions
+_PATIENCE = 1000  # give up after so many problems without a new example
 
 
 class PlayTable(Table, Protocol):
-    """A table that can be opened for a step, as the live and the scripted one can."""
+    """A table that can be opened for a step: the live or the scripted one."""
 
     def open(self, step: int, seats: Mapping[str, str]) -> None: ...
 
 
 @dataclass(frozen=True)
 class PooledExample:
-    """An example of what a role should say, and where it came from: a line of `cold_start.jsonl`."""
+    """An example of a role's completion, and its origin: a line of `cold_start.jsonl`."""
 
     role: str
     prompt: str
@@ -60,10 +58,9 @@ class PooledExample:
 
 @dataclass
 class RoleCounts:
-    """What was found for a role. Of `sampled` completions of the base `right` were right, well-formed and ended.
+    """Counts for a role. Of `sampled` completions of the base, `right` were right, well-formed and ended.
 
-    `own`, `worked` and `file` count what the pool holds by origin; `too_long` what was left out because it is longer
-    than the run allows.
+    `own`, `worked` and `file` count the pool's examples by origin, `too_long` the skipped ones beyond the run's limits.
     """
 
     sampled: int = 0
@@ -81,19 +78,18 @@ class RoleCounts:
             else "",
             f"{self.worked} written by rule" if self.worked else "",
             f"{self.file} from the file" if self.file else "",
-            f"{self.too_long} left out, longer than the run allows" if self.too_long else "",
+            f"{self.too_long} skipped, longer than the run allows" if self.too_long else "",
         ]
         return "; ".join(filter(None, parts)) or "no examples"
 
 
 class ExamplePool:
-    """Examples role by role, in an order that follows from the seed; `counts[role]` says where they came from."""
+    """Examples by role, in an order that depends on the seed; `counts[role]` has their origins."""
 
-    def __init__(self, examples: Sequence[PooledExample], counts: Mapping[str, RoleCounts] | None = None):
+    def __init__(self, examples: Sequence[PooledExample], counts: Mapping[str, RoleCounts] = MappingProxyType({})):
         self._by_role: dict[str, list[PooledExample]] = {}
         for example in examples:
             self._by_role.setdefault(example.role, []).append(example)
-        counts = counts if counts is not None else {role: RoleCounts() for role in self._by_role}
         origins = Counter((example.role, example.origin) for example in examples)
         self.counts = {
             role: replace(found, own=origins[role, "self"], worked=origins[role, "worked"], file=origins[role, "file"])
@@ -102,18 +98,16 @@ class ExamplePool:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The roles that have examples."""
         return tuple(self._by_role)
 
     def of(self, role: str) -> Sequence[PooledExample]:
-        """The examples of a role."""
         return self._by_role.get(role, [])
 
     def walk(self, game: Game, seat: str, total: int, *, seed: int) -> Iterator[PooledExample]:
-        """`total` examples for a seat, the roles it may play taking turns; none where no such role has examples.
+        """`total` examples for a seat, alternating between its roles; none if none of them has examples.
 
-        Each seat reads its own share of a role's examples, as far from the other seats' as their number allows, and
-        in an order of its own every time round. Together the seats read all that `gather` found.
+        Each seat reads its own share of a role's examples, which overlaps the other seats' as little as possible, in a
+        new order every time round. Together the seats read all examples.
         """
         readings = _readings(game, self.roles, total)
         orders = [
@@ -131,11 +125,11 @@ class ExamplePool:
         return [examples[(first + i) % len(examples)] for i in range(size)]
 
     def lines(self) -> list[str]:
-        """A sentence a role: `drafter: 41 of 256 samples of the base were right and well-formed; 66 written by rule`"""
+        """A line for each role, such as `drafter: 41 of 256 samples of the base were right and well-formed`."""
         return [f"{role}: {found.sentence()}" for role, found in self.counts.items()]
 
     def save(self, path: Path) -> None:
-        """Write the pool as JSONL, a line an example, in the place of an older one."""
+        """Write the pool as JSONL, replacing an older file."""
         lines = [json.dumps(asdict(e), ensure_ascii=False) + "\n" for role in self.roles for e in self.of(role)]
         write_whole(path, "".join(lines))
 
@@ -152,14 +146,14 @@ def gather(
     progress: Progress | None = None,
     data_dir: str | None = None,
 ) -> ExamplePool:
-    """The examples that a cold start of a game needs, from where the section says.
+    """The examples for a game's cold start, from the section's source.
 
-    `task` holds the problems of worked examples, `table` draws those that the base plays with; neither holds a problem
-    of `held_out`, which is also left out of what tops them up. Examples that do not fit are left out and counted.
-    `data_dir`: see `load_task`. What a source gives less of than was asked for is a warning; of a game without
-    tasks, whose examples are all that there are, it is said plainly.
-    Raises ConfigError where none remain, and where `self` was asked for and the base had nothing right as some role.
+    `task` has the problems for worked examples, `table` draws those that the base plays with; neither has problems of
+    `held_out`, which are also excluded from `section.top_up`. Examples that do not fit are skipped and counted.
+    `data_dir`: see `load_task`. Warns if a source has fewer examples than requested (for a game without tasks this is
+    only noted). Raises ConfigError if none remain, or if with the source `self` the base had nothing right in a role.
     """
+    progress = progress or Progress()
     gathering = _Gathering(game, section, table.thinks, seed, fits)
     source = source_of(section, task, game)
     if source == "file":
@@ -167,20 +161,19 @@ def gather(
     elif source == "worked":
         gathering.write(task.problems)
     else:
-        gathering.play(table, progress or Progress())
+        gathering.play(table, progress)
         if section.top_up is not None:
             top_up = load_task(section.top_up, seed=derived_seed(seed, "cold start"), data_dir=data_dir)
             gathering.write(training_side(top_up, held_out).problems)
     pool = gathering.pool()
     if source != "file":
-        told = progress or Progress()
-        for sentence in gathering.short(pool):
-            (told.say if game.without_tasks else told.warn)(sentence)
+        for sentence in gathering.shortages(pool):
+            (progress.say if game.without_tasks else progress.warn)(sentence)
     return pool
 
 
 class _Gathering:
-    """A pool in the making: what was found for each role that some seat learns, and how much is wanted."""
+    """A pool under construction: the examples found and wanted for each role that a seat learns."""
 
     def __init__(self, game: Game, section: ColdStartSection, thinks: bool, seed: int, fits: Fits):
         self._game, self._section, self._thinks, self._seed, self._fits = game, section, thinks, seed, fits
@@ -192,13 +185,13 @@ class _Gathering:
         self._of_problem: Counter[tuple[str, str]] = Counter()
 
     def read(self, path: Path) -> None:
-        """Take a file's examples, all of them."""
+        """Add all examples of a file."""
         for line in read_examples(path, self._game.roles):
             if line.role in self._wanted:
                 self._add(line.role, Example(line.prompt, line.completion), "file")
 
     def play(self, table: PlayTable, progress: Progress) -> None:
-        """Let the base play until there are enough examples of its own, or the rounds are used up."""
+        """Let the base play until it has enough examples, or for all rounds."""
         self._wanted = {role: -(-wanted // READINGS) for role, wanted in self._wanted.items()}
         state = self._game.state()
         progress.phase("the base plays for examples", total=self._section.rounds)
@@ -215,37 +208,34 @@ class _Gathering:
             self._game.restore(state)
 
     def write(self, problems: Sequence[Problem]) -> None:
-        """Add worked examples until each role has enough, or the problems bring nothing new."""
+        """Add worked examples until each role has enough, or the problems yield no new ones."""
         for role in self.lacking:
             source = Source(problems, seed=self._seed, name=f"cold start of {role}")
             rng = derived_rng(self._seed, "cold start", role)
-            in_vain = 0
-            while len(self._found[role]) < self._wanted[role] and in_vain < min(len(problems), _PATIENCE):
+            failures = 0
+            while len(self._found[role]) < self._wanted[role] and failures < min(len(problems), _PATIENCE):
                 example = self._game.cold_start(role, source.draw(1)[0], rng, thinks=self._thinks)
                 new = example is not None and self._add(role, example, "worked")
-                in_vain = 0 if new else in_vain + 1
+                failures = 0 if new else failures + 1
 
-    def short(self, pool: ExamplePool) -> list[str]:
-        """A sentence for each role whose source gave fewer examples than were asked for."""
+    def shortages(self, pool: ExamplePool) -> list[str]:
+        """A line for each role whose source has fewer examples than requested."""
         lines = []
         for role, wanted in self._wanted.items():
-            counts, asked = pool.counts[role], f"of the {wanted} examples that were asked for"
+            counts, requested = pool.counts[role], f"of the {wanted} requested examples"
             if counts.sampled and counts.own < wanted:
-                instead = (
-                    f"{counts.worked} are written by rule in their place" if counts.worked else "there are no more"
-                )
-                lines.append(f"cold start of {role}: {counts.own} {asked} are the base's own, {instead}")
+                rest = f"{counts.worked} are written by rule instead" if counts.worked else "there are no more"
+                lines.append(f"cold start of {role}: {counts.own} {requested} are the base's own, {rest}")
             elif len(pool.of(role)) < wanted:
-                lines.append(f"cold start of {role}: there are {len(pool.of(role))} {asked}, and they come again")
+                lines.append(f"cold start of {role}: there are {len(pool.of(role))} {requested}; they are repeated")
         return lines
 
     @property
     def lacking(self) -> list[str]:
-        """The roles with fewer examples than are wanted."""
         return [role for role, wanted in self._wanted.items() if len(self._found[role]) < wanted]
 
     def pool(self) -> ExamplePool:
-        """What was found, in an order of the seed and not more than is wanted. Raises ConfigError for nothing."""
+        """The examples found, shuffled by the seed, as many as wanted. Raises ConfigError if there are none."""
         examples = []
         for role, found in self._found.items():
             self._counts[role].too_long = len(self._too_long[role])
@@ -253,15 +243,14 @@ class _Gathering:
             derived_rng(self._seed, "cold start", "pool", role).shuffle(chosen)
             examples += chosen[: self._wanted[role]]
         pool = ExamplePool(examples, self._counts)
-        # What tops up stands in where nobody asked for the base's own samples, and for some of them.
+        # Worked examples may replace some of the base's own, and all of them unless the source is `self`.
         empty = [role for role, found in pool.counts.items() if self._section.source == "self" and not found.own]
         if examples and not empty:
             return pool
         if any(self._too_long.values()) and not examples:
             raise ConfigError(
-                "every example of the cold start is longer than the run allows a prompt or a completion to be: raise "
-                "run.max_completion_tokens or run.max_prompt_tokens, or choose other examples with cold_start.source "
-                "or cold_start.tasks"
+                "every example of the cold start is longer than the run allows: raise run.max_completion_tokens or "
+                "run.max_prompt_tokens, or choose other examples with cold_start.source or cold_start.tasks"
             )
         as_whom = f" as {empty[0]}" if empty else ""
         raise ConfigError(
@@ -270,7 +259,7 @@ class _Gathering:
         )
 
     def _keep(self, stream: Stream) -> None:
-        counts = self._counts[stream.role]
+        role, counts = stream.role, self._counts[stream.role]
         for group in stream.groups:
             for sample in group.samples:
                 completion, verdict = sample.completion, sample.verdict
@@ -278,15 +267,13 @@ class _Gathering:
                 if verdict is None or not (verdict.correct and verdict.well_formed and completion.stop == "eos"):
                     continue
                 counts.right += 1
-                of_problem = (stream.role, group.problem.id if group.problem else completion.prompt)
-                enough = len(self._found[stream.role]) >= self._wanted[stream.role]
-                if not enough and self._of_problem[of_problem] < PER_PROBLEM:
-                    self._of_problem[of_problem] += self._add(
-                        stream.role, Example(completion.prompt, completion.text), "self"
-                    )
+                of_problem = (role, group.problem.id if group.problem else completion.prompt)
+                if role in self.lacking and self._of_problem[of_problem] < PER_PROBLEM:
+                    added = self._add(role, Example(completion.prompt, completion.text), "self")
+                    self._of_problem[of_problem] += added
 
     def _add(self, role: str, example: Example, origin: Origin) -> bool:
-        """Take an example in, unless it is there already or too long."""
+        """Add an example unless it is a duplicate or too long."""
         if example in self._found[role]:
             return False
         if not self._fits(role, example):
@@ -300,11 +287,11 @@ class _Gathering:
 
 
 def source_of(section: ColdStartSection, task: Task, game: Game) -> Literal["worked", "self", "file"]:
-    """Where a cold start takes its examples from, `auto` decided: whether the task's problems bring solutions."""
+    """The source of a cold start's examples; `auto` is `worked` if the task's problems have solutions, else `self`."""
     if section.source.endswith(".jsonl"):
         return "file"
-    brings = section.source == "auto" and _brings_solutions(task, game, section)
-    return "worked" if brings or section.source == "worked" else "self"
+    solved = section.source == "auto" and _has_solutions(task, game, section)
+    return "worked" if solved or section.source == "worked" else "self"
 
 
 def require_examples(
@@ -316,11 +303,11 @@ def require_examples(
     own_checker: bool = False,
     data_dir: str | None = None,
 ) -> None:
-    """Check that a cold start will find examples, as far as that can be known without a model.
+    """Check that a cold start will find examples, as far as possible without a model.
 
-    `task` is the run's own, which `section.tasks` may replace; nothing is learned from problems of `held_out`.
-    `own_checker`: a reward function judges in the checker's place, so problems need no answers. Raises ConfigError
-    saying what to do, and what `load_task` raises.
+    `task` is the run's own, which `section.tasks` may replace; problems of `held_out` are excluded. `own_checker`: a
+    reward function replaces the checker, so problems need no answers. Raises ConfigError, and the errors of
+    `load_task`.
     """
     if not section.enabled:
         return
@@ -331,9 +318,9 @@ def require_examples(
     source = source_of(section, task, game)
     if source == "file":
         read_examples(Path(section.source), game.roles)
-    elif source == "worked" and not _brings_solutions(task, game, section):
+    elif source == "worked" and not _has_solutions(task, game, section):
         raise ConfigError(
-            f"cold start needs worked solutions, and {task.name} brings none for the roles it teaches: use "
+            f"cold start needs worked solutions, but {task.name} has none for the roles it teaches: use "
             "--no-cold-start, --set cold_start.source=self to learn from what the base gets right, or "
             "--set cold_start.tasks=stories"
         )
@@ -346,23 +333,23 @@ def require_examples(
                 raise ConfigError(f"cold_start.tasks: {missing} has no answer to tell what the base got right")
 
 
-def _brings_solutions(task: Task, game: Game, section: ColdStartSection) -> bool:
-    """Whether there is an example in its first problems for every role that is taught and that a seat plays."""
+def _has_solutions(task: Task, game: Game, section: ColdStartSection) -> bool:
+    """Whether its first problems have an example for every taught role that a seat plays."""
     rng = derived_rng("looking")
-    shown = [task.problems[i] for i in range(min(_LOOKED_AT, len(task.problems)))]
+    first = [task.problems[i] for i in range(min(_PROBED, len(task.problems)))]
     played = {role for seat in game.trained_seats() for role in roles_of(game, seat)}
     return all(
-        any(game.cold_start(role, problem, rng, thinks=False) is not None for problem in shown)
+        any(game.cold_start(role, problem, rng, thinks=False) is not None for problem in first)
         for role in taught_roles(game, section)
         if role in played
     )
 
 
 def read_examples(path: Path, roles: Sequence[str]) -> list[PooledExample]:
-    """The examples of a JSONL file; a line without `role` is one of every role, other columns are passed over.
+    """The examples of a JSONL file. A line without `role` is an example for every role; other columns are ignored.
 
-    Raises ConfigError where the file cannot be read, and naming file and line for a line that is no JSON object with
-    the texts `prompt` and `completion`, or names a role that is not among `roles`.
+    Raises ConfigError if the file cannot be read or, with its number, for a line that is not a JSON object with the
+    texts `prompt` and `completion`, or has a role that is not among `roles`.
     """
     if not os.path.exists(path):
         raise ConfigError(f"no file of examples at {path}")
@@ -390,21 +377,21 @@ def taught_roles(game: Game, section: ColdStartSection) -> tuple[str, ...]:
 
 
 def roles_of(game: Game, seat: str) -> tuple[str, ...]:
-    """The roles a seat may play: where seats rotate, they do so from one step to the next."""
+    """The roles a seat may play, over two steps, since seats may rotate."""
     return tuple(role for role in game.roles if seat in {game.seats(step)[role] for step in range(2)})
 
 
 def _readings(game: Game, roles: Sequence[str], total: int) -> dict[str, dict[str, int]]:
-    """How many of its `total` examples each seat reads as each of these roles, by role and seat."""
+    """How many of its `total` examples each seat reads in each of these roles, by role and seat."""
     readings: dict[str, dict[str, int]] = {role: {} for role in roles}
     for seat in game.trained_seats():
         own = [role for role in roles_of(game, seat) if role in readings]
-        for place, role in enumerate(own):
-            readings[role][seat] = len(range(place, total, len(own)))
+        for first, role in enumerate(own):
+            readings[role][seat] = len(range(first, total, len(own)))
     return readings
 
 
 def _reshuffled(examples: Sequence[PooledExample], rng: random.Random) -> Iterator[PooledExample]:
-    """All examples for ever, in another order every time round."""
+    """All examples forever, in a new order every time round."""
     while examples:
         yield from rng.sample(examples, len(examples))

@@ -1,11 +1,11 @@
-"""Stopping a run from outside without tearing a step.
+"""Stopping a run by a signal, without leaving a step half done.
 
-The first SIGINT, SIGTERM or SIGHUP sets a flag that long work asks for between tokens and between layers, never inside
-an optimizer step or a save; a second SIGINT or SIGTERM ends the process at once. Before anybody has asked, while a
-model is still being loaded and there is nothing to save, the first one leaves at once as KeyboardInterrupt.
+The first SIGINT, SIGTERM or SIGHUP sets a flag. Long work polls it between tokens and between layers, never during an
+optimizer step or a save. A second SIGINT or SIGTERM ends the process at once. Before the first poll, while a model is
+still being loaded and there is nothing to save, the first signal raises KeyboardInterrupt.
 
-A terminal that closes sends SIGHUP, often twice: once by the shell and once by the system. So it asks, and never
-hurries. Where it was ignored at the start, as under `nohup`, it stays ignored.
+A terminal that closes sends SIGHUP, often twice (from the shell and from the system), so a second SIGHUP is ignored. If
+SIGHUP was ignored at the start, as under `nohup`, it stays ignored.
 """
 
 import contextlib
@@ -24,16 +24,16 @@ NOTHING_SAVED = "stopped: nothing was saved"
 
 
 def stopping_signals() -> tuple[signal.Signals, ...]:
-    """The signals that ask a run to stop: SIGHUP only where this process does not ignore it."""
-    heard = HANGUP is not None and signal.getsignal(HANGUP) != signal.SIG_IGN
-    return (signal.SIGINT, signal.SIGTERM, *([HANGUP] if HANGUP is not None and heard else []))
+    """The signals that stop a run: SIGHUP only if this process does not ignore it."""
+    hangs_up = HANGUP is not None and signal.getsignal(HANGUP) != signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM, *([HANGUP] if HANGUP is not None and hangs_up else []))
 
 
 class Interrupts:
-    """A context in which signals ask instead of killing. Outside the main thread it changes nothing.
+    """A context in which signals request a stop instead of killing. Outside the main thread it changes nothing.
 
-    `patient`: a second signal ends nothing. Who starts several processes passes signals on to each of them, and kills
-    those that have not ended in half a minute.
+    `patient`: a second signal does not end the process. torchrun, for example, passes every signal on to its processes
+    and kills those that have not ended within half a minute.
     """
 
     def __init__(self, *, patient: bool = False) -> None:
@@ -44,7 +44,7 @@ class Interrupts:
         self._unraisable = sys.unraisablehook
 
     def poll(self) -> None:
-        """Raise Interrupted if somebody asked to stop. From the first call on, signals wait for the next."""
+        """Raise Interrupted if a stop was requested. From the first call on, a signal takes effect at the next poll."""
         self._polled = True
         if self._asked is not None:
             raise Interrupted(f"stopped by {self._asked}")
@@ -52,10 +52,10 @@ class Interrupts:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             around = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
-            if isinstance(around, Interrupts) and around._unheard:
+            if isinstance(around, Interrupts) and around._raised:
                 raise KeyboardInterrupt
             self._before = {number: signal.signal(number, self._ask) for number in stopping_signals()}
-            self._unraisable, sys.unraisablehook = sys.unraisablehook, self._lost
+            self._unraisable, sys.unraisablehook = sys.unraisablehook, self._swallowed
         return self
 
     def __exit__(
@@ -64,20 +64,18 @@ class Interrupts:
         for number, handler in self._before.items():
             if signal.getsignal(number) == self._ask:
                 signal.signal(number, handler)
-        if sys.unraisablehook == self._lost:
+        if sys.unraisablehook == self._swallowed:
             sys.unraisablehook = self._unraisable
-        if self._unheard and isinstance(error, Exception):
+        if self._raised and isinstance(error, Exception):
             raise KeyboardInterrupt from None
 
     @property
-    def _unheard(self) -> bool:
-        """Whether it has raised KeyboardInterrupt. A library that is being imported may make another error of that,
-        or none at all."""
+    def _raised(self) -> bool:
+        """Whether KeyboardInterrupt was raised, even if a library has swallowed it during its import."""
         return self._asked is not None and not self._polled
 
-    def _lost(self, error: "sys.UnraisableHookArgs") -> None:
-        """Keep silent where a destructor or a callback swallowed a KeyboardInterrupt that was asked for: it is raised
-        again, by the next poll at the latest."""
+    def _swallowed(self, error: "sys.UnraisableHookArgs") -> None:
+        """Print nothing about a KeyboardInterrupt swallowed by a destructor or callback: a poll raises it again."""
         if self._asked is None or not issubclass(error.exc_type, KeyboardInterrupt):
             self._unraisable(error)
 
@@ -90,15 +88,15 @@ class Interrupts:
         if self._asked is not None:
             return
         self._asked = signal.Signals(number).name
-        if self._unheard:
+        if self._raised:
             raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
 def ending_at_once(poll: Callable[[], None]) -> Iterator[None]:
-    """A context for code that asks nobody, such as a user's own: a signal ends it as KeyboardInterrupt.
+    """A context for code that does not poll, such as a user's: a signal ends it with KeyboardInterrupt.
 
-    Where `poll` is that of `Interrupts`, it is raised as Interrupted, which saves.
+    With the `poll` of `Interrupts` it ends with Interrupted instead, so that the run is saved.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,15 +1,14 @@
-"""What a loss is computed from, losses of a user's own, and TRL's, with the settings that make it a role's.
+"""The losses: TRL's, with a role's settings, and a user's own.
 
-A loss is a function of log-probabilities, old ones, the reference's, advantages and a mask: it returns what is to
-become small, a term a completion or a term a token. The mean of a stream's terms is its loss: over its n rows (grpo,
-dr_grpo, sequence, and a loss of a user's own that has a term a row) or over its tokens (dapo, and one that has a term a
-token), so that any number of microbatches gives the gradient of one. TRL takes the mean over the k rows it is handed,
-so advantages and beta are scaled by k/n, which is exact because the clipped objective is positively homogeneous in the
-advantage; for dapo it is handed the stream's token count instead.
+A loss is a function of log-probabilities (current, old and the reference's), advantages and a mask. It returns terms to
+minimise, one for each completion or each token. A stream's loss is the mean of its terms: over its n rows (grpo,
+dr_grpo, sequence, and a user's loss with one term for each row) or over its tokens (dapo, and a user's loss with one
+term for each token), so the gradient does not depend on the number of microbatches. TRL averages over the k rows it
+gets, so advantages and beta are scaled by k/n; this is exact because the clipped objective is positively homogeneous in
+the advantage. For dapo TRL gets the stream's token count instead.
 
-TRL's GRPO loss starts from the same numbers. It clips a ratio at every token and adds the terms up. How they are added
-up is its `loss_type`; whose ratio stands at a token is decided here, by the old log-probabilities it is handed: less
-those, a token's log-probability is its log-ratio. Nothing else of TRL's trainer is used.
+TRL's GRPO loss clips a ratio at every token and sums the terms as its `loss_type` says. The old log-probabilities
+passed to it decide which ratio that is: the log-ratio is `logprobs - old`. Nothing else of TRL's trainer is used.
 Shapes: `B` rows, `T` tokens of the longest completion, `N` tokens of all completions, row after row.
 """
 
@@ -30,18 +29,16 @@ from lite_selfplay.models.backends.backend import Backend, is_out_of_memory
 from lite_selfplay.models.logprobs.batch import Batch
 from lite_selfplay.models.transfers import placed
 
-# Bound of a completion's log-ratio, far beyond any clip, at which exp is still finite (verl has the same).
-_LARGEST = 20.0
+_LARGEST = 20.0  # bound of a completion's log-ratio: far beyond any clip, and exp is still finite (as in verl)
 
 
 @dataclass(frozen=True)
 class LossRow:
     """A completion in the loss, with its advantage.
 
-    `old`, where given, are the log-probabilities that the ratio is to: those before the first of a step's updates, or
-    as they were noted while sampling, of a replay and by another program than the one that learns.
-    `dropped`: it is of a group that left the policy's terms, and is here for the KL term alone. `example`: it is
-    learned from by its likelihood.
+    `old` are the log-probabilities of the ratio's denominator, if given: from before a step's first update, or the
+    sampler's, for a replay or if another program samples. `dropped`: its group is in no policy term, only in the KL
+    term. `example`: it is trained on by likelihood.
     """
 
     completion: Completion
@@ -55,19 +52,16 @@ class LossRow:
         return len(self.completion.token_ids)
 
 
-def moving(rows: Sequence[LossRow], role: RoleConfig) -> list[LossRow]:
-    """The rows that can give a gradient: not those of advantage 0 where there is no KL and no entropy term.
-
-    What a loss of a user's own makes of such a row is not known.
-    """
+def with_gradient(rows: Sequence[LossRow], role: RoleConfig) -> list[LossRow]:
+    """The rows that can have a gradient: without a KL or entropy term or a user's own loss, those with an advantage."""
     every_row_counts = role.beta != 0 or role.entropy != 0 or role.own_loss
     return [row for row in rows if every_row_counts or row.advantage != 0]
 
 
 def over_the_kept(rows: Sequence[LossRow], role: RoleConfig) -> list[LossRow]:
-    """Rows whose advantages make a mean over all of them one over those that were not dropped.
+    """The rows, with advantages scaled so that the mean policy term over all rows is that over the rows not dropped.
 
-    What is left of the KL term is a mean over all.
+    The KL term remains a mean over all rows.
     """
     sizes = [row.tokens if role.loss == "dapo" else 1 for row in rows]
     kept = sum(size for size, row in zip(sizes, rows, strict=True) if not row.dropped)
@@ -78,11 +72,11 @@ def over_the_kept(rows: Sequence[LossRow], role: RoleConfig) -> list[LossRow]:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Rows for one forward and backward under one seat, and the `batch` in which the model reads them.
+    """Rows for one forward and backward pass under one seat, and the model's input `batch`.
 
-    `row_share` and `token_share` are this microbatch's shares (0, 1] of its stream's rows and tokens, `stream_tokens`
-    the stream's completion tokens, those of rows without a gradient included. All rows were sampled at `temperature`
-    with at most `max_tokens` tokens.
+    `row_share` and `token_share` are its shares (0, 1] of its stream's rows and tokens, `stream_tokens` the completion
+    tokens of the stream, including rows without a gradient. All rows were sampled at `temperature` with at most
+    `max_tokens` tokens.
     """
 
     rows: Sequence[LossRow]
@@ -101,14 +95,13 @@ class MicroBatch:
 
     @property
     def scale(self) -> float:
-        """What advantages and beta are multiplied by for TRL, so that the chunks of a stream add up to its loss."""
+        """The factor of advantages and beta for TRL, so that a stream's microbatches sum to its loss."""
         return 1.0 if self.role.loss == "dapo" else self.row_share
 
     def scaled(self, advantages: Sequence[float]) -> list[float]:
-        """The advantages of the rows as TRL is handed them.
+        """The advantages of the rows for TRL.
 
-        With `loss=sequence` a completion's one term stands at each of its tokens and is added up over them, so that
-        each token carries its share of it.
+        With `loss=sequence` TRL adds up a completion's term over its tokens, so each token gets its share of it.
         """
         whole = self.role.loss == "sequence"
         return [a * self.scale / (row.tokens if whole else 1) for a, row in zip(advantages, self.rows, strict=True)]
@@ -116,11 +109,10 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class Loss:
-    """A microbatch's loss, a differentiable scalar; the mean KL per token; the share of tokens whose ratio was clipped,
-    or of completions where each has one ratio.
+    """A microbatch's loss (differentiable), mean KL per token, and share of clipped ratios, each a scalar.
 
-    The latter two, scalars as well, are None where there is no such term. A KL that is taken off the advantages is the
-    mean of log p - log p_reference.
+    Ratios are of tokens, or of completions if each has one ratio. `kl` and `clipped` are None without such a term. A KL
+    that is subtracted from the advantages is the mean of log p - log p_reference.
     """
 
     value: Tensor
@@ -130,11 +122,12 @@ class Loss:
 
 @dataclass(frozen=True)
 class Given:
-    """What a microbatch's loss is computed from, (B, T) each, 0 behind a completion; `advantages` are a number a row.
+    """The inputs of a microbatch's loss, (B, T) each, 0 after a completion's end; `advantages` are those of the rows.
 
-    `logprobs - old` is the log-ratio of the role's kind at every token (`old_logprobs`); None stands for `logprobs`.
-    `stored` are the log-probabilities of another policy, where the ratio is to one. `reference` are those of a KL term.
-    Where that is taken off the advantages, it has been, and `gaps` are the differences from the reference instead.
+    `logprobs - old` is the role's log-ratio at every token (see `old_logprobs`); an `old` of None stands for
+    `logprobs`. `stored` are the log-probabilities of another policy, if the ratio is to one, `reference` those of a KL
+    term. If the KL is subtracted from the advantages, that is already done, and `gaps` are the differences from the
+    reference instead.
     """
 
     logprobs: Tensor
@@ -147,7 +140,7 @@ class Given:
 
     @classmethod
     def of(cls, micro: MicroBatch, logprobs: Tensor, reference: Tensor | None) -> Self:
-        """From log-probabilities and the reference's (N,), which are needed where the role has a KL term."""
+        """From log-probabilities and the reference's (N,), which are required if the role has a KL term."""
         role, device = micro.role, logprobs.device
         mask, stored, gaps = placed(completion_mask(micro), device), None, None
         advantages = [row.advantage for row in micro.rows]
@@ -162,7 +155,7 @@ class Given:
         return cls(now, mask, advantages, stored, old_logprobs(role, now, stored, mask), against, gaps)
 
     def kl(self) -> Tensor | None:
-        """The KL term at every token: k3, an estimate that is never negative."""
+        """The KL term at every token: the k3 estimate, which is never negative."""
         if self.reference is None:
             return None
         gap = self.reference - self.logprobs
@@ -170,7 +163,7 @@ class Given:
 
 
 def own_terms(loss: Callable[..., Any], micro: MicroBatch, given: Given) -> Tensor:
-    """The terms (B,) or (B, T) that a user's own loss returns. Raises LossError where it fails or they are none."""
+    """The terms (B,) or (B, T) of a user's own loss. Raises LossError if it fails or returns something else."""
     name, role = f"the loss {short_name(micro.role.loss)}", micro.role
     values = {
         **{key: getattr(role, key) for key in RoleConfig.model_fields},
@@ -202,10 +195,7 @@ def own_terms(loss: Callable[..., Any], micro: MicroBatch, given: Given) -> Tens
 
 
 def loss_of(micro: MicroBatch, given: Given, terms: Tensor, entropies: Tensor) -> Loss:
-    """A microbatch's part of its stream's loss: terms (B,) are in a mean over rows, (B, T) in one over tokens.
-
-    `entropies` (N,).
-    """
+    """A microbatch's part of its stream's loss: a mean over rows for terms (B,), over tokens for (B, T)."""
     if terms.dim() == 1:
         mean = terms.mean() * micro.row_share
     else:
@@ -216,26 +206,25 @@ def loss_of(micro: MicroBatch, given: Given, terms: Tensor, entropies: Tensor) -
 
 
 def completion_mask(micro: MicroBatch) -> Tensor:
-    """Which of (B, T) are tokens of a completion, int64."""
+    """1 for tokens of a completion, else 0: (B, T), int64."""
     lengths = torch.tensor([[row.tokens] for row in micro.rows])
     return (torch.arange(int(lengths.max()))[None] < lengths).long()
 
 
 def padded(values: Tensor, micro: MicroBatch) -> Tensor:
-    """Values (N,) of the completions' tokens as (B, T), 0 behind a completion."""
+    """Values (N,) of the completions' tokens as (B, T), 0 after a completion's end."""
     lengths = [row.tokens for row in micro.rows]
     width = max(lengths)
-    places = placed([i * width + t for i, length in enumerate(lengths) for t in range(length)], values.device)
-    return values.new_zeros(len(lengths) * width).index_copy(0, places, values).unflatten(0, (len(lengths), width))
+    index = placed([i * width + t for i, length in enumerate(lengths) for t in range(length)], values.device)
+    return values.new_zeros(len(lengths) * width).index_copy(0, index, values).unflatten(0, (len(lengths), width))
 
 
 def old_logprobs(role: RoleConfig, logprobs: Tensor, old: Tensor | None, mask: Tensor) -> Tensor | None:
-    """Old log-probabilities (B, T) such that `logprobs - result` is the log-ratio of the role's kind at every token.
+    """Old log-probabilities (B, T) such that `logprobs - result` is the role's log-ratio at every token.
 
-    `logprobs` and `old` (B, T): those of the policy that learns, with their graph, and of the one the ratio is to; None
-    stands for the former itself, at which every ratio is 1. `mask` (B, T) marks completion tokens. The result carries a
-    gradient where the ratio is one of a whole completion: exp of the sum over its tokens of the log-ratio with
-    `loss=sequence`, exp of the mean with `ratio=sequence`.
+    `logprobs` (B, T) are the current policy's, with their graph, `old` (B, T) the old policy's (None: the same, so
+    every ratio is 1); `mask` (B, T) marks completion tokens. The result has a gradient if a completion has one ratio:
+    exp of the sum of its tokens' log-ratios with `loss=sequence`, exp of their mean with `ratio=sequence`.
     """
     if not role.one_ratio:
         return old
@@ -245,15 +234,11 @@ def old_logprobs(role: RoleConfig, logprobs: Tensor, old: Tensor | None, mask: T
     return logprobs - total.clamp(-_LARGEST, _LARGEST)
 
 
-# Where TRL calls a sum over a completion's tokens and a mean over completions by another name.
-_TRL_NAMES = {"sequence": "luspo"}
-
-
 class _Unread:
-    """TRL's accelerator while a loss is computed: the means that TRL logs stay on the card.
+    """TRL's accelerator while a loss is computed, except that logged means stay on the GPU.
 
-    TRL reads each of them, which makes the host wait a dozen times a microbatch. It is handed the place of a mean in
-    `means` instead, as a sum of 1 number. Whatever else it asks for is the accelerator's own.
+    TRL reads each mean, so the host would wait a dozen times for a microbatch. It gets the index of a mean in `means`
+    instead, as a sum over one number.
     """
 
     def __init__(self, accelerator: Any):
@@ -273,7 +258,7 @@ class _Unread:
 
 
 class TrlLoss:
-    """The loss of a GRPO trainer class, mixed into it: see `make_loss`."""
+    """The loss of a GRPO trainer class, as a mixin: see `make_loss`."""
 
     def __init__(self, backend: Backend, config: RunConfig, tokenizer: Any, output_dir: str):
         from datasets import Dataset
@@ -282,9 +267,9 @@ class TrlLoss:
 
         packages.require("trl")
         model: Any = backend.adapters.model
-        # TRL rounds whatever is trainable over a 4-bit base to bfloat16: for now, nothing is.
+        # TRL rounds trainable weights over a 4-bit base to bfloat16: for now, there are none.
         model.requires_grad_(False)
-        # Only what the constructor needs: the loss is configured per microbatch.
+        # Only what the constructor needs: `of` configures the loss for each microbatch.
         settings = GRPOConfig(
             output_dir=output_dir,
             max_steps=config.run.steps,
@@ -294,7 +279,7 @@ class TrlLoss:
             max_completion_length=config.run.max_completion_tokens or 1,
             beta=0.0,
             use_bias_correction_kl=False,  # the papers' KL term; TRL's default multiplies it by the importance ratio
-            gradient_checkpointing=False,  # the backend's own concern
+            gradient_checkpointing=False,  # done by the backend
             seed=config.run.seed,
             report_to=[],
             disable_tqdm=True,
@@ -314,17 +299,14 @@ class TrlLoss:
         self._scores: tuple[Tensor, Tensor] | None = None
 
     def of(self, micro: MicroBatch, logprobs: Tensor, entropies: Tensor, reference: Tensor | None) -> Loss:
-        """The loss of a microbatch from log-probabilities, entropies and the reference's log-probabilities, (N,) each.
-
-        `reference` is needed where the role has a KL term.
-        """
+        """The loss of a microbatch. `logprobs`, `entropies` and, for a KL term, `reference` are (N,)."""
         role, given = micro.role, Given.of(micro, logprobs, reference)
         if role.own_loss:
             return loss_of(micro, given, own_terms(self.own[role.loss], micro, given), entropies)
         vars(self).update(
             temperature=micro.temperature,
             beta=0.0 if given.reference is None else role.beta * micro.scale,
-            loss_type=_TRL_NAMES.get(role.loss, role.loss),
+            loss_type="luspo" if role.loss == "sequence" else role.loss,
             max_completion_length=micro.max_tokens,
             entropy_coef=role.entropy * micro.token_share,
             epsilon_low=role.clip_ratio,
@@ -333,11 +315,11 @@ class TrlLoss:
             current_gradient_accumulation_steps=1,
             _entropy_bonus_enabled=role.entropy != 0.0,
         )
-        # The ids serve TRL to compute log-probabilities, which it is given: zeros stand for them.
-        nothing = given.mask.new_zeros((len(given.mask), 0))
+        # TRL uses ids only to compute log-probabilities, which are given: zeros suffice.
+        no_ids = given.mask.new_zeros((len(given.mask), 0))
         tensors = {
-            "prompt_ids": nothing,
-            "prompt_mask": nothing,
+            "prompt_ids": no_ids,
+            "prompt_mask": no_ids,
             "completion_ids": torch.zeros_like(given.mask),
             "completion_mask": given.mask,
             "advantages": placed(micro.scaled(given.advantages), logprobs.device),
@@ -348,8 +330,7 @@ class TrlLoss:
         if given.old is not None:
             tensors["old_per_token_logps"] = given.old
         self._scores = given.logprobs, padded(entropies, micro)
-        # Not `compute_loss`: Unsloth's class has another there, which knows no entropy bonus. This one is TRL's on both
-        # classes.
+        # Not `compute_loss`: Unsloth replaces it with one that has no entropy bonus.
         trl: Any = self
         unread = _Unread(trl.accelerator)
         trl.accelerator = unread
@@ -357,34 +338,34 @@ class TrlLoss:
             value = trl._compute_loss(trl.model, tensors)
         finally:
             trl.accelerator = unread._accelerator
-        places = {name: int(values[-1]) for name, values in trl._metrics["train"].items()}
+        index = {name: int(values[-1]) for name, values in trl._metrics["train"].items()}
         self.forget()
         kl = None
         if role.beta:
-            kl = unread.means[places["kl"]] if given.gaps is None else given.gaps.sum() / given.mask.sum()
+            kl = unread.means[index["kl"]] if given.gaps is None else given.gaps.sum() / given.mask.sum()
         clipped = None
         if given.stored is not None:
-            clipped = unread.means[places["clip_ratio/region_mean"]]
+            clipped = unread.means[index["clip_ratio/region_mean"]]
             if role.one_ratio and given.old is not None:
-                # One ratio a completion: a long one counts no more than a short one.
+                # One ratio for each completion: long ones count no more than short ones.
                 ratio = (given.logprobs - given.old).detach()[:, 0].exp()
                 clipped = ((ratio - 1) * tensors["advantages"].sign() > role.clip_ratio).float().mean()
         return Loss(value, kl, clipped)
 
     def forget(self) -> None:
-        """Drop what a loss that was not finished holds."""
+        """Free the memory of an unfinished loss."""
         trl: Any = self
         trl._metrics["train"].clear()
         self._scores = None
 
     def _get_per_token_logps_and_entropies(self, *_: Any, **__: Any) -> tuple[Tensor, Tensor, None]:
-        """What TRL's loss asks for has been computed, so that the ratio could be chosen by it."""
+        """Return the computed log-probabilities to TRL's loss."""
         assert self._scores is not None
         return *self._scores, None
 
 
 def make_loss(backend: Backend, config: RunConfig, tokenizer: Any, output_dir: str) -> TrlLoss:
-    """The loss of the backend's GRPO trainer class: TRL's own, or what Unsloth made of it."""
+    """The loss of the backend's GRPO trainer class: TRL's own, or Unsloth's version of it."""
     kind: Any = type("TrlLoss", (TrlLoss, backend.trainer_parent()), {})
     loss: TrlLoss = kind(backend, config, tokenizer, output_dir)
     return loss

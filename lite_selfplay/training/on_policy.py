@@ -1,6 +1,6 @@
-"""Which samples may train a seat: whose they are, how they were sampled, and that their numbers are finite.
+"""Which samples may train a seat: whose they are, how they were sampled, and whether their numbers are finite.
 
-It loads no torch, so that `testing.check_game` can hold a game to it.
+It loads no torch, so that `testing.check_game` can use it.
 """
 
 import contextlib
@@ -10,8 +10,7 @@ from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Sample, Stream
 from lite_selfplay.errors import GameError
 
-Advantages = list[list[float | None]]
-"""A stream's advantages, group by group; None for a sample that is in no policy term."""
+Advantages = list[list[float | None]]  # of a stream, group by group; None for a sample in no policy term
 
 
 class NotFinite(Exception):
@@ -23,10 +22,10 @@ def finite_advantages(stream: Stream, seat: str) -> Advantages:
     who = f"{stream.role} (seat {seat})"
     for sample in _unmasked(stream):
         numbers = {"a reward": [sample.reward], "an advantage": [sample.advantage]}
-        for what, values in {**numbers, "a log-probability": sample.completion.logprobs}.items():
+        for name, values in {**numbers, "a log-probability": sample.completion.logprobs}.items():
             odd = next((value for value in values if value is not None and not math.isfinite(value)), None)
             if odd is not None:
-                raise NotFinite(f"{what} of {who} is {odd}")
+                raise NotFinite(f"{name} of {who} is {odd}")
     with contextlib.suppress(OverflowError):
         result = stream_advantages(stream)
         if all(math.isfinite(value) for row in result for value in row if value is not None):
@@ -35,13 +34,12 @@ def finite_advantages(stream: Stream, seat: str) -> Advantages:
 
 
 def require_on_policy(stream: Stream, seat: str, version: int | None = None) -> None:
-    """Raises GameError for a sample that would train a seat as if it followed the seat's policy, and does not.
+    """Raises GameError for a sample that would train a seat as on-policy but was not sampled from its policy.
 
-    What top-p, top-k, min-p, a repetition penalty or greedy decoding chose has other probabilities than the tempered
-    policy's. A replay divides by the probabilities it was sampled with, which greedy decoding alone does not have.
-    `version`, where given, counts the changes of the seat's weights: but for a replay's, samples are to be the seat's
-    as it is now. Masked samples are not looked at, nor examples, which have no ratio to anything and may come from
-    anywhere.
+    Top-p, top-k, min-p, a repetition penalty and greedy decoding change the probabilities of the policy at its
+    temperature. A replay divides by the noted probabilities, which only greedy decoding lacks. `version` counts the
+    changes of the seat's weights; if it is given, samples must come from this seat at this version, except in a replay.
+    Masked samples are not checked, nor examples, which have no ratio and may come from anywhere.
     """
     for sample in (sample for sample in _unmasked(stream) if not sample.is_example):
         completion, sampling = sample.completion, sample.completion.sampling

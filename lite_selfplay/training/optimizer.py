@@ -1,4 +1,4 @@
-"""The optimizer's side of seats: a parameter group each, a schedule over a seat's own updates, state as tensors."""
+"""The optimizer's view of seats: one parameter group and schedule for each seat, and its state as tensors."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,15 +14,14 @@ from lite_selfplay.errors import LiteSelfPlayError
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.transfers import on_host
 
-Rate = Callable[[SeatConfig, int, int], float]
-"""The learning rate of a seat's update (from 0) of so many."""
+Rate = Callable[[SeatConfig, int, int], float]  # see `learning_rate`
 
 
 def learning_rate(config: SeatConfig, update: int, total: int) -> float:
     """The learning rate of a seat's update number `update` (from 0) of `total`.
 
-    Warm-up rises linearly over ceil(warmup * total) updates and reaches the full rate with the last of them; the first
-    update already moves. `linear` then falls to its last non-zero step, `cosine` likewise, `constant` stays.
+    Warm-up rises linearly over ceil(warmup * total) updates, from above 0 to the full rate. `linear` then falls to its
+    last non-zero step, `cosine` likewise, `constant` stays.
     """
     warm = math.ceil(config.warmup * total)
     if update < warm:
@@ -34,10 +33,10 @@ def learning_rate(config: SeatConfig, update: int, total: int) -> float:
 
 
 class SeatSchedule:
-    """Learning rates by each seat's own updates, in the place of a torch scheduler.
+    """Sets learning rates by each seat's own number of updates, instead of a torch scheduler.
 
-    `totals` holds the updates that are expected of each seat in the whole run: where its schedule ends. `step` is
-    called right after the optimizer's: a seat that holds a gradient has just moved, and only it ticks.
+    `totals` holds the updates expected of each seat in the whole run. Call `step` right after the optimizer's: it
+    counts an update for the seats that have a gradient.
     """
 
     def __init__(
@@ -46,14 +45,14 @@ class SeatSchedule:
         adapters: Adapters,
         seats: Mapping[str, SeatConfig],
         totals: Mapping[str, int],
-        rate: Rate | None = None,
+        rate: Rate = learning_rate,
     ):
-        self._rate = rate or learning_rate
-        self.optimizer, self._adapters, self._seats, self._totals = optimizer, adapters, seats, dict(totals)
+        self.optimizer, self._adapters, self._seats = optimizer, adapters, seats
+        self._totals, self._rate = dict(totals), rate
         self.apply()
 
     def expect(self, totals: Mapping[str, int]) -> None:
-        """Let schedules end elsewhere, from the next update on."""
+        """Change the expected updates of these seats, from the next update on."""
         self._totals |= totals
         self.apply()
 
@@ -71,7 +70,7 @@ class SeatSchedule:
 
 
 def seat_groups(adapters: Adapters, seats: Mapping[str, SeatConfig]) -> list[dict[str, Any]]:
-    """A parameter group a seat, holding its name, the bound of its gradient's norm and its weight decay."""
+    """A parameter group for each seat, with its name, the bound of its gradient's norm and its weight decay."""
     return [
         {
             "params": list(adapters.parameters(seat).values()),
@@ -85,18 +84,16 @@ def seat_groups(adapters: Adapters, seats: Mapping[str, SeatConfig]) -> list[dic
 
 
 def make_optimizer(adapters: Adapters, seats: Mapping[str, SeatConfig]) -> Optimizer:
-    """AdamW over all seats. A seat without a gradient keeps `grad = None`, and AdamW leaves it alone.
-
-    On a card a seat moves in a few kernels.
-    """
-    on_card = next(iter(adapters.parameters(adapters.seats[0]).values())).is_cuda
-    return adamw(seat_groups(adapters, seats), fused=on_card)
+    """AdamW over all seats. It does not update a seat without a gradient (`grad` None)."""
+    on_gpu = next(iter(adapters.parameters(adapters.seats[0]).values())).is_cuda
+    return adamw(seat_groups(adapters, seats), fused=on_gpu)
 
 
 def adamw(parameters: Any, *, fused: bool, **options: Any) -> Optimizer:
-    """torch's AdamW, `fused` into a few kernels or not; either way torch counts what it writes (`Tensor._version`).
+    """torch's AdamW, `fused` into a few GPU kernels or not.
 
-    The fused kernels write weights without counting that, and whoever serves a seat's weights goes by the count.
+    The fused kernels do not count their writes in `Tensor._version`, by which servers of a seat's weights notice
+    updates: a hook counts them.
     """
     optimizer = torch.optim.AdamW(parameters, fused=fused or None, **options)
     if fused:
@@ -113,13 +110,12 @@ def optimizer_state(optimizer: Optimizer, adapters: Adapters) -> dict[str, Tenso
     found: dict[str, Tensor] = {}
     for seat in adapters.seats:
         for name, parameter in adapters.parameters(seat).items():
-            for key, value in optimizer.state.get(parameter, {}).items():
-                found[f"{seat}/{name}/{key}"] = value if isinstance(value, Tensor) else torch.tensor(float(value))
+            found |= {f"{seat}/{name}/{key}": value for key, value in optimizer.state.get(parameter, {}).items()}
     return on_host(found)
 
 
 def load_optimizer_state(optimizer: Optimizer, adapters: Adapters, state: Mapping[str, Tensor]) -> None:
-    """Put back what `optimizer_state` took. Raises LiteSelfPlayError for a tensor that belongs to no parameter."""
+    """Restore the result of `optimizer_state`. Raises LiteSelfPlayError for a tensor that belongs to no parameter."""
     known = {f"{seat}/{name}": p for seat in adapters.seats for name, p in adapters.parameters(seat).items()}
     optimizer.state.clear()
     for path, tensor in state.items():
@@ -127,9 +123,9 @@ def load_optimizer_state(optimizer: Optimizer, adapters: Adapters, state: Mappin
         if owner not in known:
             raise LiteSelfPlayError(f"the saved optimizer holds {owner!r}, which no seat of this run has")
         parameter = known[owner]
-        # A count of steps is where the optimizer reads it: on the card only where it moves the weights in one kernel.
-        place = "cpu" if key == "step" and not optimizer.defaults.get("fused") else parameter.device
-        optimizer.state.setdefault(parameter, {})[key] = tensor.to(place, copy=True)
+        # The count of steps must be where the optimizer reads it: on the GPU only if AdamW is fused.
+        device = "cpu" if key == "step" and not optimizer.defaults.get("fused") else parameter.device
+        optimizer.state.setdefault(parameter, {})[key] = tensor.to(device, copy=True)
 
 
 def reset_optimizer(optimizer: Optimizer, adapters: Adapters, seat: str) -> None:

@@ -20,9 +20,9 @@ _LINE_ENDS = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
 class Progress:
-    """What a run reports to as it goes on. Every method does nothing until it is overridden.
+    """Receives reports of a run's progress. Every method does nothing unless overridden.
 
-    `verbose`: the line of a step holds every figure, not only those of people's concern.
+    `verbose`: a step's line has every figure, not only the most important ones.
     """
 
     verbose = False
@@ -31,58 +31,58 @@ class Progress:
         """Something worth a line."""
 
     def warn(self, sentence: str) -> None:
-        """Something that may go wrong silently."""
+        """Something that may go wrong without an error."""
 
     def phase(self, name: str, total: int | None = None) -> None:
-        """A stretch of work begins, in `total` parts where that is known: `training`, `cold start of A`."""
+        """A phase of work begins, in `total` parts if that is known: `training`, `cold start of A`."""
 
     def advance(self, done: int, note: str = "") -> None:
-        """`done` parts of the phase are finished; `note` says how it stands, such as a loss."""
+        """`done` parts of the phase are finished; `note` is a short status, such as a loss."""
 
     def activity(self, text: str) -> None:
-        """What is being done inside the phase right now: `A drafts`."""
+        """The current activity within the phase: `A learns as drafter`."""
 
     def tokens(self, done: int, most: int | None) -> None:
-        """How far the activity is, called between tokens: its longest completion has `done` of at most `most` tokens.
+        """Called between tokens: the activity's longest completion has `done` of at most `most` tokens.
 
-        None where completions wait for others to end: then `done` counts how often each of those running got a token.
+        `most` is None if completions wait for others to end; then `done` counts the token steps.
         """
 
     def tick(self) -> None:
         """Called often during long work: between tokens and between microbatches."""
 
     def step(self, metrics: Mapping[str, Any], line: str) -> None:
-        """A training step is complete: its line of `metrics.jsonl`, and the step as one line of text."""
+        """A training step is complete: its row of `metrics.jsonl`, and a line of text."""
 
     def evaluated(self, name: str, result: Mapping[str, Any], line: str) -> None:
-        """An evaluation is complete: its name (`after cold start`), what its file in `eval/` holds, and one line."""
+        """An evaluation is complete: its name (`after cold start`), the contents of its file in `eval/`, and a line."""
 
     def finished(self, report: Sequence[str]) -> None:
-        """The run is over: what improved, where it lies, what to try next, a line each."""
+        """The run is over: its improvements, its folder and what to try next, a line each."""
 
 
 class Several(Progress):
-    """Passes on what it is told to several others, in their order."""
+    """Forwards every call to several others, in order."""
 
     def __init__(self, *others: Progress):
         self.verbose = any(each.verbose for each in others)
-        for name in (name for name, told in vars(Progress).items() if callable(told)):
-            setattr(self, name, partial(_tell, others, name))
+        for name in (name for name, method in vars(Progress).items() if callable(method)):
+            setattr(self, name, partial(_call_all, others, name))
 
 
-def _tell(others: Sequence[Progress], name: str, *arguments: Any, **named: Any) -> None:
+def _call_all(others: Sequence[Progress], name: str, *arguments: Any, **named: Any) -> None:
     for each in others:
         getattr(each, name)(*arguments, **named)
 
 
 class OutOfTime(LiteSelfPlayError):
-    """Ends work that may take only so long: see `Poll.within`."""
+    """Ends work with a time limit: see `Poll.within`."""
 
 
 class Poll:
-    """What long work calls often: a backend once a token, a trainer once a microbatch.
+    """Called often by long work: by a backend once a token, by a trainer once a microbatch.
 
-    Each call passes on a tick, and the tokens while `counting`; then it calls `stop`, which may raise.
+    Each call reports a tick to `progress`, and tokens while `counting`; then it calls `stop`, which may raise.
     """
 
     def __init__(self, progress: Progress, stop: Callable[[], None] = lambda: None):
@@ -110,22 +110,22 @@ class Poll:
             vars(self).update({name: before[name] for name in values})
 
     def within(self, seconds: float) -> AbstractContextManager[None]:
-        """For the length of a context calls raise OutOfTime once so many seconds are over."""
+        """A context in which calls raise OutOfTime once so many seconds are over."""
         return self._changed(_until=time.monotonic() + seconds)
 
     def unstopped(self) -> AbstractContextManager[None]:
-        """For the length of a context calls raise nothing: for what is short and must not be left half done."""
+        """A context in which calls do not raise: for short work that must not stop half done."""
         return self._changed(_stop=lambda: None, _until=None)
 
     def counting(self, most: int | None) -> AbstractContextManager[None]:
-        """For the length of a context every call is a token, of at most so many (None: see `Progress.tokens`)."""
+        """A context in which every call is a token, of at most `most` (None: see `Progress.tokens`)."""
         return self._changed(_counting=True, _done=0, _most=most)
 
 
 class PlainProgress(Progress):
-    """Everything as lines. During long work a line at least every `every_s` seconds says what is being done.
+    """Writes everything as lines; during long work at least every `every_s` seconds, with the current activity.
 
-    Warnings go to `warn` where that is given, to `write` elsewhere.
+    Warnings go to `warn` if it is given, else to `write`.
     """
 
     def __init__(
@@ -139,14 +139,11 @@ class PlainProgress(Progress):
         self._phase, self._activity, self._tokens, self._note = "", "", "", ""
         self._total: int | None = None
         self._last = self._since = time.monotonic()
-        self._first = self._latest = (self._last, 0)  # when how many parts of the phase were done
-
-    def _line(self, text: str) -> None:
-        self._last = time.monotonic()
-        self._write(text)
+        self._first = self._latest = (self._last, 0)  # a time, and the parts of the phase done by then
 
     def say(self, sentence: str) -> None:
-        self._line(sentence)
+        self._last = time.monotonic()
+        self._write(sentence)
 
     def warn(self, sentence: str) -> None:
         self._last = time.monotonic()
@@ -156,11 +153,11 @@ class PlainProgress(Progress):
         self._phase, self._total, self._note = name, total, ""
         self._first = self._latest = (time.monotonic(), 0)
         self.activity("")
-        self._line(name)
+        self.say(name)
 
     def advance(self, done: int, note: str = "") -> None:
         self._latest, self._note = (time.monotonic(), done), note
-        if not self._first[1]:  # what a resume has done before it tells nothing of the pace
+        if not self._first[1]:  # parts done before a resume say nothing about the pace
             self._first = self._latest
 
     def activity(self, text: str) -> None:
@@ -175,10 +172,10 @@ class PlainProgress(Progress):
             part = f", {self._latest[1]} of {self._total} done{self._left(now)}" if self._total else ""
             doing = f"{self._activity or 'at work'} for {clock(now - self._since)}"
             parts = [f"{self._phase}{part}", ", ".join(filter(None, [doing, self._tokens])), self._note]
-            self._line("  ... " + "; ".join(filter(None, parts)))
+            self.say("  ... " + "; ".join(filter(None, parts)))
 
     def _left(self, now: float) -> str:
-        """The time left in words, from the parts that were done since the first one; nothing where that tells none."""
+        """The time left in words, from the pace since the first part; empty if it is not known."""
         (began, first), (last, done) = self._first, self._latest
         if self._total is None or not first < done < self._total:
             return ""
@@ -186,14 +183,14 @@ class PlainProgress(Progress):
         return f", about {clock(max(0.0, seconds))} left"
 
     def step(self, metrics: Mapping[str, Any], line: str) -> None:
-        self._line(line)
+        self.say(line)
 
     def evaluated(self, name: str, result: Mapping[str, Any], line: str) -> None:
-        self._line(f"{name}: {line}")
+        self.say(f"{name}: {line}")
 
     def finished(self, report: Sequence[str]) -> None:
         for sentence in report:
-            self._line(sentence)
+            self.say(sentence)
 
 
 def clock(seconds: float) -> str:
@@ -209,16 +206,16 @@ def how_far(done: int, most: int | None) -> str:
 
 
 def printable(text: str) -> str:
-    """Text that cannot drive a terminal: without escape sequences, control, format and surrogate characters.
+    """Text that cannot control a terminal: without escape sequences, control, format and surrogate characters.
 
-    Line ends of every kind become `\\n`, tabs become blanks.
+    Line ends of every kind become `\\n`, tabs become spaces.
     """
     text = _LINE_ENDS.sub("\n", _ESCAPES.sub("", text)).expandtabs(4)
     return "".join(c for c in text if c == "\n" or unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
 
 
 def as_progress(progress: Progress | Callable[[str], None] | None) -> Progress:
-    """A `Progress` as it is, a function of lines as `PlainProgress`, None as one that ignores everything."""
+    """A `Progress` unchanged, a function of lines as a `PlainProgress`, None as one that ignores everything."""
     if progress is None:
         return Progress()
     return progress if isinstance(progress, Progress) else PlainProgress(progress)

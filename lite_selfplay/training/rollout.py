@@ -1,4 +1,4 @@
-"""A base in memory with its seats, and the live table: draws problems, lets seats answer, has answers judged."""
+"""A base model in memory with its seats, and the live table: it draws problems, samples answers and verifies them."""
 
 import time
 from collections import Counter
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass
 class Loaded:
-    """A base, its chat, its backend with the seats, and the verifier; `close` gives everything back."""
+    """A base model's chat template, the backend with its seats, and the verifier; `close` releases them."""
 
     chat: Chat
     backend: Backend
@@ -55,7 +55,7 @@ class Loaded:
         ranks: Ranks = ALONE,
         rollouts: Rollouts | None = None,
     ) -> "Loaded":
-        """Load what a configuration names, with fresh `seats` (all of them where not given)."""
+        """Load a configuration's model with fresh `seats` (None: all of the configuration)."""
         chat, run, tasks = load_chat(config, model), config.run, config.tasks
         backend = choose_backend(
             model.path,
@@ -66,7 +66,7 @@ class Loaded:
             run=run,
             decode=chat.decode,
             poll=poll,
-            warn=lambda sentence: progress.warn(sentence),
+            warn=progress.warn,
             rollouts=rollouts,
         )
         backend.adapters.base_name = model.hub_id or model.name
@@ -83,29 +83,26 @@ class Loaded:
         return self.backend.adapters
 
     def close(self) -> None:
-        """End the checking processes, and undo what the backend changed in this one."""
+        """End the checking processes, and undo the backend's changes in this one."""
         self.verifier.close()
         self.backend.close()
 
 
 def load_chat(config: RunConfig, model: ResolvedModel) -> Chat:
-    """The chat of a model, which thinks aloud or not as a configuration says."""
-    section = config.model
-    return Chat.load(model.path, section.thinking, trust_remote_code=section.trust_remote_code)
+    """A model's chat template, with thinking as configured."""
+    return Chat.load(model.path, config.model.thinking, trust_remote_code=config.model.trust_remote_code)
 
 
+# Completions that a CPU samples between two reports of progress; 256 at a time were 1.4 times as fast as 64.
 CPU_ROWS = 256
-"""Completions that a CPU samples between two reports of progress; 256 at a time were 1.4 times as fast as 64."""
-# A guess at a prompt's length, for how many completions are asked for at a time.
-_PROMPT_TOKENS = 256
+_PROMPT_TOKENS = 256  # a prompt's assumed length, to choose how many completions to request at a time
 
 
 class LiveTable:
-    """The table of a run, opened anew for each step.
+    """The table of a run, opened anew for each step. `folder` is where the game may write.
 
-    Every completion's seed follows from the run's seed, the step, the role, and its place in the step: the same run
-    gives the same completions, however its work is cut into batches or shared out to processes (`ranks`). `poll` is
-    what the backend calls once a token, `folder` where the game may write.
+    A completion's seed depends on the run's seed, the step, the role and its index in the step, so that completions do
+    not depend on how work is split into batches or over processes.
     """
 
     def __init__(
@@ -120,27 +117,27 @@ class LiveTable:
     ):
         self._loaded, self._sources, self._folder = loaded, sources, folder
         self._config, self._reward = config, reward
-        self.default_tokens = max_completion_tokens  # the cap of a completion whose role has none of its own
+        self.default_tokens = max_completion_tokens  # for roles without a limit of their own
         self.thinks = loaded.chat.thinks
         self.open(0, {})
 
     def open(self, step: int, seats: Mapping[str, str]) -> None:
-        """Start a step: who plays which role, fresh randomness, counters at zero."""
-        self._step, self._seats, self.role = step, dict(seats), ""  # the role that was asked last
+        """Start a step: the seat of each role, fresh randomness, counters at zero."""
+        self._step, self._seats, self.role = step, dict(seats), ""  # the last role that was asked
         self._asked: Counter[str] = Counter()
         self.rng = derived_rng(self._config.run.seed, step, "game")
         self.seconds = {"generate": 0.0, "verify": 0.0}
-        self.tokens_generated = self.prompts = self.too_long = 0  # `too_long` of the prompts were never asked
+        self.tokens_generated = self.prompts = self.too_long = 0  # `too_long` counts the skipped prompts
 
     def rows_at_once(self, tokens: int) -> int:
-        """How many completions of so many tokens to ask for at a time where the asker reports in between."""
+        """How many completions of so many tokens to request at a time if progress is reported in between."""
         backend = self._loaded.backend
         rows = backend.rows_at_once(_PROMPT_TOKENS, tokens)
         return self._loaded.ranks.world * (min(CPU_ROWS, rows) if backend.device.type == "cpu" else rows)
 
     @property
-    def speakers(self) -> tuple[str, ...]:
-        """Who can speak: the base, the seats and the snapshots."""
+    def policies(self) -> tuple[str, ...]:
+        """The names that can be sampled: the base, the seats and the snapshots."""
         return (BASE, *self._loaded.backend.adapters.seats, *self._loaded.backend.adapters.snapshots)
 
     def draw(self, source: str, n: int) -> list[Problem]:
@@ -149,7 +146,7 @@ class LiveTable:
     @property
     def folder(self) -> Path:
         if self._folder is None:
-            raise GameError("there is no run at this table, and so no folder to write to")
+            raise GameError("this table has no run, and so no folder to write to")
         self._folder.mkdir(parents=True, exist_ok=True)
         return self._folder
 
@@ -166,13 +163,13 @@ class LiveTable:
         sampling, self.role = sampling or self._config.roles[role].sampling(self.default_tokens), role
         first = self._asked[role]
         self._asked[role] += len(prompts)
-        places = range(first, first + len(prompts))
-        seeds = [[derived_seed(self._config.run.seed, self._step, role, i, k) for k in range(n)] for i in places]
-        speaker = seat or self._seat(role)
-        self._loaded.progress.activity(f"{speaker} speaks as {role}")
-        return self.speak(speaker, prompts, n, sampling, seeds, beginnings)
+        numbers = range(first, first + len(prompts))
+        seeds = [[derived_seed(self._config.run.seed, self._step, role, i, k) for k in range(n)] for i in numbers]
+        seat = seat or self._seat(role)
+        self._loaded.progress.activity(f"{seat} samples as {role}")
+        return self.sample(seat, prompts, n, sampling, seeds, beginnings)
 
-    def speak(
+    def sample(
         self,
         seat: str,
         prompts: Sequence[str | Sequence[Turn]],
@@ -191,15 +188,14 @@ class LiveTable:
         starts = beginnings or [""] * len(prompts)
         encoded = [self._loaded.chat.encode(*each) for each in zip(prompts, starts, strict=True)]
         fits = [i for i, prompt in enumerate(encoded) if len(prompt.ids) <= self._config.run.max_prompt_tokens]
-        told = None if hear is None else lambda p, *what: hear(fits[p], *what)
-        request = GenerationRequest(seat, [encoded[i].ids for i in fits], n, sampling, [seeds[i] for i in fits], told)
+        heard = None if hear is None else lambda p, *rest: hear(fits[p], *rest)
+        request = GenerationRequest(seat, [encoded[i].ids for i in fits], n, sampling, [seeds[i] for i in fits], heard)
         with self._counting(request):
             completions = sharing.generate(self._loaded.ranks, self._step, request, self._loaded.backend.generate)
         generated = dict(zip(fits, completions, strict=True))
-        version = self._loaded.backend.adapters.version(seat)
-        unread = Generation(stop="prompt_too_long")
+        skipped = Generation(stop="prompt_too_long")
         result = [
-            [self._completion(prompts[i], encoded[i], g, request, version) for g in generated.get(i, [unread] * n)]
+            [self._completion(prompts[i], encoded[i], out, request) for out in generated.get(i, [skipped] * n)]
             for i in range(len(prompts))
         ]
         self.prompts, self.too_long = self.prompts + len(prompts), self.too_long + len(prompts) - len(fits)
@@ -208,31 +204,26 @@ class LiveTable:
         return result
 
     def _counting(self, request: GenerationRequest) -> AbstractContextManager[None]:
-        """Where a token is sampled here between two polls."""
+        """A context that counts sampled tokens by polls, if they are sampled in this process."""
         if samples_elsewhere(self._loaded.backend):
             return nullcontext()
         rows, *tokens = request.sizes
         side_by_side = self._loaded.backend.rows_at_once(*tokens) * self._loaded.ranks.world
-        all_at_once = rows <= side_by_side  # none waits until others have ended
+        all_at_once = rows <= side_by_side  # none waits for others to end
         return self._loaded.poll.counting(request.sampling.max_tokens if all_at_once else None)
 
     def _completion(
-        self,
-        prompt: str | Sequence[Turn],
-        encoded: EncodedPrompt,
-        generated: Generation,
-        request: GenerationRequest,
-        version: int,
+        self, prompt: str | Sequence[Turn], encoded: EncodedPrompt, out: Generation, request: GenerationRequest
     ) -> Completion:
         return Completion(
             prompt=prompt if isinstance(prompt, str) else prompt[-1].text,
-            text=self._loaded.chat.decode(generated.token_ids),
+            text=self._loaded.chat.decode(out.token_ids),
             prompt_ids=tuple(encoded.ids),
-            token_ids=tuple(generated.token_ids),
-            logprobs=tuple(generated.logprobs),
-            stop=generated.stop,
+            token_ids=tuple(out.token_ids),
+            logprobs=tuple(out.logprobs),
+            stop=out.stop,
             seat=request.seat,
-            weights_version=version,
+            weights_version=self._loaded.backend.adapters.version(request.seat),
             sampling=request.sampling,
             prefill=encoded.prefill,
         )
@@ -244,11 +235,11 @@ class LiveTable:
         return self._source(source).problems
 
     def evaluate(self, role: str, prompts: Sequence[str], problems: Sequence[Problem], n: int = 1) -> list[Verdict]:
-        self._loaded.progress.activity(f"{self._seat(role)} is measured as {role}")
-        run_seed, places, self.role = self._config.run.seed, range(len(prompts)), role
-        seeds = [[derived_seed(run_seed, "evaluate", role, i, k) for k in range(n)] for i in places]
+        self._loaded.progress.activity(f"{self._seat(role)} is evaluated as {role}")
+        run_seed, self.role = self._config.run.seed, role
+        seeds = [[derived_seed(run_seed, "evaluate", role, i, k) for k in range(n)] for i in range(len(prompts))]
         sampling = self._config.roles[role].sampling(self.default_tokens)
-        completions = self.speak(self._seat(role), prompts, n, sampling, seeds)
+        completions = self.sample(self._seat(role), prompts, n, sampling, seeds)
         return self.verify([(c, problem) for problem, row in zip(problems, completions, strict=True) for c in row])
 
     def score(self, role: str, completions: Sequence[Completion], *, seat: str | None = None) -> list[TokenScores]:
@@ -278,7 +269,6 @@ class LiveTable:
             return call_reward(reward, pairs, thinks=self.thinks)
 
     def prompt_tokens(self, prompt: str | Sequence[Turn]) -> int:
-        """How many tokens a prompt, or a conversation, has under the chat template."""
         return len(self._loaded.chat.encode(prompt).ids)
 
     def tokenize(self, text: str) -> list[int]:
@@ -301,7 +291,7 @@ def _known(kind: str, name: str, among: Mapping[str, T]) -> T:
 
 
 def written(chat: Chat, example: Example) -> Completion:
-    """An example as a completion, with its end-of-sequence token, that no seat has sampled."""
+    """An example as a completion of no seat, with its end-of-sequence token."""
     row = chat.conversation(example.prompt, example.completion)
     return Completion(
         prompt=example.prompt,

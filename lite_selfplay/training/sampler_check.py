@@ -1,9 +1,9 @@
-"""The sampler's check: whether completions were sampled from the weights that are trained on them.
+"""The sampler's check: were completions sampled from the weights that are trained on them?
 
-A sampler notes the log-probability of each token it draws; the update computes it again, from the same weights. The two
-differ by rounding. Where they differ by more, rollouts came from somewhere else: the base, another seat, weights that
-have moved since, or a sampler that computes something else. Nothing else would tell: such runs train on, towards
-nothing. At every update a few rows are read under other weights, and a step that came from them is ended.
+A sampler notes the log-probability of each token; the update computes it again from the same weights, with a difference
+of rounding only. A larger difference means that completions came from elsewhere: the base, another seat, older weights,
+or a sampler that computes something else. Nothing else would reveal it: such a run continues and learns nothing. If the
+difference is suspicious, the check scores a few rows under other weights, and ends the step if those explain it.
 """
 
 import contextlib
@@ -25,68 +25,55 @@ from lite_selfplay.training.losses import LossRow
 
 T = TypeVar("T")
 
-Read = tuple[LossRow, Sequence[float]]
-"""A row with its log-probabilities, one a token, as the trainer computed them."""
+Read = tuple[LossRow, Sequence[float]]  # a row and its tokens' log-probabilities, as the trainer computed them
 
-RARE = 20
-"""One token in so many may differ by anything without being looked into."""
-SURE = 1e-6
-"""How likely it may be, at most, that weights which did not sample explain so many tokens better by chance."""
+RARE = 20  # one token in so many may differ by any amount
+SURE = 1e-6  # the significance level of the sign test for other weights
 
-ONE_IN = 32
-"""Of so many rows of a stream one is read under the base, and one at the least."""
-# Distances from the base and by the step are measured in so many steps at first, then in the first two of so many: to
-# read a few rows goes through all layers, in which a card hardly works.
+ONE_IN = 32  # one in so many rows of a stream, at least one, is scored under the base
+# Gaps to the base and by the step are measured in the first 8 steps, then in the first two of every 8: scoring a few
+# rows takes a pass through all layers, with little work for the GPU.
 FIRST_GAPS, GAPS_EVERY = 8, 8
-LOOKED_INTO = 16
-"""Rows of a stream that are read under all other weights, where its completions look foreign."""
-LONGEST = 128
-"""Tokens of a completion that are read for this at most: what follows a token does not change what it was given."""
+SUSPECTS = 16  # rows of a suspicious stream that are scored under all other weights
+LONGEST = 128  # score at most this many tokens of a completion: later tokens do not change earlier ones
 
-HOPELESS = 5
-"""So many times the most that is let pass without measuring, the base's own difference is no rounding any more."""
-PROBES, PROBE_TOKENS = 8, 32
-"""Completions, and tokens of each, by which rounding is measured before the first step."""
+HOPELESS = 5  # a difference of so many times `Tolerance.most` on the base's own completions is not rounding
+PROBES, PROBE_TOKENS = 8, 32  # completions, and tokens of each, to measure rounding before the first step
 
 
 def gap_turn(step: int) -> int | None:
-    """Which stream, modulo their number, is read again after the update of a step (from 0); None where no gaps are
-    measured. All roles and seats have their turn, whether seats swap roles at every step or never."""
+    """The index (modulo their number) of the stream to score after the update of a step (from 0); None for no stream.
+
+    All roles and seats have their turn, whether seats swap roles at every step or never.
+    """
     later = step + step // GAPS_EVERY if step % GAPS_EVERY < 2 else None
     return step // 2 if step < FIRST_GAPS else later
 
 
 class OffPolicyError(Exception):
-    """Ends a step's update: its completions were sampled from other weights, and the message says what was seen."""
+    """Ends a step's update: its completions were sampled from other weights, and the message says which."""
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Mean differences in nats a token: up to `rounding` nothing is looked into, beyond `most` nothing is let pass."""
+    """Mean differences in nats per token: up to `rounding` is accepted unchecked, above `most` always refused."""
 
     rounding: float
     most: float
 
 
+# The smallest tolerances, by the type of matrix products. Measured on a CPU, as the largest mean of a stream in 300
+# steps of `tiny`: 2e-6 in float32, 1.4e-2 in bfloat16. float16 has an eighth of bfloat16's rounding, not measured.
 BOUNDS = {"float32": Tolerance(1e-5, 1e-3), "float16": Tolerance(2e-3, 2e-2), "bfloat16": Tolerance(1e-2, 1e-1)}
-"""The least of them, by the type that weights are multiplied in.
-
-Measured on a CPU, as the largest mean of a stream in 300 steps of `tiny`: 2e-6 in float32, 1.4e-2 in bfloat16. float16
-has an eighth of bfloat16's rounding and was not measured.
-"""
-
-
-ELSEWHERE = BOUNDS["bfloat16"].most
-"""What is taken for rounding at the least where another program samples, before its own was measured."""
+ELSEWHERE = BOUNDS["bfloat16"].most  # the smallest `most` if another program samples
 
 
 @dataclass
 class Agreement:
-    """What an update computed for one stream's rows, beside what the sampler noted of them.
+    """An update's log-probabilities of one stream's rows, for the comparison with the sampler's.
 
-    `rows` are those that reached the model, each with its log-probabilities; they are `compared` where their tokens
-    were drawn by the seat as it is now and from its own probabilities. `few` of them are read under the base, whose
-    log-probabilities differ by `base_gap` in the mean of `base_tokens` tokens.
+    `rows` are those that reached the model; they are `compared` if their tokens were sampled from the seat's current
+    weights. `few` of them are scored under the base; `base_gap` is the mean difference over their `base_tokens` tokens.
     """
 
     role: str
@@ -99,7 +86,6 @@ class Agreement:
 
     @property
     def noted(self) -> list[Read]:
-        """The rows that are compared."""
         return self.rows if self.compared else []
 
     @property
@@ -109,32 +95,28 @@ class Agreement:
 
     @property
     def pairs(self) -> list[tuple[Sequence[float], Sequence[float]]]:
-        """What was noted of each row that is compared, and what was computed."""
+        """The noted and the computed log-probabilities of each compared row."""
         return [(row.completion.logprobs, logprobs) for row, logprobs in self.noted]
 
 
-def mean_gap(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float | None:
-    """Mean over all tokens of the absolute difference between two rows' log-probabilities; None without a token."""
-    differences = [abs(a - b) for one, other in pairs for a, b in zip(one, other, strict=True)]
+def mean_gap(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], *, usual: bool = False) -> float | None:
+    """Mean absolute difference over all tokens between pairs of log-probabilities; None without a token.
+
+    `usual`: over the nineteen in twenty tokens that differ least. In half precision a very unlikely token can differ by
+    ten nats, which says nothing about the others.
+    """
+    differences = sorted(abs(a - b) for one, other in pairs for a, b in zip(one, other, strict=True))
+    if usual:
+        differences = differences[: max(1, len(differences) - len(differences) // RARE)]
     return math.fsum(differences) / len(differences) if differences else None
 
 
-def usual_gap(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float | None:
-    """As `mean_gap`, over the nineteen tokens in twenty that differ least; None without a token.
-
-    A token that was hardly possible can be off by ten nats in half precision, and says nothing of the others.
-    """
-    differences = sorted(abs(a - b) for one, other in pairs for a, b in zip(one, other, strict=True))
-    usual = differences[: max(1, len(differences) - len(differences) // RARE)]
-    return math.fsum(usual) / len(usual) if usual else None
-
-
 def explained_better(noted: Sequence[float], own: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether other weights explain noted log-probabilities better than the seat's own, and not by chance.
+    """Whether other weights explain the noted log-probabilities significantly better than the seat's own.
 
-    They are nearer at more tokens than at half of those at which the two differ: a sign test, one-sided, at `SURE`.
-    Where both sets of weights say the same, up to rounding, either is nearer as often, so that a sound sampler fails
-    it once in a million times at the most. It takes 20 tokens to tell at all.
+    A one-sided sign test at level `SURE`, over the tokens at which the two differ: are the other weights nearer at more
+    than half of them? If both agree up to rounding, either is nearer equally often, so a sound sampler fails at most
+    once in a million tests. At least 20 tokens are needed.
     """
     nearer = sum(abs(n - b) < abs(n - a) for n, a, b in zip(noted, own, other, strict=True))
     further = sum(abs(n - b) > abs(n - a) for n, a, b in zip(noted, own, other, strict=True))
@@ -142,7 +124,7 @@ def explained_better(noted: Sequence[float], own: Sequence[float], other: Sequen
 
 
 def spread(rows: Sequence[T], count: int) -> list[T]:
-    """`count` of the rows, evenly spaced; all of them where there are no more."""
+    """`count` of the rows, evenly spaced; all rows if there are fewer."""
     count = min(count, len(rows))
     return [rows[(2 * i + 1) * len(rows) // (2 * count)] for i in range(count)]
 
@@ -152,20 +134,20 @@ def at_own_temperature(
     completions: Sequence[Completion],
     most: int | None = None,
 ) -> list[TokenScores]:
-    """What `read` makes of completions (of their first `most` tokens), each at its temperature; of greedy ones at 1."""
+    """Scores by `read` of completions (their first `most` tokens), each at its temperature (1 if greedy)."""
     found: dict[int, TokenScores] = {}
     temperatures = [completion.sampling.temperature or 1.0 for completion in completions]
     for temperature in sorted(set(temperatures)):
-        places = [i for i, each in enumerate(temperatures) if each == temperature]
-        rows = [(completions[i].prompt_ids, completions[i].token_ids[:most]) for i in places]
-        found.update(zip(places, read(rows, temperature), strict=True))
+        indices = [i for i, each in enumerate(temperatures) if each == temperature]
+        rows = [(completions[i].prompt_ids, completions[i].token_ids[:most]) for i in indices]
+        found.update(zip(indices, read(rows, temperature), strict=True))
     return [found[i] for i in range(len(completions))]
 
 
 class SamplerCheck:
-    """What the trainer computed against what the sampler noted, the base's, and other weights'.
+    """Compares the trainer's log-probabilities with the sampler's, the base's and those of other weights.
 
-    `before[seat]` are the weights a seat had before they last changed, once they have.
+    `before[seat]` holds a seat's weights from before their last change.
     """
 
     def __init__(self, backend: Backend):
@@ -174,11 +156,10 @@ class SamplerCheck:
         self.before: dict[str, State] = {}
 
     def calibrate(self, prompt_ids: Sequence[int]) -> float:
-        """Measure what rounding makes of this base on this machine, and widen the bounds to it where it is more.
+        """Measure the rounding of this base on this machine, and widen the bounds if it exceeds them.
 
-        The base completes a prompt a few times, and the completions are then read again: both by weights that are known
-        to be the same. Returns the mean difference in nats a token. Raises TrainingError where rounding cannot explain
-        it.
+        The base samples a few completions of a prompt, which are then scored with the same weights. Returns the mean
+        difference in nats per token. Raises TrainingError if rounding cannot explain it.
         """
         sampling, floor = Sampling(max_tokens=PROBE_TOKENS), 0.0
         request = GenerationRequest(BASE, [prompt_ids], PROBES, sampling, [range(PROBES)])
@@ -186,21 +167,21 @@ class SamplerCheck:
         with self.where_memory_allows():
             scores = self._read(BASE, [(prompt_ids, one.token_ids) for one in completions], sampling.temperature)
             pairs = [(one.logprobs, score.logprobs) for one, score in zip(completions, scores, strict=True)]
-            floor = usual_gap(pairs) or 0.0
-        # A server computes in its own precision, and over a base that it may hold otherwise.
+            floor = mean_gap(pairs, usual=True) or 0.0
+        # A server has its own precision, and may hold the base in another form.
         most = max(self.bounds.most, ELSEWHERE if samples_elsewhere(self._backend) else 0.0)
         if floor > HOPELESS * most:
             raise TrainingError(
-                f"sampler and trainer do not agree on the base's own completions: {floor:.2g} nats a token, where "
-                f"rounding makes less than {most:g}. Nothing that is sampled like this can be trained on: "
-                "does --backend transformers agree, or another --precision? Do servers of --rollouts hold this base?"
+                f"sampler and trainer do not agree on the base's own completions: they differ by {floor:.2g} nats per "
+                f"token, and rounding makes less than {most:g}. Training on such samples is impossible: try --backend "
+                "transformers or another --precision, and check that the servers of --rollouts hold this base"
             )
-        # Larger models round more. A half above what was measured is still rounding; five times that is not.
+        # Larger models round more. 1.5 times the measured difference is still rounding; 5 times is not.
         self.bounds = Tolerance(max(self.bounds.rounding, 1.5 * floor), max(self.bounds.most, 5 * floor))
         return floor
 
     def measure_base(self, agreements: Sequence[Agreement]) -> None:
-        """Fill in each stream's mean difference from the base, on a few of its rows, which are read together."""
+        """Set each stream's mean difference from the base, on a few of its rows."""
         for agreement in agreements:
             agreement.few = spread(agreement.rows, max(1, len(agreement.rows) // ONE_IN))
         with self.where_memory_allows():
@@ -210,8 +191,7 @@ class SamplerCheck:
                 agreement.base_tokens = sum(len(own[:LONGEST]) for _, own in agreement.few)
 
     def step_gap(self, agreement: Agreement) -> float | None:
-        """How far a stream's seat has moved since its rows were read: the mean difference of its own log-probabilities
-        in nats a token, on the few rows that were read under the base."""
+        """How far the update moved a stream's seat: the mean change of its log-probabilities, on the `few` rows."""
         with self.where_memory_allows():
             scores = self._scores(agreement.seat, agreement.few)
             return mean_gap([(own[:LONGEST], now) for (_, own), now in zip(agreement.few, scores, strict=True)])
@@ -220,31 +200,31 @@ class SamplerCheck:
     def judge(self, agreements: Sequence[Agreement]) -> None:
         """Raises OffPolicyError for the first stream whose completions were not sampled from the weights it trains.
 
-        A difference that was looked into, and that no other weights explain, is rounding from then on.
+        A suspicious difference that no other weights explain counts as rounding from then on.
         """
         for agreement in agreements:
-            gap = usual_gap(agreement.pairs)
+            gap = mean_gap(agreement.pairs, usual=True)
             if gap is None or gap <= self.bounds.rounding:
                 continue
             who, found = f"{agreement.role} (seat {agreement.seat})", None
             with self.where_memory_allows():
                 found = self._source(agreement)
-            noted = f"the log-probabilities noted while sampling are {gap:.2g} nats a token from the trainer's own"
+            noted = f"the sampler's log-probabilities differ from the trainer's by {gap:.2g} nats per token"
             if found is not None:
                 raise OffPolicyError(
-                    f"the completions of {who} come from other weights than it trains: {noted}, and {found[1]:.2g} "
+                    f"the completions of {who} come from other weights than it trains: {noted}, and by {found[1]:.2g} "
                     f"from those of {found[0]}"
                 )
             if gap > self.bounds.most:
                 raise OffPolicyError(
-                    f"the completions of {who} do not come from the weights it trains: {noted}, where rounding makes "
-                    f"less than {self.bounds.most:.2g}, and no other weights at hand explain them"
+                    f"the completions of {who} do not come from the weights it trains: {noted}; rounding makes less "
+                    f"than {self.bounds.most:.2g}, and no other known weights explain them"
                 )
             self.bounds = replace(self.bounds, rounding=gap)
 
     def _source(self, agreement: Agreement) -> tuple[str, float] | None:
-        """Whose weights explain better what was noted, and how far they are from it; None where none do."""
-        chosen = spread(agreement.noted, LOOKED_INTO)
+        """The name of the weights that explain the noted log-probabilities better, and their gap; None without any."""
+        chosen = spread(agreement.noted, SUSPECTS)
         noted = [row.completion.logprobs[:LONGEST] for row, _ in chosen]
         own = self._scores(agreement.seat, chosen)
         found = {}
@@ -254,7 +234,7 @@ class SamplerCheck:
         return min(found.items(), key=lambda item: item[1], default=None)
 
     def _others(self, seat: str, chosen: Sequence[Read]) -> dict[str, list[Sequence[float]]]:
-        """Log-probabilities of the rows under the base, the other seats, and the seat before it last changed."""
+        """Log-probabilities of the rows under the base, the other seats, and the seat before its last change."""
         adapters = self._backend.adapters
         scores = {"the base": self._scores(BASE, chosen)}
         scores |= {f"seat {other}": self._scores(other, chosen) for other in adapters.seats if other != seat}
@@ -268,14 +248,14 @@ class SamplerCheck:
         return scores
 
     def _scores(self, name: str, chosen: Sequence[Read]) -> list[Sequence[float]]:
-        """Log-probabilities of the first tokens of each row under a seat or the base, at the row's temperature."""
+        """Log-probabilities of each row's first tokens under a seat or the base, at the row's temperature."""
         read = at_own_temperature(partial(self._read, name), [row.completion for row, _ in chosen], LONGEST)
         return [score.logprobs for score in read]
 
     def _read(
         self, name: str, rows: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
     ) -> list[TokenScores]:
-        """The backend's scores, of half as many rows at once where memory runs out."""
+        """The backend's scores; if memory runs out, of half as many rows at once."""
         if len(rows) == 1:
             return self._backend.score(name, rows, temperature)
         with self.where_memory_allows():
@@ -285,7 +265,7 @@ class SamplerCheck:
 
     @contextlib.contextmanager
     def where_memory_allows(self) -> Iterator[None]:
-        """What is measured here is left open where there is no memory for a single row: the update will tell of it."""
+        """A context that ends early if there is no memory for a single row: the update will report it."""
         try:
             yield
         except (MemoryError, RuntimeError) as error:

@@ -1,7 +1,6 @@
-"""A run's work, shared out over its processes: each does its part, all hold the whole, and all take one step.
+"""Splits sampling, scoring and verification over a run's processes: each does its part, and all get all results.
 
-Completions, scores and verdicts travel once, and are held as a process by itself holds them. An update's gradients:
-`atomic_update.py`.
+The results are the same as in one process. Gradients are summed in `atomic_update.py`.
 """
 
 import zlib
@@ -25,15 +24,9 @@ _VERDICTS = TypeAdapter(list[Verdict])
 
 
 def generate(
-    ranks: Ranks,
-    step: int,
-    request: GenerationRequest,
-    sample: Callable[[GenerationRequest], list[list[Generation]]],
+    ranks: Ranks, step: int, request: GenerationRequest, sample: Callable[[GenerationRequest], list[list[Generation]]]
 ) -> list[list[Generation]]:
-    """The completions that are asked for, each process having sampled its part of them.
-
-    Raises GameError where another process asks for others.
-    """
+    """The requested completions; each process samples a part. Raises GameError if another requests others."""
     if ranks.alone:
         return sample(request)
     rows = ranks.part([(p, seed) for p, seeds in enumerate(request.seeds) for seed in seeds])
@@ -56,7 +49,7 @@ def score(
     completions: Sequence[Completion],
     read: Callable[[Sequence[Completion]], list[TokenScores]],
 ) -> list[TokenScores]:
-    """Scores of completions, each process having read its part of them. Raises GameError as `generate` does."""
+    """Scores of completions; each process computes a part. Raises GameError as `generate` does."""
     if ranks.alone:
         return read(completions)
     own = read(ranks.part(completions, lambda c: len(c.prompt_ids) + len(c.token_ids)))
@@ -68,7 +61,7 @@ def score(
 def verify(
     ranks: Ranks, step: int, verifier: Verifier, pairs: Sequence[tuple[Completion, Problem]], *, thinks: bool
 ) -> list[Verdict]:
-    """Verdicts on completions, each by one process alone: at a deadline two could come to different ones.
+    """Verdicts on completions, each by one process only: near a deadline, two could come to different ones.
 
     The verifier counts the reasons of all processes.
     """
@@ -79,7 +72,7 @@ def verify(
 
 
 def judge(ranks: Ranks, step: int, work: Callable[[], list[Verdict]], count: int) -> list[Verdict]:
-    """Verdicts by a user's own function, which the first process alone calls."""
+    """Verdicts by a user's own function, which only the first process calls."""
     own = work() if ranks.main or ranks.alone else []
     return _verdicts_of_all(ranks, f"rewards of {count} completions in step {step + 1}", own)
 
@@ -89,7 +82,7 @@ def _verdicts_of_all(ranks: Ranks, what: str, own: list[Verdict]) -> list[Verdic
 
 
 def read_generations(value: Any) -> list[Generation]:
-    """Completions as another process sends them. Raises ValueError for anything else."""
+    """Completions in the form in which another process sends them. Raises ValueError for anything else."""
     return [
         Generation([i for i, _ in pairs], [x for _, x in pairs], stop)
         for ids, logprobs, stop in _GENERATIONS.validate_python(value)
@@ -98,12 +91,10 @@ def read_generations(value: Any) -> list[Generation]:
 
 
 def _of_all(ranks: Ranks, what: str, own: Sequence[Any], read: Callable[[Any], list[T]]) -> list[T]:
-    """The rows of all processes, of which some are its own."""
     return list(chain.from_iterable(ranks.gather(what, own, read)))
 
 
 def _digest(rows: Iterable[Sequence[int]]) -> int:
-    """A checksum of lists of ids."""
     found = 0
     for row in rows:
         found = zlib.crc32(np.asarray(row, "<i8").tobytes(), zlib.crc32(b"row", found))

@@ -1,14 +1,13 @@
-"""The trainer: one step's update of the seats, from the episode that a game has played.
+"""The trainer: updates the seats from a step's episode.
 
-    for part in parts(episode):                   # one, or `run.minibatches` of them
-        for stream in part:                       # what one role did, played by one seat
-            for micro in microbatches(stream):    # one seat in the forward pass and in the backward pass
+    for part in parts(episode):                   # `run.minibatches` of them
+        for stream in part:                       # the samples of one role, played by one seat
+            for micro in microbatches(stream):    # one seat in the forward and backward pass
                 backward(loss(micro))
-        optimizer.step()                          # moves the seats that have a gradient, and no other
+        optimizer.step()                          # updates only the seats that have a gradient
 
-The loss is TRL's or a user's own (`losses.py`); the loop over steps is the run's. A step in which a number
-is not finite, or whose completions were sampled from other weights than it trains, moves nothing, and its report says
-what was seen (`atomic_update.py`).
+The loss is TRL's or a user's own (`losses.py`). A step with a number that is not finite, or with completions sampled
+from other weights than it trains, updates nothing, and its report says why (`atomic_update.py`).
 """
 
 import math
@@ -30,7 +29,7 @@ from lite_selfplay.models.backends.backend import Backend, samples_elsewhere
 from lite_selfplay.training.atomic_update import Guard, TokenBudget, add_up, failing_together, foreign_in_any
 from lite_selfplay.training.losses import MicroBatch, TrlLoss
 from lite_selfplay.training.on_policy import Advantages, NotFinite
-from lite_selfplay.training.optimizer import Rate, SeatSchedule, make_optimizer, reset_optimizer
+from lite_selfplay.training.optimizer import Rate, SeatSchedule, learning_rate, make_optimizer, reset_optimizer
 from lite_selfplay.training.progress import Poll, Progress
 from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.training.sampler_check import Read, SamplerCheck, gap_turn
@@ -38,16 +37,16 @@ from lite_selfplay.training.updates import Done, Learning, StepReport, StreamUpd
 
 
 def reference_name(seat: str) -> str:
-    """The snapshot that a KL term pulls a seat towards."""
+    """The name of the snapshot that is the reference of a seat's KL term."""
     return f"{seat}{START}"
 
 
 class SelfPlayTrainer:
     """Trains the seats of a run, a step at a time.
 
-    `updates` are the steps that are expected to move each seat, over which its schedule goes; all steps where they are
-    not given. `rate` takes the place of the configured schedule. `poll`, the backend's own, is called between
-    microbatches and may raise to stop: then the step has moved nothing.
+    `updates` is the number of steps that are expected to update each seat, for its schedule; by default all steps.
+    `rate` replaces the configured schedule. `poll` is called between microbatches and may raise to stop: then the step
+    updates nothing.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class SelfPlayTrainer:
         progress: Progress | None = None,
         poll: Poll | None = None,
         updates: Mapping[str, int] | None = None,
-        rate: Rate | None = None,
+        rate: Rate = learning_rate,
         ranks: Ranks = ALONE,
     ):
         self.backend, self.adapters, self.config = backend, backend.adapters, config
@@ -76,7 +75,7 @@ class SelfPlayTrainer:
         self.guard = Guard(backend, loss, self.schedule, self.budget, ranks)
 
     def beside(self, config: RunConfig, rate: Rate) -> "SelfPlayTrainer":
-        """Another trainer of the same seats, for examples alone, with an optimizer and learning rates of its own."""
+        """Another trainer of the same seats, for examples only, with its own optimizer and learning rates."""
         other = SelfPlayTrainer(
             backend=self.backend,
             loss=self.loss,
@@ -86,19 +85,19 @@ class SelfPlayTrainer:
             rate=rate,
             ranks=self._ranks,
         )
-        other._compares = False  # nobody has sampled them
+        other._compares = False  # no sampler has noted log-probabilities of examples
         return other
 
     def expect(self, updates: Mapping[str, int]) -> None:
-        """Let the seats' schedules go over other numbers of steps than were expected."""
+        """Change the number of steps over which the seats' schedules run."""
         self.schedule.expect(self._totals(updates))
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds beside the optimizer's state, as JSON."""
+        """The trainer's part of a checkpoint, except the optimizer's state, as JSON."""
         return {"loss_scale": self.guard.scale.state()} if self.guard.scale.needed else {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned, or from a state without it. Raises ValueError for what is none."""
+        """Continue from a result of `state`, or from a state without one. Raises ValueError if it is malformed."""
         if self.guard.scale.needed and "loss_scale" in state:
             self.guard.scale.restore(state["loss_scale"])
 
@@ -108,10 +107,10 @@ class SelfPlayTrainer:
     # A step
 
     def update(self, step: int, episode: Episode, seats: Mapping[str, str]) -> StepReport:
-        """Train on what was played at a step (from 0), `seats` saying who played each role, and carry out its actions.
+        """Train on the episode of a step (from 0), whose roles were played by `seats`, and carry out its actions.
 
-        Raises GameError for samples that would train a seat wrongly, LossError where a user's own loss fails,
-        TrainingError where memory does not suffice for a single row or a seat's weights are no longer finite.
+        Raises GameError for samples that would train a seat wrongly, LossError if a user's own loss fails,
+        TrainingError if memory does not suffice for a single row or a seat's weights are no longer finite.
         """
         started = time.perf_counter()
         advantages: list[Advantages] = [[[None] * len(g.samples) for g in x.groups] for x in episode.streams]
@@ -126,22 +125,21 @@ class SelfPlayTrainer:
         return report
 
     def _learn(self, report: StepReport) -> None:
-        """All updates of a step, each on its part of every stream."""
+        """Do all updates of a step, each on its part of every stream."""
         try:
             learning = admit(report, self.config, self.adapters, elsewhere=samples_elsewhere(self.backend))
         except NotFinite:
-            self.guard.read()  # weights that are not finite sample numbers that are not, and are what to name
+            self.guard.read()  # if weights are not finite, they are the cause: name them instead
             raise
-        parts = [k for k in range(self.config.run.minibatches) if any(x.moves(k) for x in learning)]
+        parts = [k for k in range(self.config.run.minibatches) if any(x.has_gradient(k) for x in learning)]
         if not parts:
             self.guard.read()
             return
         if len(parts) > 1:
             self.guard.remember()
-            what = f"reading before the updates of step {report.step + 1}"
-            with failing_together(self._ranks, what, NotFinite):
+            with failing_together(self._ranks, f"reading before the updates of step {report.step + 1}", NotFinite):
                 self.guard.fitting(partial(self._read_before, learning, parts[1:]))
-        seats = {x.update.seat for x in learning if any(map(x.moves, parts))}
+        seats = {x.update.seat for x in learning if any(map(x.has_gradient, parts))}
         before = {seat: self.adapters.state(seat, wait=False) for seat in seats}
         if not self.guard.proved:
             smallest = min((m for x in learning for m in self._microbatches(x, parts[0])), key=lambda one: one.tokens)
@@ -152,12 +150,12 @@ class SelfPlayTrainer:
             norms, sizes, done = self._gradients(report, learning, part)
             if part == parts[0] and self._compares:
                 self._compare(learning, [[row for one in stream for row in one.rows] for stream in done], turn)
-            self._move(report, norms, sizes)
+            self._step_optimizer(report, norms, sizes)
         self.check.before |= before
-        moved = [x for x in learning if x.update.seat in seats and x.agreement.few]
-        if moved and turn is not None:
-            one = moved[turn % len(moved)]
-            with self._poll.unstopped():  # the seats have moved: a stop now would repeat the step from there
+        updated = [x for x in learning if x.update.seat in seats and x.agreement.few]
+        if updated and turn is not None:
+            one = updated[turn % len(updated)]
+            with self._poll.unstopped():  # the seats are updated: a stop now would repeat the step on top
                 one.update.step_gap = self.check.step_gap(one.agreement)
 
     # Gradients, seat by seat
@@ -165,11 +163,11 @@ class SelfPlayTrainer:
     def _gradients(
         self, report: StepReport, learning: Sequence[Learning], part: int
     ) -> tuple[dict[str, Tensor], dict[str, float], list[list[Done]]]:
-        """The gradients of a part of every stream, of which it gives each seat's norm, on its device and on the host,
-        and what was computed of each stream: computed again, with a smaller scale, where float16 overflows.
+        """Compute the gradients of a part of every stream, again with a smaller scale if float16 overflows.
 
-        A card is waited for once, when all of them are under way; where several processes share the rows, once more,
-        before the gradients are added up. What was computed is then of this process's rows.
+        Returns the norm of each seat's gradient, on the device and on the host, and the microbatches of each stream
+        (with several processes, those of this one). The host waits for the GPU once, after all kernels are queued; with
+        several processes once more, before gradients are summed.
         """
         guard, figures = self.guard, list[list[dict[str, float]]]()
         while True:
@@ -178,14 +176,14 @@ class SelfPlayTrainer:
                     lambda: [[self._backward(m) for m in self._microbatches(x, part)] for x in learning]
                 )
                 unread = [one for stream in done for one in stream]
-                for gradients in self._moving().values():
-                    guard.scale.take_off(gradients)
+                for gradients in self._seat_gradients().values():
+                    guard.scale.unscale(gradients)
                 if not self._ranks.alone:
                     guard.read(unread)
                     unread = []
                     figures.append([x.figures(part, own) for x, own in zip(learning, done, strict=True)])
-            add_up(self._ranks, self.adapters, {x.update.seat for x in learning if x.moves(part)})
-            norms = {seat: get_total_norm(gradients) for seat, gradients in self._moving().items()}
+            add_up(self._ranks, self.adapters, {x.update.seat for x in learning if x.has_gradient(part)})
+            norms = {seat: get_total_norm(gradients) for seat, gradients in self._seat_gradients().items()}
             sizes = dict(zip(norms, guard.read(unread, list(norms.values())), strict=True))
             if all(map(math.isfinite, sizes.values())) or not guard.scale.lower():
                 break
@@ -195,15 +193,13 @@ class SelfPlayTrainer:
                 x.update.add(found)
         return norms, sizes, done
 
-    def _moving(self) -> dict[str, list[Tensor]]:
-        """The gradients of each seat that has one."""
+    def _seat_gradients(self) -> dict[str, list[Tensor]]:
         found = {g["seat"]: [p.grad for p in g["params"] if p.grad is not None] for g in self.optimizer.param_groups}
         return {seat: gradients for seat, gradients in found.items() if gradients}
 
     def _backward(self, micro: MicroBatch) -> Done:
-        """Forwards and backwards through a microbatch."""
         role, reference = micro.role, self._reference_logprobs(micro)
-        self.adapters.activate(micro.seat)  # and active until its backward pass is done
+        self.adapters.activate(micro.seat)  # until its backward pass is done
         with self.adapters.cast_together(self.backend.compute_dtype):
             with self.backend.autocast():
                 logprobs, entropies = self._logprobs(micro, entropy_gradient=role.entropy != 0.0)
@@ -219,7 +215,7 @@ class SelfPlayTrainer:
         return Done(micro, self.budget.in_flight[1], {name: x.detach() for name, x in found.items() if x is not None})
 
     def _microbatches(self, learning: Learning, part: int) -> Iterator[MicroBatch]:
-        """A part of a stream in microbatches, polling before each."""
+        """Yield a part of a stream in microbatches, polling before each."""
         role, seat, rows = learning.update.role, learning.update.seat, learning.parts[part]
         self.progress.activity(f"{seat} learns as {role}")
         for micro in microbatches(rows, seat, learning.role, self.budget.tokens, self.backend.way(), ranks=self._ranks):
@@ -228,24 +224,22 @@ class SelfPlayTrainer:
             yield micro
 
     def _reference_logprobs(self, micro: MicroBatch) -> Tensor | None:
-        """Those (N,) of what the seat is pulled towards, where it has a KL term."""
+        """The log-probabilities (N,) under the reference of the KL term; None without such a term."""
         if not micro.role.beta:
             return None
         name = BASE if micro.role.reference == "base" else reference_name(micro.seat)
-        if name not in (BASE, *self.adapters.snapshots):
-            name = f"{micro.seat}@reference"  # its name in checkpoints of earlier versions
         with self.adapters.speaking(name), torch.no_grad(), self.backend.autocast():
             return self._logprobs(micro)[0]
 
     def _logprobs(self, micro: MicroBatch, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies (N,) of a microbatch under the seat that is active."""
+        """Log-probabilities and entropies (N,) of a microbatch under the active seat."""
         return self.backend.token_logprobs(micro.batch, micro.temperature, entropy_gradient=entropy_gradient)
 
     def _read_before(self, learning: Sequence[Learning], numbers: Sequence[int]) -> None:
-        """Put beside the rows of later parts their log-probabilities from before the first update.
+        """Compute the log-probabilities of later parts before the first update, for their ratios.
 
-        By the trainer itself, in the microbatches it will learn from: against those of the sampler, which rounds
-        otherwise, the clip would act on rounding. A replay's ratio is to what was stored.
+        The sampler's own log-probabilities round differently, so the clip would act on rounding. A replay's ratio is to
+        the stored ones.
         """
         for x in learning:
             for k in () if x.replay else numbers:
@@ -258,10 +252,7 @@ class SelfPlayTrainer:
                 x.remember(k, [row for one in done for row in one.rows])
 
     def _compare(self, learning: Sequence[Learning], read: Sequence[list[Read]], turn: int | None) -> None:
-        """Hold what was computed before anything moved to what the sampler noted, and with a `turn` to the base.
-
-        Raises OffPolicyError.
-        """
+        """Compare log-probabilities from before the update with the sampler's and, if it is a `turn`, the base's."""
         for x, rows in zip(learning, read, strict=True):
             x.agreement.rows = [*rows, *chain.from_iterable(x.before.values())]
         seen = [x for x in learning if x.agreement.rows]
@@ -270,13 +261,8 @@ class SelfPlayTrainer:
         with foreign_in_any(self._ranks, learning):
             self.check.judge([x.agreement for x in seen])
 
-    # One step of the optimizer: a group, a bound and a schedule of its own for every seat
-
-    def _move(self, report: StepReport, norms: Mapping[str, Tensor], sizes: Mapping[str, float]) -> None:
-        """Bound each seat's gradient by itself, move the seats that have one, and tick their schedules.
-
-        Raises NotFinite for a gradient whose norm is not.
-        """
+    def _step_optimizer(self, report: StepReport, norms: Mapping[str, Tensor], sizes: Mapping[str, float]) -> None:
+        """Clip each seat's gradient and update the seats that have one. Raises NotFinite if a norm is not."""
         if (odd := next((seat for seat, size in sizes.items() if not math.isfinite(size)), None)) is not None:
             roles = " and ".join(update.role for update in report.streams if update.seat == odd)
             raise NotFinite(f"the gradient of {roles} (seat {odd}) has the norm {sizes[odd]}")
@@ -285,12 +271,12 @@ class SelfPlayTrainer:
                 torch.nn.utils.clip_grads_with_norm_(group["params"], group["clip"], norms[group["seat"]])
         self._note_seats(report, sizes)
         self.optimizer.step()
-        self.guard.scale.held()
+        self.guard.scale.note_success()
         self.schedule.step()
         self.guard.drop_gradients()
 
     def _note_seats(self, report: StepReport, norms: Mapping[str, float]) -> None:
-        """Put into the report, for every seat, what its last update was done with, and how many it has seen."""
+        """Report each seat's learning rate, gradient norm and number of updates."""
         for group in self.optimizer.param_groups:
             seat = group["seat"]
             if seat in norms or seat not in report.seats:

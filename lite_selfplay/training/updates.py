@@ -1,4 +1,4 @@
-"""What a step's updates take and what they did: the rows of a stream, cut into parts and microbatches, and the report.
+"""The inputs and results of a step's updates: a stream's rows, cut into parts and microbatches, and the report.
 
 A microbatch has rows of one seat, sorted by length, and a bounded number of tokens.
 """
@@ -14,7 +14,7 @@ from lite_selfplay.config import RoleConfig, RunConfig
 from lite_selfplay.data import Episode, Stream
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.logprobs.batch import Way, cut
-from lite_selfplay.training.losses import LossRow, MicroBatch, moving, over_the_kept
+from lite_selfplay.training.losses import LossRow, MicroBatch, over_the_kept, with_gradient
 from lite_selfplay.training.on_policy import Advantages, finite_advantages, require_on_policy
 from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.training.sampler_check import Agreement, Read
@@ -22,9 +22,9 @@ from lite_selfplay.training.sampler_check import Agreement, Read
 
 @dataclass
 class Done:
-    """A microbatch that went through the model, and what was computed of it, which is read later.
+    """A microbatch that went through the model, and its numbers: on the device, later in `read`.
 
-    `numbers` hold `logprobs` (N,), and where there are such: `reference` (N,), `loss`, `kl` and `clipped`.
+    `numbers` has `logprobs` (N,) and, if computed, `reference` (N,), `loss`, `kl` and `clipped`.
     """
 
     micro: MicroBatch
@@ -34,34 +34,31 @@ class Done:
 
     @property
     def figures(self) -> dict[str, float]:
-        """What it adds to the figures of its part."""
+        """Its contribution to the figures of its part."""
         micro, read = self.micro, self.read
-        logprob = sum(read["logprobs"]) / micro.stream_tokens
-        ratios = micro.row_share if micro.role.one_ratio else micro.token_share
-        shares = {"kl": micro.token_share, "clipped": ratios}
+        shares = {"kl": micro.token_share, "clipped": micro.row_share if micro.role.one_ratio else micro.token_share}
         return {
             "rows": len(micro.rows),
             "tokens": micro.tokens,
             "loss": read["loss"][0],
-            "logprob": logprob,
+            "logprob": sum(read["logprobs"]) / micro.stream_tokens,
             **{name: read[name][0] * share for name, share in shares.items() if name in read},
         }
 
     @property
     def rows(self) -> list[Read]:
-        """Each row with its log-probabilities."""
         return list(zip(self.micro.rows, self.micro.batch.split(self.read["logprobs"]), strict=True))
 
 
 @dataclass
 class StreamUpdate:
-    """What a step's updates did with a stream: the loss they minimised, the mean log-probability of a token before it
-    moved anything (both None where no row was trained on), the mean KL per token, the rows and tokens.
+    """The results of a step's updates on one stream; None where there is nothing to report.
 
-    Of several updates, loss, log-probability and KL are means, weighted by their rows and tokens. `clipped` is the
-    share of tokens (of completions, where each has one ratio) that the clip cuts off; None where every ratio is 1
-    because nothing has moved yet. `sampler_gap`, `base_gap` and `step_gap` are mean differences in nats a token: see
-    `sampler_check.Agreement` and `SamplerCheck.step_gap`.
+    `loss` is the minimised loss, `logprob` the mean log-probability of a token before the update, `kl` the mean KL per
+    token; over several updates they are means weighted by rows and tokens. `clipped` is the share of clipped tokens (of
+    completions, if each has one ratio); None if every ratio is 1 because nothing was updated yet. `sampler_gap`,
+    `base_gap` and `step_gap` are mean differences in nats per token: see `sampler_check.Agreement` and
+    `SamplerCheck.step_gap`.
     """
 
     role: str
@@ -77,18 +74,17 @@ class StreamUpdate:
     step_gap: float | None = None
 
     def add(self, figures: Mapping[str, float]) -> None:
-        """Add to figures by their names."""
         for name, value in figures.items():
             setattr(self, name, (getattr(self, name) or 0) + value)
 
 
 @dataclass
 class StepReport:
-    """A finished step: the episode, the advantages of each stream, and what the update did.
+    """A finished step: the episode, the advantages of each stream, and the results of the update.
 
-    `seats` maps every seat to its learning rate, gradient norm before clipping (of the last update it took part in,
-    None where it did not move) and number of updates so far. `nonfinite` says which number was not finite, in a step
-    that was skipped for it, `foreign` whose completions came from other weights.
+    `seats` maps every seat to its learning rate and gradient norm before clipping in its last update of the step (None
+    without one), and its number of updates so far. If the step was skipped, `nonfinite` says which number was not
+    finite, or `foreign` which completions came from other weights.
     """
 
     step: int
@@ -102,16 +98,16 @@ class StepReport:
 
     @property
     def trained(self) -> bool:
-        """Whether any row reached the model, so that there is a gradient."""
+        """Whether any row reached the model."""
         return any(update.rows for update in self.streams)
 
 
 @dataclass
 class Learning:
-    """Rows of a stream while they are learned from, cut into one part an update, and what is noted of them.
+    """The rows of a stream during a step's updates, cut into one part for each.
 
-    `replay`: what their ratio is to was stored. `before` holds the rows of each part that was read before anything
-    moved.
+    `replay`: the ratio is to stored log-probabilities. `before` holds the rows of later parts with their
+    log-probabilities from before the first update.
     """
 
     role: RoleConfig
@@ -121,19 +117,18 @@ class Learning:
     agreement: Agreement
     before: dict[int, list[Read]] = field(default_factory=dict)
 
-    def moves(self, part: int) -> bool:
-        """Whether a part has a row that can give a gradient."""
-        return bool(moving(self.parts[part], self.role))
+    def has_gradient(self, part: int) -> bool:
+        return bool(with_gradient(self.parts[part], self.role))
 
     def remember(self, part: int, read: Sequence[Read]) -> None:
-        """Keep what the rows of a part were before anything moved: their ratio is to that where no other is given."""
+        """Keep a part's log-probabilities from before the first update, for the ratio of rows without `old`."""
         found = {id(row): values for row, values in read}
         rows = self.parts[part]
         self.before[part] = [(row, found[id(row)]) for row in rows if id(row) in found]
         self.parts[part] = [replace(row, old=found.get(id(row))) if row.old is None else row for row in rows]
 
     def figures(self, part: int, done: Sequence[Done]) -> dict[str, float]:
-        """What the microbatches of a part add to the figures of the stream, by their share of it."""
+        """The contribution of a part's microbatches to the figures of the stream."""
         if not done:
             return {}
         sizes = [(len(rows), sum(row.tokens for row in rows)) for rows in self.parts]
@@ -149,11 +144,10 @@ class Learning:
 
 
 def admit(report: StepReport, config: RunConfig, adapters: Adapters, *, elsewhere: bool = False) -> list[Learning]:
-    """What is learned from the streams of a step, cut into one part an update. Puts their advantages into the report.
+    """The rows of a step's streams, cut into one part for each update. Writes the advantages into the report.
 
-    A stream's paid rows and its examples are a mean each, so its loss is `mean over the paid + mean over the examples
-    of weight * (-log p)`: of an example nothing but its likelihood counts, no ratio, no KL, no entropy. Only rows that
-    the seat has sampled as it is now are held to what the sampler noted.
+    A stream's loss is `mean over rewarded rows + mean over examples of weight * (-log p)`: examples have no ratio, KL
+    or entropy term. Only rows sampled by the seat's current weights are compared with the sampler's log-probabilities.
     `elsewhere`: see `rows_of`. Raises GameError for samples that would train a seat wrongly, NotFinite for a number
     that is not finite.
     """
@@ -180,34 +174,33 @@ def admit(report: StepReport, config: RunConfig, adapters: Adapters, *, elsewher
 def rows_of(
     stream: Stream, advantages: Advantages, role: RoleConfig, *, elsewhere: bool = False
 ) -> tuple[Advantages, list[list[LossRow]]]:
-    """The advantages of a stream's samples, None for those that are in no policy term, and its rows, group by group.
+    """The advantages of a stream's samples (None: in no policy term), and its rows, group by group.
 
-    Rows are the samples with an advantage and at least one token, and where there is a KL term of the library's own
-    those of dropped groups; groups without any are left out. `elsewhere`: completions are sampled by another program
-    than the one that learns, and the ratio is to its log-probabilities, except for examples.
+    Rows are the samples with an advantage and at least one token and, if the role has a KL term of the library's own,
+    those of dropped groups. Groups without rows are skipped. `elsewhere`: another program samples, so the ratio is to
+    its log-probabilities, except for examples.
     """
     found, groups = list[list[float | None]](), list[list[LossRow]]()
     for group, values in zip(stream.groups, advantages, strict=True):
         earned, rows = list[float | None](), list[LossRow]()
         for sample, advantage in zip(group.samples, values, strict=True):
-            said, example = sample.completion, sample.is_example
-            left_out = sample.masked or (role.mask_truncated and said.cut_off and not example)
-            earned.append(None if left_out else advantage)
+            completion, example = sample.completion, sample.is_example
+            masked = sample.masked or (role.mask_truncated and completion.cut_off and not example)
+            earned.append(None if masked else advantage)
             in_a_term = advantage is not None or (role.beta and not role.own_loss)
-            if in_a_term and said.token_ids and not left_out:
-                old = said.logprobs if (stream.replay or elsewhere) and not example else None
-                rows.append(LossRow(said, advantage or 0.0, old, advantage is None, example))
+            if in_a_term and completion.token_ids and not masked:
+                old = completion.logprobs if (stream.replay or elsewhere) and not example else None
+                rows.append(LossRow(completion, advantage or 0.0, old, advantage is None, example))
         found.append(earned)
         groups += [rows] if rows else []
     return found, groups
 
 
 def parts(groups: Sequence[Sequence[LossRow]], count: int) -> list[list[LossRow]]:
-    """A stream's rows in `count` parts, one an update, in their order and as equal as can be.
+    """A stream's rows in `count` parts of about equal size, one for each update, in their order.
 
-    Groups stay whole where there are at least as many of them; otherwise rows are dealt out by themselves, and where
-    there are fewer even of those, some parts are empty. Advantages were worked out over the whole stream before, so a
-    group that is cut keeps its baseline. (verl's `ppo_mini_batch_size` cuts rows in their order, wherever groups end.)
+    Groups stay whole if there are at least `count` of them; else rows are split individually, and with fewer rows than
+    parts some parts are empty. Advantages come from whole groups. (verl's `ppo_mini_batch_size` ignores groups.)
     """
     units = groups if len(groups) >= count else [[row] for group in groups for row in group]
     edges = [i * len(units) // count for i in range(count + 1)]
@@ -215,23 +208,16 @@ def parts(groups: Sequence[Sequence[LossRow]], count: int) -> list[list[LossRow]
 
 
 def microbatches(
-    rows: Sequence[LossRow],
-    seat: str,
-    role: RoleConfig,
-    token_budget: int,
-    way: Way,
-    *,
-    ranks: Ranks = ALONE,
+    rows: Sequence[LossRow], seat: str, role: RoleConfig, token_budget: int, way: Way, *, ranks: Ranks = ALONE
 ) -> list[MicroBatch]:
-    """Cut a stream's rows into microbatches of at most `token_budget` tokens (one row at the least).
+    """Cut a stream's rows into microbatches of at most `token_budget` tokens, or of a single row.
 
-    Where the `way` that rows are read counts once what prompts share, rows are kept with those of their prompt if that
-    is cheaper than keeping rows of one length together. Rows of different temperatures never share a microbatch. Rows
-    that cannot give a gradient (see `moving`), such as those of a group in which all were rewarded alike, are counted
-    in the shares and left out: they never reach the model. [] where none is left. Of several processes each gets its
-    part of the rows, of about as many tokens as the others'; shares are of the whole stream all the same.
+    If `way` computes shared prompts once, rows of one prompt stay together when that is cheaper than sorting by length.
+    Rows of different temperatures never share a microbatch. Rows without a gradient (see `with_gradient`) count in the
+    shares but do not reach the model. Each of several processes gets its part of the rows, of about equal tokens;
+    shares are still of the whole stream.
     """
-    chosen = moving(rows, role)
+    chosen = with_gradient(rows, role)
     if not ranks.alone:
         chosen = ranks.part(sorted(chosen, key=_by_prompt), lambda row: len(row.completion.prompt_ids) + row.tokens)
     if not chosen:
@@ -259,7 +245,7 @@ def microbatches(
 
 
 def _temperature(row: LossRow) -> float:
-    """What divides the logits: greedy completions, which have no temperature, are read at 1."""
+    """The divisor of the logits: 1 for greedy completions."""
     return row.completion.sampling.temperature or 1.0
 
 

@@ -39,7 +39,7 @@ class Shown:
         self.display._bars.get_time = lambda: self.now
         self.display.phase("training", 20)
         self.display.advance(2, "loss 0.5")
-        self.display.activity("A speaks as drafter")
+        self.display.activity("A samples as drafter")
         self.display.tokens(214, 1024)
 
     def text(self) -> str:
@@ -58,7 +58,7 @@ class Shown:
 def test_a_phase_tells_how_far_it_is_and_the_time_left_follows_from_the_parts_that_were_done_here():
     shown = Shown(160)
     assert re.search(r"^training .* 2/20 ", shown.text())
-    assert "A speaks as drafter, up to 214 of 1,024 tokens, loss 0.5" in shown.text()
+    assert "A samples as drafter, up to 214 of 1,024 tokens, loss 0.5" in shown.text()
     shown.display.phase("evaluation", 720)
     shown.now = 6
     shown.display.advance(600)  # answered before, and read back on a busy machine

@@ -18,7 +18,7 @@ class Scripted(ABC):
         self._script, self._longest = script, longest_prompt
         self.calls: list[tuple[str, list[str], int, list[list[int]], Sampling]] = []
 
-    def speak(
+    def sample(
         self,
         seat: str,
         prompts: Sequence[str],

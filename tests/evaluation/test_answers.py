@@ -26,7 +26,7 @@ class Scripted(scripted.Scripted):
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[str], int]] = []
 
-    def speak(
+    def sample(
         self, seat: str, prompts: Sequence[str], n: int, sampling: Sampling, seeds: Sequence[Sequence[int]]
     ) -> list[list[Completion]]:
         self.calls.append((seat, list(prompts), n))

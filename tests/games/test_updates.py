@@ -17,7 +17,7 @@ from lite_selfplay.data import Verdict
 from lite_selfplay.games import game_names, make_game
 from lite_selfplay.runs.defaults import filled_in
 from lite_selfplay.testing import ScriptedTable
-from lite_selfplay.training.losses import moving
+from lite_selfplay.training.losses import with_gradient
 from lite_selfplay.training.optimizer import SeatSchedule, seat_groups
 from lite_selfplay.training.updates import rows_of
 from tests.made import plays
@@ -90,7 +90,7 @@ def moves(game: Any, config: RunConfig, steps: int) -> tuple[Counter[str], list[
             game.seats(step)[stream.role]
             for stream in episode.streams
             for rows in rows_of(stream, stream_advantages(stream), config.roles[stream.role])[1]
-            if moving(rows, config.roles[stream.role])
+            if with_gradient(rows, config.roles[stream.role])
         }
         for step, episode in enumerate(plays(game, table, steps))
     ]

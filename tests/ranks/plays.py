@@ -139,7 +139,7 @@ def ends(how: str, name: str, times: int) -> None:
 
     owner, function = {
         "sum": (ranks.Ranks, "add_up"),
-        "ask": (rollout.LiveTable, "speak"),
+        "ask": (rollout.LiveTable, "sample"),
         "update": (SelfPlayTrainer, "update"),
         "lines": (loop.RunLoop, "_write_down"),
         "save": (saving, "save_checkpoint"),

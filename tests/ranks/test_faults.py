@@ -61,7 +61,7 @@ def judged(completions, **_):
             "process 1 of this run has left: out of memory in the update of one completion",
         ),
         (("nothing", None), {"reward": "judged"}, 1, "judged returned nan for completion 0"),
-        (("nothing", None), {"game": "Odd"}, 2, "came to different games: process 0 was at completions of 1 prompts"),
+        (("nothing", None), {"game": "Odd"}, 2, "play different games: process 0 was at completions of 1 prompts"),
         (("drift", 1, 1), {}, None, "at step 2 process 1 of this run has other weights in seat A than process 0"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",

@@ -17,7 +17,6 @@ from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError, RewardError, RunFolderError, UnknownNameError
 from lite_selfplay.games import Game, find_game
 from lite_selfplay.models.sources import resolve
-from lite_selfplay.runs import loop as playing
 from lite_selfplay.runs.build import free_folder
 from lite_selfplay.training.rollout import LiveTable
 from tests.made import same_weights
@@ -105,30 +104,25 @@ def timeless(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("several_threads")
-def test_a_resumed_run_ends_bit_equal_to_the_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """With a reference snapshot, which earlier versions called otherwise; of every game: `tests/games/test_runs.py`."""
+def test_a_resumed_run_ends_bit_equal_to_the_uninterrupted_one(tmp_path: Path):
+    """With a reference snapshot; of every game: `tests/games/test_runs.py`."""
     whole = train(config(tmp_path / "whole", roles={"*": {"beta": 0.1}}))
-    shutil.copytree(whole.path, tmp_path / "broken")
-    with monkeypatch.context() as patch:
-        patch.setattr(playing, "reference_name", lambda seat: f"{seat}@reference")
-        train(config(tmp_path / "former", roles={"*": {"beta": 0.1}}))
-    assert "A@reference" in (tmp_path / "former/checkpoints/step-2/state.json").read_text()
-    for name in ("broken", "former"):
-        shutil.rmtree(tmp_path / name / "checkpoints" / "step-4")
-        shutil.rmtree(tmp_path / name / "adapters")
-        with (tmp_path / name / "metrics.jsonl").open("a") as file:
-            file.write('{"step": 4, "half')
-        again = load_run(tmp_path / name).resume()
-        for seat in "AB":
-            middle = seat_weights(whole.path / "checkpoints/step-2", seat)
-            assert same_weights(seat_weights(again.path, seat), seat_weights(whole.path, seat))
-            assert not same_weights(seat_weights(again.path, seat), middle)
-        last = [run.path / "checkpoints/step-4" for run in (again, whole)]
-        assert same_weights(*(load_file(path / "optimizer.safetensors") for path in last))
-        if name == "broken":
-            assert (last[0] / "state.json").read_text() == (last[1] / "state.json").read_text()
-        assert timeless(again.metrics_rows()) == timeless(whole.metrics_rows())
-        assert again.episodes() == whole.episodes()
+    broken = tmp_path / "broken"
+    shutil.copytree(whole.path, broken)
+    shutil.rmtree(broken / "checkpoints" / "step-4")
+    shutil.rmtree(broken / "adapters")
+    with (broken / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "half')
+    again = load_run(broken).resume()
+    for seat in "AB":
+        middle = seat_weights(whole.path / "checkpoints/step-2", seat)
+        assert same_weights(seat_weights(again.path, seat), seat_weights(whole.path, seat))
+        assert not same_weights(seat_weights(again.path, seat), middle)
+    last = [run.path / "checkpoints/step-4" for run in (again, whole)]
+    assert same_weights(*(load_file(path / "optimizer.safetensors") for path in last))
+    assert (last[0] / "state.json").read_text() == (last[1] / "state.json").read_text()
+    assert timeless(again.metrics_rows()) == timeless(whole.metrics_rows())
+    assert again.episodes() == whole.episodes()
 
 
 def test_resume_goes_on_to_more_steps_and_refuses_fewer(trained: Run, tmp_path: Path):
@@ -192,13 +186,13 @@ def test_asking_twice_says_new_things_and_asking_again_the_same(table: LiveTable
 
 
 def test_measuring_has_the_same_seeds_at_every_step_one_an_answer(table: LiveTable, monkeypatch: pytest.MonkeyPatch):
-    heard, speak = list[Any](), LiveTable.speak
+    heard, sample = list[Any](), LiveTable.sample
 
     def listening(self: LiveTable, *arguments: Any) -> Any:
-        heard.append(speak(self, *arguments))
+        heard.append(sample(self, *arguments))
         return heard[-1]
 
-    monkeypatch.setattr(LiveTable, "speak", listening)
+    monkeypatch.setattr(LiveTable, "sample", listening)
     problems = [Problem(f"p{i}", f"Write one of: {letters}", letters, kind="letters") for i, letters in enumerate("ax")]
     prompts = [problem.text for problem in problems]
     verdicts, said = list[Any](), list[Any]()
@@ -232,7 +226,7 @@ def test_progress_shows_what_is_done_between_tokens(tmp_path: Path, most: int | 
         said = loop.table.ask("drafter", ["Say something.", "And you?"], n=2)
         loop.table.verify([(said[0][0], Problem("p", "?", "1"))])
     first, *steps, last = ear.tokened
-    assert (first, last) == ("A speaks as drafter", "answers are checked")
+    assert (first, last) == ("A samples as drafter", "answers are checked")
     assert steps == [(done, most) for done in range(len(steps))]
     longest = max(len(completion.token_ids) for row in said for completion in row)
     assert len(steps) == longest if most else len(steps) > longest

@@ -91,10 +91,10 @@ def test_where_a_bases_answers_are_read_and_what_the_other_place_gives(tmp_path,
     """One answer in a box and one in a block, both right."""
     said = {"1 + 1?": r"It is \boxed{2}.", "2 + 2?": "<answer>4</answer>"}
 
-    def speak(self: LiveTable, seat: str, prompts: Sequence[str], n: int, sampling: Any, *_: Any) -> Any:
+    def sample(self: LiveTable, seat: str, prompts: Sequence[str], n: int, sampling: Any, *_: Any) -> Any:
         return [[completion(said[problem]) for problem in said if problem in prompt] for prompt in prompts]
 
-    monkeypatch.setattr(LiveTable, "speak", speak)
+    monkeypatch.setattr(LiveTable, "sample", sample)
     tasks = jsonl(tmp_path / "two.jsonl", *({"problem": f"{n} + {n}?", "answer": 2 * n} for n in (1, 2)))
     settings = Settings(answer_from=answer_from, precision="fp32")
     (found,) = evaluate_all("tiny", [str(tasks)], [None], settings, write=False)

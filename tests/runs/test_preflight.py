@@ -245,19 +245,19 @@ def bare_table() -> RecordingTable:
 
 
 def test_a_table_ends_the_game_once_enough_was_said(monkeypatch: pytest.MonkeyPatch):
-    def speak(self: Any, seat: str, prompts: Any, n: int, sampling: Any, seeds: Any, *rest: Any) -> Any:
+    def sample(self: Any, seat: str, prompts: Any, n: int, sampling: Any, seeds: Any, *rest: Any) -> Any:
         assert [len(row) for row in seeds] == [n] * len(prompts)
         return [[Completion(p, "", (1,), (2,), (), "eos", seat, 0, sampling) for _ in range(n)] for p in prompts]
 
-    monkeypatch.setattr(LiveTable, "speak", speak)
+    monkeypatch.setattr(LiveTable, "sample", sample)
     table = bare_table()
     table.most = 5
-    assert len(table.speak("A", ["a", "b"], 2, Sampling(), [[1, 2], [3, 4]])) == 2
+    assert len(table.sample("A", ["a", "b"], 2, Sampling(), [[1, 2], [3, 4]])) == 2
     with pytest.raises(Enough):
-        table.speak("A", ["c", "d"], 3, Sampling(), [[1, 2, 3], [4, 5, 6]])
+        table.sample("A", ["c", "d"], 3, Sampling(), [[1, 2, 3], [4, 5, 6]])
     assert [c.prompt for c in table.completions["drafter"]] == ["a", "a", "b", "b", "c"]
     with pytest.raises(Enough):
-        table.speak("A", ["e"], 1, Sampling(), [[1]])
+        table.sample("A", ["e"], 1, Sampling(), [[1]])
 
 
 END = 0
@@ -267,7 +267,7 @@ def side_by_side(ends: dict[int, Any], most: int, ticks: Callable[[], None] = la
     """Rows that get a token each in turn, as they are sampled: row k ends after `ends[k]` of them, by its end or by a
     stop reason of its own, of which whoever listens is told nothing."""
 
-    def speak(self: Any, seat: str, prompts: Any, n: int, sampling: Any, seeds: Any, starts: Any, hear: Any) -> Any:
+    def sample(self: Any, seat: str, prompts: Any, n: int, sampling: Any, seeds: Any, starts: Any, hear: Any) -> Any:
         said: dict[int, Any] = dict.fromkeys(range(n), (None, "length"))
         for number in range(1, most + 1):
             if not (running := [k for k, (length, _) in said.items() if length is None]):
@@ -282,7 +282,7 @@ def side_by_side(ends: dict[int, Any], most: int, ticks: Callable[[], None] = la
         rows = [Completion("p", "", (1,), (7,) * n, (), stop, seat, 0, sampling) for n, stop in said.values()]
         return [rows]
 
-    return speak
+    return sample
 
 
 @pytest.mark.parametrize(
@@ -298,9 +298,9 @@ def side_by_side(ends: dict[int, Any], most: int, ticks: Callable[[], None] = la
     ],
 )
 def test_nobody_waits_for_the_last_few(monkeypatch, ends: Any, known: int, shares: Any, longest: int):
-    monkeypatch.setattr(LiveTable, "speak", side_by_side(ends, 400))
+    monkeypatch.setattr(LiveTable, "sample", side_by_side(ends, 400))
     table = bare_table()
-    (row,) = table.speak("A", ["p"], 8, Sampling(max_tokens=400), [list(range(8))])
+    (row,) = table.sample("A", ["p"], 8, Sampling(max_tokens=400), [list(range(8))])
     found = table.streams({})["drafter"]
     assert found["completions"] == known
     assert (found["truncated"], found["loops"]) == pytest.approx(shares)
@@ -317,16 +317,16 @@ def test_what_ended_counts_where_the_time_is_over(monkeypatch: pytest.MonkeyPatc
         now[0] += 1.0
 
     monkeypatch.setattr(looking.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(LiveTable, "speak", side_by_side({0: (10, "eos")}, 400, tick))
+    monkeypatch.setattr(LiveTable, "sample", side_by_side({0: (10, "eos")}, 400, tick))
     for thinks, known, truncated in ((False, 1, 0.0), (True, 8, 7 / 8)):
         now[0], table = 0.0, bare_table()
         table.until, table.thinks = 250.0, thinks
-        table.speak("A", ["p"], 8, Sampling(max_tokens=400), [list(range(8))])
+        table.sample("A", ["p"], 8, Sampling(max_tokens=400), [list(range(8))])
         assert now[0] == 250.0
         found = table.streams({})["drafter"]
         assert (found["completions"], found["truncated"]) == (known, truncated)
         with pytest.raises(OutOfTime):
-            table.speak("A", ["p"], 8, Sampling(max_tokens=400), [list(range(8))])
+            table.sample("A", ["p"], 8, Sampling(max_tokens=400), [list(range(8))])
 
 
 def test_a_group_counts_as_far_as_its_answers_ended():

@@ -11,7 +11,7 @@ from .harness import SEATS, Harness
 
 @pytest.fixture
 def harness(make_backend: Callable[..., Any], tiny_path: Path, tmp_path: Path) -> Callable[..., Harness]:
-    """`harness(role, minibatches=2, ...)`: what a role has, and what the section `run` has."""
+    """`harness(role, minibatches=2, ...)`: settings of all roles and of the section `run`."""
 
     def make(role: Mapping[str, Any] | None = None, *, backend: Any = None, **run: Any) -> Harness:
         return Harness(backend or make_backend(seats=SEATS), tiny_path, tmp_path, role or {}, **run)

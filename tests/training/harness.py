@@ -1,5 +1,5 @@
-"""What tests of the update share: streams made by hand, a trainer that hands over its gradients, and the objective
-computed independently: unpadded rows, one adapter alone, plain torch."""
+"""Shared by tests of the update: streams made by hand, a trainer that exposes its gradients, and an independent
+computation of the objective: unpadded rows, one adapter alone, plain torch."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -60,7 +60,7 @@ def changed(played: Stream, change: Callable[[Sample], Sample], **options: Any) 
     return dataclasses.replace(played, groups=groups, **options)
 
 
-def respoken(sample: Sample, **values: Any) -> Sample:
+def with_completion(sample: Sample, **values: Any) -> Sample:
     """The sample, with other values of its completion."""
     return dataclasses.replace(sample, completion=dataclasses.replace(sample.completion, **values))
 
@@ -70,7 +70,7 @@ def states(backend: Any) -> dict[str, dict[str, Tensor]]:
 
 
 class Harness:
-    """A trainer of one step that hands over the gradients it was about to apply."""
+    """A trainer of one step that keeps the gradients it applies."""
 
     def __init__(self, backend: Any, base: Path, folder: Path, role: Mapping[str, Any], **run: Any):
         self.backend, self.gradients, self.start = backend, {}, states(backend)
@@ -91,19 +91,19 @@ class Harness:
         return load_base(self._base, precision, torch.float32, torch.device("cpu"))
 
     def alone(self, seat: str = "A", precision: Any = "fp32") -> Any:
-        """A model that holds this one adapter, as it is now, and nothing else."""
+        """A model with only this adapter, in its current state."""
         self.backend.adapters.save(seat, self._folder / seat)
         return PeftModel.from_pretrained(self.base(precision), self._folder / seat, is_trainable=True).eval()
 
     def error(self, model: Any, loss: Tensor, seat: str = "A") -> float:
-        """How far a seat's last gradient is from that of `loss` in the model that holds its adapter alone."""
+        """The relative error of a seat's last gradient against that of `loss` in the model with this adapter only."""
         model.zero_grad(set_to_none=True)
         loss.backward()
         wanted = {n.replace(".default.", f".{seat}."): p.grad for n, p in model.named_parameters() if "lora_" in n}
         return relative_error(self.gradients[seat], wanted)
 
     def moved(self) -> set[str]:
-        """The seats whose weights are not what they were when this was made."""
+        """The seats whose weights have changed since this was made."""
         return {seat for seat, state in states(self.backend).items() if not same_weights(state, self.start[seat])}
 
     def set_seats(self, seats: Mapping[str, Any]) -> None:
@@ -115,7 +115,7 @@ class Harness:
         loss = make_loss(self.backend, config, Chat.load(self._base).tokenizer, str(self._folder / "trainer"))
         told = {"progress": self.progress, "poll": self.poll}
         self.trainer = trainer = SelfPlayTrainer(backend=self.backend, loss=loss, config=config, **told)
-        move = trainer._move
+        move = trainer._step_optimizer
 
         def capture(report: StepReport, *norms: Any) -> None:
             self.starts.append(states(self.backend))
@@ -126,7 +126,7 @@ class Harness:
         def applied(*_: Any) -> None:
             self.applied = {s: get_total_norm(g.values()).item() for s, g in self._gradients().items() if g}
 
-        trainer._move = capture  # type: ignore[method-assign]
+        trainer._step_optimizer = capture  # type: ignore[method-assign]
         trainer.optimizer.register_step_pre_hook(applied)
         for step, played in enumerate(episodes):
             self.reports.append(trainer.update(step, as_sampled(played, self.backend), seats))
@@ -141,11 +141,11 @@ class Harness:
         }
 
 
-def plain_logprobs(model: Any, spoke: Completion) -> tuple[Tensor, Tensor]:
-    ids = torch.tensor([[*spoke.prompt_ids, *spoke.token_ids]])
-    logits = model(input_ids=ids).logits[0, len(spoke.prompt_ids) - 1 : -1].float() / spoke.sampling.temperature
+def plain_logprobs(model: Any, row: Completion) -> tuple[Tensor, Tensor]:
+    ids = torch.tensor([[*row.prompt_ids, *row.token_ids]])
+    logits = model(input_ids=ids).logits[0, len(row.prompt_ids) - 1 : -1].float() / row.sampling.temperature
     log_p = logits.log_softmax(-1)
-    return log_p[torch.arange(len(spoke.token_ids)), torch.tensor(spoke.token_ids)], -(log_p.exp() * log_p).sum(-1)
+    return log_p[torch.arange(len(row.token_ids)), torch.tensor(row.token_ids)], -(log_p.exp() * log_p).sum(-1)
 
 
 def samples_of(played: Stream) -> list[Sample]:
@@ -161,29 +161,29 @@ class Expected(NamedTuple):
 
 
 def expected(model: Any, played: Stream, role: Mapping[str, Any], reference: Any = None) -> Expected:
-    """The objective as the papers write it, row by row."""
+    """The objective of the papers, row by row."""
     values = stream_advantages(played)
     left_out = [s.masked or (role.get("mask_truncated") and s.completion.stop == "length") for s in samples_of(played)]
     pairs = zip(samples_of(played), [a for row in values for a in row], left_out, strict=True)
-    # A group that is dropped leaves the policy's terms and what they are divided by; the KL term holds for its rows.
+    # A dropped group counts neither in the policy terms nor in their denominator; its rows keep the KL term.
     rows = [(s.completion, a) for s, a, out in pairs if not out and (a is not None or role.get("beta"))]
-    total = sum(len(spoke.token_ids) for spoke, _ in rows)
-    kept = sum(a is not None for _, a in rows), sum(len(spoke.token_ids) for spoke, a in rows if a is not None)
+    total = sum(len(row.token_ids) for row, _ in rows)
+    kept = sum(a is not None for _, a in rows), sum(len(row.token_ids) for row, a in rows if a is not None)
     kind, beta = role.get("loss", "grpo"), role.get("beta", 0.0)
     loss, divergence, entropy_sum, cut_off = torch.zeros(()), 0.0, torch.zeros(()), list[bool]()
-    for spoke, given in rows:
+    for row, given in rows:
         advantage = (given or 0.0) * (total / kept[1] if kind == "dapo" else len(rows) / kept[0])
-        lp, entropy = plain_logprobs(model, spoke)
-        old = torch.tensor(spoke.logprobs) if played.replay else lp.detach()
+        lp, entropy = plain_logprobs(model, row)
+        old = torch.tensor(row.logprobs) if played.replay else lp.detach()
         kl = penalty = torch.zeros(len(lp))
         if beta:
-            gap = plain_logprobs(reference, spoke)[0].detach() - lp
+            gap = plain_logprobs(reference, row)[0].detach() - lp
             if role.get("kl") == "advantage":
                 kl, advantage = -gap, advantage + beta * gap.mean().item()
             else:
                 kl = penalty = gap.exp() - gap - 1
         log_ratio = lp - old
-        if "sequence" in (kind, role.get("ratio")):  # one a completion
+        if "sequence" in (kind, role.get("ratio")):  # one for each completion
             log_ratio = log_ratio.sum()[None] if kind == "sequence" else log_ratio.mean()[None]
         ratio = log_ratio.exp()
         cut_off += ((ratio > 1.2) & (advantage > 0) | (ratio < 0.8) & (advantage < 0)).tolist()

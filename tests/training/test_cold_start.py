@@ -34,7 +34,7 @@ LETTERS = {"game": "agon", "model": "tiny", "tasks": "letters", "precision": "fp
 
 
 class Pupils:
-    """Seats over the random model that are about to learn, and what is told of it."""
+    """Seats over the random model before a cold start, and the reported progress."""
 
     def __init__(self, backend: Any, path: Path):
         self.backend, self.chat, self.told = backend, Chat.load(path), Ear()
@@ -45,7 +45,7 @@ class Pupils:
         return {name: p.detach().clone() for name, p in self.backend.adapters.model.named_parameters()}
 
     def learn(self, game="agon", pool=None, *, options=None, tokens=1024, progress=None, poll=None, **keys):
-        """A cold start by the trainer of a run that is about to begin, in microbatches of so many tokens."""
+        """A cold start by a new run's trainer, in microbatches of so many tokens."""
         played, section = make_game(game, options or {}), ColdStartSection(enabled=True, source="worked", **keys)
         roles, seats = ({name: {} for name in names} for names in (played.roles, self.backend.adapters.seats))
         sizes = {"steps": 1, "max_completion_tokens": 64, "microbatch_tokens": tokens}
@@ -57,12 +57,12 @@ class Pupils:
         return cold_start(trainer, self.chat, played, pool, section, seed=0)
 
     def moved(self) -> set[str]:
-        """The parameters that are not what they were, under the seats' own names."""
+        """The parameters that have changed, under the seats' names."""
         changed = {name for name, p in self.weights().items() if not torch.equal(self.before[name], p)}
         return {name.replace(".seat-0.", ".A.").replace(".seat-1.", ".B.") for name in changed}
 
     def at_rest(self) -> bool:
-        """Whether no update is counted, no gradient is left, and the model is as it was found."""
+        """Whether no update is counted, no gradient remains, and the model is in its first state."""
         adapters = self.backend.adapters
         none = all(p.grad is None for p in adapters.model.parameters())
         return none and not adapters.model.training and not any(adapters.versions.values())
@@ -74,7 +74,7 @@ def pupils(make_backend: Callable[..., Any], tiny_path: Path) -> Callable[..., P
 
 
 def numbers(line: str, start: str) -> tuple[float, ...]:
-    """The tokens, the first and the last loss that a line tells of."""
+    """The tokens, the first and the last loss in a line."""
     found = re.fullmatch(rf"{start} of ([\d,]+) tokens: loss ([\d.]+) -> ([\d.]+)", line)
     assert found, line
     return tuple(float(text.replace(",", "")) for text in found.groups())
@@ -84,7 +84,7 @@ def numbers(line: str, start: str) -> tuple[float, ...]:
 
 
 class Watch(Ear):
-    """Looks at each phase and at the end which parameters have moved since."""
+    """Notes in each phase and at the end which parameters have changed since."""
 
     def __init__(self, made: Pupils):
         super().__init__()
@@ -132,7 +132,7 @@ def test_the_first_loss_is_the_plain_negative_log_likelihood(pupils: Callable[..
         count += len(row.completion_ids)
     assert count == 1 + 5 + 20 + 3
     tokens, loss, _ = numbers(made.told.said[0], "cold start of solver as solver, 3 examples")
-    assert (tokens, loss) == (count, pytest.approx(total / count, abs=0.0051))  # it is told in hundredths
+    assert (tokens, loss) == (count, pytest.approx(total / count, abs=0.0051))  # it is printed with two decimals
 
 
 def test_the_learning_rate_warms_up_and_falls_to_a_tenth():
@@ -145,7 +145,7 @@ def test_the_learning_rate_warms_up_and_falls_to_a_tenth():
 
 @pytest.mark.parametrize("roles", [None, ("challenger",)])
 def test_a_seat_without_examples_is_left_as_it_is(pupils: Callable[..., Pupils], roles: Any):
-    """Without a word where its roles are not named."""
+    """Without a warning if its roles are excluded."""
     made = pupils()
     pool = ExamplePool([PooledExample("challenger", "p", "c", "file")])
     made.learn("agon", pool, options={"rotate": False}, steps=1, examples_per_step=1, roles=roles)
@@ -157,7 +157,7 @@ def test_a_seat_without_examples_is_left_as_it_is(pupils: Callable[..., Pupils],
 
 
 def stopping(after: int) -> Callable[[], None]:
-    """A poll that stops who asks it more often than that."""
+    """A poll that stops after so many calls."""
     polls = iter(range(after))
 
     def poll() -> None:
@@ -190,7 +190,7 @@ def test_a_loss_that_is_not_finite_names_seat_and_step(pupils: Callable[..., Pup
 def test_limits_count_the_end_of_sequence_token(tiny_path: Path):
     config = RunConfig(**LETTERS, roles={"drafter": {"max_completion_tokens": 4}, "challenger": {}})
     fits = within_limits(Chat.load(tiny_path), config, 10)
-    longest = {"drafter": "abc", "challenger": "abcdefghi"}  # so many bytes, and the end
+    longest = {"drafter": "abc", "challenger": "abcdefghi"}  # so many bytes, and the end-of-sequence token
     assert all(fits(role, Example("p", text)) for role, text in longest.items())
     assert not any(fits(role, Example("p", f"{text}j")) for role, text in longest.items())
     assert not fits("drafter", Example("p" * 3000, "a"))
@@ -213,11 +213,11 @@ def test_the_live_base_plays_for_its_examples(make_backend: Callable[..., Any], 
     asked: list[str] = []
 
     class Table(LiveTable):
-        def speak(self, seat: str, *arguments: Any) -> Any:
+        def sample(self, seat: str, *arguments: Any) -> Any:
             asked.append(seat)
-            # A random model keeps no format: its tokens are replaced, as if it did.
+            # A random model has no format: its texts are replaced.
             texts = itertools.cycle(f"<answer>{letter}</answer>" for letter in "abc")
-            said = super().speak(seat, *arguments)
+            said = super().sample(seat, *arguments)
             return [[dataclasses.replace(c, text=next(texts), stop="eos") for c in row] for row in said]
 
     with Verifier() as verifier:

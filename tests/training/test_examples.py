@@ -1,4 +1,4 @@
-"""What a cold start learns from: kept and dropped samples by hand, files and their errors, who reads what."""
+"""The examples of a cold start: kept and dropped samples by hand, files and their errors, each seat's share."""
 
 import contextlib
 import json
@@ -43,7 +43,7 @@ def task(problems: list[Problem]) -> Task:
 
 
 def gathered(game: Game, script: Any, problems: list[Problem] = SUMS, given: Any = None, **keys: Any) -> ExamplePool:
-    """What is gathered where the base speaks by a script; `given` is for `gather`, the keys are the section's."""
+    """The examples gathered with a scripted base; `given` is for `gather`, the keys are the section's."""
     with contextlib.closing(ScriptedTable(script, problems)) as table:
         return gather(game, section(**keys), task(problems), table, **{"seed": 0, **(given or {})})
 
@@ -103,7 +103,7 @@ def test_the_cap_of_a_problem_holds_over_the_rounds():
 
 
 class Remembers(Game):
-    """Counts its steps, and who played; is stopped in a step of that number."""
+    """Counts its steps, and is interrupted in step `stopped_in`."""
 
     roles = ("solver", "judge")
     steps = 5
@@ -164,14 +164,14 @@ def test_too_few_are_topped_up_by_worked_examples():
     assert sum("in the end?" in prompt for prompt, _ in found(pool, "solver")) == 9
 
 
-def test_what_is_held_out_does_not_top_up(tmp_path: Path):
+def test_held_out_problems_do_not_top_up(tmp_path: Path):
     rows = [{"problem": p.text, "answer": p.answer, "solution": p.extra["solution"]} for p in WORKED[:6]]
     file = jsonl(tmp_path / "worked.jsonl", *rows)
     keys = {"top_up": str(file), "rounds": 1, "steps": 3, "examples_per_step": 10}
     given = {"held_out": WORKED[:4], "progress": Ear()}
     pool = gathered(single(4), {"solver": ["no"]}, given=given, source="auto", **keys)
-    asked = "0 of the 10 examples that were asked for are the base's own"
-    assert given["progress"].warned == [f"cold start of solver: {asked}, 2 are written by rule in their place"]
+    asked = "0 of the 10 requested examples are the base's own"
+    assert given["progress"].warned == [f"cold start of solver: {asked}, 2 are written by rule instead"]
     assert pool.counts["solver"].worked == 2
     assert all("5 and 3?" in prompt or "6 and 3?" in prompt for prompt, _ in found(pool, "solver"))
     with pytest.raises(ConfigError, match=r"nothing to learn from as solver \(solver: 0 of 4 samples"):
@@ -198,20 +198,20 @@ def test_few_examples_are_worth_a_warning_unless_a_game_has_no_more(name: str, p
     worked(problems, name, {"progress": ear}, steps=10, examples_per_step=40)
     told, silent = (ear.said, ear.warned) if plainly else (ear.warned, ear.said)
     assert len(told) == len(make_game(name, {}).roles)
-    assert all("examples that were asked for, and they come again" in sentence for sentence in told)
+    assert all("requested examples; they are repeated" in sentence for sentence in told)
     assert silent == []
 
 
-def test_what_is_too_long_is_left_out_and_counted():
+def test_examples_that_are_too_long_are_skipped_and_counted():
     def fits(role: str, example: Any) -> bool:
         return "=" in example.completion and " 1" not in example.completion
 
     pool = worked(WORKED[:10], given={"fits": fits})
-    left_out = pool.counts["solver"].too_long
-    assert len(pool.of("solver")) + left_out == 10
-    assert left_out > 0
-    assert f"; {left_out} left out, longer than the run allows" in pool.lines()[0]
-    with pytest.raises(ConfigError, match=r"every example .* is longer than the run allows .*max_completion_tokens"):
+    skipped = pool.counts["solver"].too_long
+    assert len(pool.of("solver")) + skipped == 10
+    assert skipped > 0
+    assert f"; {skipped} skipped, longer than the run allows" in pool.lines()[0]
+    with pytest.raises(ConfigError, match=r"every example .* is longer than the run allows: .*max_completion_tokens"):
         worked(WORKED[:10], given={"fits": lambda *_: False})
 
 
@@ -238,7 +238,7 @@ def test_roles_to_teach_are_checked():
             return make_game("cpmobius", {}).cold_start(role, problem, rng, thinks=thinks) if role == "coach" else None
 
     require_examples(section(source="worked", roles=["coach"]), task(WORKED), Deaf())
-    with pytest.raises(ConfigError, match="brings none for the roles it teaches"):
+    with pytest.raises(ConfigError, match="has none for the roles it teaches"):
         require_examples(section(source="worked", roles=["player"]), task(WORKED), Deaf())
     auto = (section(source="auto", roles=[role]) for role in Deaf.roles)
     assert [source_of(keys, task(WORKED), Deaf()) for keys in auto] == ["worked", "self"]
@@ -247,10 +247,10 @@ def test_roles_to_teach_are_checked():
 # Files
 
 
-def test_a_file_speaks_to_every_role_or_to_one(tmp_path: Path):
+def test_a_file_has_examples_for_every_role_or_for_one(tmp_path: Path):
     rows = [{"prompt": "p", "completion": "c"}, {"role": "drafter", "prompt": "q", "completion": "d", "note": 1}]
     path = jsonl(tmp_path / "own.jsonl", *rows)
-    path.write_text(path.read_text().replace("\n", "\n\n"))  # empty lines say nothing
+    path.write_text(path.read_text().replace("\n", "\n\n"))  # empty lines are ignored
     pool = worked(SUMS, "agon", source=str(path))
     assert found(pool, "drafter") == {("p", "c"), ("q", "d")}
     assert found(pool, "challenger") == {("p", "c")}
@@ -305,7 +305,7 @@ def test_a_pool_is_saved_and_read_as_it_is_and_serves_as_a_file(tmp_path: Path):
     assert [e for role in pool.roles for e in pool.of(role)] == [replace(e, origin="file") for e in examples]
 
 
-# Who reads what
+# Each seat's share
 
 
 def pool_of(sizes: Mapping[str, int]) -> ExamplePool:
@@ -334,7 +334,7 @@ def test_together_the_seats_read_all_of_a_pool_that_is_not_too_large(total: int)
     for size in range(1, 9):
         pool = pool_of({role: min(size, n) for role, n in reads.items()})
         prompts = [*walk(pool, "A", total), *walk(pool, "B", total)]
-        assert len(prompts) == 2 * total  # where there are as many, each is read once
+        assert len(prompts) == 2 * total  # if there are as many, each is read once
         assert set(prompts) == {example.prompt for role in pool.roles for example in pool.of(role)}
 
 
@@ -362,7 +362,7 @@ ASKED = [Problem("x", "1?", "1"), Problem("y", "2?", "2")]
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Problems, of which one has no answer, and examples, in the working folder."""
+    """Problems, one without an answer, and examples, in the working folder."""
     jsonl(tmp_path / "open.jsonl", {"problem": "1?", "answer": 1}, {"problem": "2?"})
     jsonl(tmp_path / "own.jsonl", {"prompt": "p", "completion": "c"})
     monkeypatch.chdir(tmp_path)
@@ -371,8 +371,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("keys", "held_out", "sentence"),
     [
-        ({"source": "worked"}, [], r"needs worked solutions, and sums brings none .*source=self"),
-        ({"source": "worked", "tasks": "letters"}, [], "needs worked solutions, and letters brings none"),
+        ({"source": "worked"}, [], r"needs worked solutions, but sums has none .*source=self"),
+        ({"source": "worked", "tasks": "letters"}, [], "needs worked solutions, but letters has none"),
         ({"top_up": "storys"}, [], "unknown task 'storys'"),
         ({"source": "auto", "tasks": "storys"}, [], "unknown task 'storys'"),
         ({"source": "none.jsonl"}, [], "no file of examples"),

@@ -1,5 +1,5 @@
-"""Ratios and advantages by hand, as TRL is handed them; a loss of a user's own: by hand, against the library's default,
-and what is refused."""
+"""Ratios and advantages for TRL, by hand; a user's own loss: by hand, compared with the library's default, and refused
+ones."""
 
 import math
 import shutil
@@ -24,7 +24,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "own_loss.py"
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str], str]:
-    """A loss in a file, by its place."""
+    """Write a loss into a file; returns `FILE:NAME`."""
 
     def write(text: str) -> str:
         (tmp_path / "mine.py").write_text(f"import torch\n{text}\n")
@@ -53,7 +53,7 @@ OLD = torch.tensor([[-1.1, -2.2], [-0.6, 0.0]])
         # d exp(W) / d lp_t is exp(W) for the sum over two tokens, and half of that for their mean.
         (RoleConfig(ratio="sequence"), OLD, [[0.15, 0.15], [-0.4, -0.4]], [[math.exp(0.15) / 2] * 2, [0.0, 0.0]]),
         (RoleConfig(loss="sequence"), OLD, [[0.3, 0.3], [-0.4, -0.4]], [[math.exp(0.3)] * 2, [0.0, 0.0]]),
-        # On-policy every ratio is one and still pulls; beyond all bounds it is still a number.
+        # On-policy every ratio is one and has a gradient; an extreme one is still finite.
         (RoleConfig(loss="sequence"), None, [[0.0, 0.0], [0.0, 0.0]], [[1.0, 1.0], [0.0, 0.0]]),
         (RoleConfig(loss="sequence"), OLD - 1000, [[20.0, 20.0], [20.0, 20.0]], [[0.0, 0.0], [0.0, 0.0]]),
     ],
@@ -84,7 +84,7 @@ OF_TOKENS = "def mine(logprobs, advantages): return -advantages[:, None] * logpr
     [
         # d/d log p of -A log p, over completions: -3 and 1.5 and 0, by 3 rows and their 2, 1 and 1 tokens.
         (OF_COMPLETIONS, [-3 / 3 / 2, -3 / 3 / 2, 1.5 / 3, 0.0]),
-        # Over tokens: by 4 of them. What stands behind a completion counts for nothing.
+        # Over tokens: by 4 of them. Padding does not count.
         (OF_TOKENS, [-3 / 4, -3 / 4, 1.5 / 4, 0.0]),
     ],
 )
@@ -106,7 +106,7 @@ def test_its_gradient_by_hand(write: Callable[[str], str], text: str, wanted: li
     [
         ({}, 8192, False),
         ({"beta": 0.3, "reference": "base", "entropy": 0.05}, 40, True),
-        ({"beta": 0.3, "reference": "base", "kl": "advantage"}, 8192, False),  # taken off before it sees them
+        ({"beta": 0.3, "reference": "base", "kl": "advantage"}, 8192, False),  # subtracted before the loss gets them
         ({"ratio": "sequence"}, 40, True),
     ],
 )
@@ -115,7 +115,7 @@ def test_grpo_written_out_has_the_gradient_of_the_default(harness: Any, role: An
     default = harness(role, microbatch_tokens=budget).step(played)
     own = harness({**role, "loss": f"{EXAMPLE}:grpo"}, microbatch_tokens=budget).step(played)
     for seat in ("A", "B"):
-        # Whole, it is the same to the bit, unless the default leaves out rows of advantage 0, as it does of seat A.
+        # In one microbatch it is equal to the bit, unless the default skips rows of advantage 0, as for seat A.
         same = budget == 8192 and (seat == "B" or "beta" in role)
         assert relative_error(own.gradients[seat], default.gradients[seat]) <= (0 if same else 5e-7)
     for one, other in zip(own.reports[0].streams, default.reports[0].streams, strict=True):
@@ -148,7 +148,7 @@ def test_examples_are_learned_from_by_their_likelihood(harness: Any, write: Any)
         ("def mine(logprobs): raise SystemExit(3)", "the loss mine raised SystemExit: 3"),
     ],
 )
-def test_what_teaches_nothing_is_refused_and_moves_nothing(harness: Any, write: Any, text: str, message: str):
+def test_a_loss_that_teaches_nothing_is_refused_and_updates_nothing(harness: Any, write: Any, text: str, message: str):
     run = harness({"loss": write(text)})
     with pytest.raises(LossError, match=message):
         run.step(episode())

@@ -1,4 +1,4 @@
-"""Learning rates by hand, and an optimizer in which each seat keeps its own time."""
+"""Learning rates by hand, and an optimizer in which each seat has its own schedule."""
 
 import math
 from typing import Any
@@ -21,7 +21,7 @@ from tests.made import same_weights
 
 
 class Seats:
-    """What the optimizer's side needs of adapters: parameters by seat, and the count of their updates."""
+    """The optimizer's view of adapters: parameters by seat, and their numbers of updates."""
 
     def __init__(self, *names: str):
         self.seats = names
@@ -99,7 +99,7 @@ def test_weight_decay_by_hand(seats):
     assert seats.parameters("A")["w"].tolist() == pytest.approx([0.85, 1.8])
 
 
-def test_only_a_seat_with_a_gradient_moves_and_ticks(seats):
+def test_only_a_seat_with_a_gradient_is_updated_and_counted(seats):
     optimizer = torch.optim.SGD(seat_groups(seats, CONFIGS), lr=99.0)
     schedule = SeatSchedule(optimizer, seats, CONFIGS, totals={"A": 4, "B": 4})
 
@@ -116,12 +116,12 @@ def test_only_a_seat_with_a_gradient_moves_and_ticks(seats):
     assert found() == [[3.0, 0.5], [1, 1], [-3.0, -2.0]]
     update(optimizer, schedule, seats, "A", "B")
     assert found() == [[2.0, 0.5], [2, 2], [-6.0, -5.0]]
-    # By momentum a gradient of zero moves the seat: so it must count as an update.
+    # Momentum updates the seat even with a gradient of zero: so it must count as an update.
     optimizer.zero_grad(set_to_none=True)
     seats.parameters("A")["w"].grad = torch.zeros(2)
     schedule.step()
     assert found()[:2] == [[1.0, 0.5], [3, 2]]
-    # Counts that were restored are gone on from.
+    # Schedules continue from restored counts.
     seats.updates["A"] = 1
     schedule.apply()
     assert found()[0] == [3.0, 0.5]
@@ -140,13 +140,13 @@ def test_the_optimizer_state_comes_back_bit_for_bit(seats):
     load_optimizer_state(other, other_seats, saved)
     again = optimizer_state(other, other_seats)
 
-    # And both go on alike.
+    # Both continue alike.
     with torch.no_grad():
         other_seats.parameters("A")["w"].copy_(seats.parameters("A")["w"])
     update(optimizer, None, seats, "A")
     update(other, None, other_seats, "A")
     assert torch.equal(seats.parameters("A")["w"], other_seats.parameters("A")["w"])
-    # What was saved is a copy, which later updates do not change.
+    # The saved state is a copy, which later updates do not change.
     assert same_weights(again, saved)
     assert not same_weights(optimizer_state(optimizer, seats), saved)
 

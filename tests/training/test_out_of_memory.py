@@ -1,4 +1,4 @@
-"""Memory that runs out: the work is done again in smaller pieces, with the same result, or an error says what helps."""
+"""If memory runs out, work is repeated in smaller pieces with the same result, or an error says what to change."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -83,13 +83,13 @@ def limited_to(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TransformersBackend, "token_logprobs", short_of_memory)
 
 
-def test_an_update_is_done_again_in_smaller_microbatches_and_moves_alike(harness: Any, monkeypatch: Any):
+def test_an_update_is_repeated_in_smaller_microbatches_with_the_same_result(harness: Any, monkeypatch: Any):
     whole = harness().step(episode())
     limited_to(2, monkeypatch)
     again = harness().step(episode())
     assert again.progress.warned
     assert all("out of memory in the update" in sentence for sentence in again.progress.warned)
-    assert again.trainer.budget.tokens < whole.trainer.budget.tokens  # which the next step keeps to
+    assert again.trainer.budget.tokens < whole.trainer.budget.tokens  # also for the next step
     for one, other in zip(whole.reports[0].streams, again.reports[0].streams, strict=True):
         assert (other.rows, other.loss) == (one.rows, pytest.approx(one.loss, abs=1e-5))
         assert relative_error(again.gradients[one.seat], whole.gradients[one.seat]) < 1e-5

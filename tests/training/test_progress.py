@@ -1,4 +1,4 @@
-"""Progress: lines, heartbeats, and text that cannot drive a terminal."""
+"""Progress: lines, heartbeats, and text that cannot control a terminal."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from lite_selfplay.training.progress import (
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A clock that stands until it is moved."""
+    """A clock that the test sets."""
     time = [100.0]
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: time[0])
     return time
@@ -52,7 +52,7 @@ def test_a_heartbeat_says_what_is_done_and_for_how_long(now, said):
     lines = PlainProgress(said.append, every_s=5)
     lines.phase("training", 4)
     lines.step({"step": 1}, "step 1/4")
-    lines.activity("A speaks as drafter")
+    lines.activity("A samples as drafter")
     lines.advance(1, "loss 0.5")
     now[0] += 4.9
     lines.tick()
@@ -60,10 +60,10 @@ def test_a_heartbeat_says_what_is_done_and_for_how_long(now, said):
     now[0] += 0.1
     lines.tick()
     lines.tick()
-    assert said[2:] == ["  ... training, 1 of 4 done; A speaks as drafter for 0:05; loss 0.5"]
+    assert said[2:] == ["  ... training, 1 of 4 done; A samples as drafter for 0:05; loss 0.5"]
     now[0] += 60
     lines.tick()
-    assert said[-1] == "  ... training, 1 of 4 done; A speaks as drafter for 1:05; loss 0.5"
+    assert said[-1] == "  ... training, 1 of 4 done; A samples as drafter for 1:05; loss 0.5"
     lines.phase("loading")  # of unknown length
     now[0] += 7
     lines.tick()
@@ -87,7 +87,7 @@ def test_a_heartbeat_says_how_far_the_tokens_are(now, said):
 
 
 class Counted(Progress):
-    """Keeps what it is told in order."""
+    """Keeps its calls in order."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -196,7 +196,7 @@ def test_the_time_left_follows_from_what_was_done_in_this_phase(now, said):
         return said[-1].partition("; ")[0]
 
     lines.phase("evaluation", 120)
-    assert left(101.0, 40) == "  ... evaluation, 40 of 120 done"  # restored, perhaps: it tells nothing
+    assert left(101.0, 40) == "  ... evaluation, 40 of 120 done"  # these may have been restored
     assert left(121.0, 50) == "  ... evaluation, 50 of 120 done, about 2:20 left"  # 10 parts in 20 s
     assert left(141.0).endswith("about 2:00 left")
     assert left(999.0).endswith("about 0:00 left")  # longer than expected

@@ -1,4 +1,4 @@
-"""A step of the real SmolLM2-135M in 4 bits: what a random model cannot show."""
+"""A step of the real SmolLM2-135M in 4 bits, for properties that a random model does not have."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def test_a_step_of_agon_on_the_real_model(tmp_path: Path):
     for seat, folder in run.seats.items():
         start, end = (load_file(path / "adapter_model.safetensors") for path in (before / seat, folder))
         moved = any(not torch.equal(start[name], end[name]) for name in start)
-        assert moved == (rows[-1]["seats"][seat]["updates"] > 0)  # a group that is rewarded alike moves nothing
+        assert moved == (rows[-1]["seats"][seat]["updates"] > 0)  # a group with equal rewards updates nothing
     assert any(row["seats"][seat]["updates"] for row in rows for seat in run.seats)
     completions = run.episodes()
     assert any(row["well_formed"] for row in completions)

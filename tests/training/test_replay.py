@@ -1,4 +1,4 @@
-"""Offline replay: stored log-probabilities, by whomever, a batch read several times, and examples mixed in."""
+"""Offline replay: stored log-probabilities of any policy, a batch used several times, and examples mixed in."""
 
 import dataclasses
 import itertools
@@ -11,11 +11,11 @@ from lite_selfplay.credit import stream_advantages
 from lite_selfplay.data import Episode, Group, Sample, Stream
 from lite_selfplay.training.sampler_check import SamplerCheck
 
-from .harness import changed, completion, expected, plain_logprobs, relative_error, respoken, samples_of, stream
+from .harness import changed, completion, expected, plain_logprobs, relative_error, samples_of, stream, with_completion
 
 
 def stored(played: Stream, backend: Any, shift: float = 0.0) -> Stream:
-    """The stream as a collection brings it back: advantages worked out, log-probabilities read by the trainer."""
+    """The stream as from a collection: with advantages, and log-probabilities computed by the trainer."""
 
     advantages = itertools.chain.from_iterable(stream_advantages(played))
 
@@ -23,8 +23,8 @@ def stored(played: Stream, backend: Any, shift: float = 0.0) -> Stream:
         said = sample.completion
         (scores,) = backend.score("A", [(said.prompt_ids, said.token_ids)], said.sampling.temperature)
         old = tuple(value + shift for value in scores.logprobs)
-        # Another seat's name, an age long past: a replay does not mind.
-        noted = respoken(sample, logprobs=old, seat="A@round-0", weights_version=-1)
+        # Another seat and an old version: allowed in a replay.
+        noted = with_completion(sample, logprobs=old, seat="A@round-0", weights_version=-1)
         return dataclasses.replace(noted, advantage=next(advantages))
 
     return changed(played, kept, replay=True)
@@ -32,16 +32,16 @@ def stored(played: Stream, backend: Any, shift: float = 0.0) -> Stream:
 
 @pytest.mark.parametrize(("shift", "minibatches"), [(0.5, 1), (-0.1, 1), (-0.5, 2)])
 def test_the_ratio_is_to_what_another_program_noted(harness: Any, monkeypatch: Any, shift: float, minibatches: int):
-    """The seat's own fresh completions, sampled elsewhere with log-probabilities that are `shift` above the trainer's,
-    are learned from as a replay with those is: in each update of a step."""
-    monkeypatch.setattr(SamplerCheck, "judge", lambda *_: None)  # such a shift is no rounding
+    """A seat's fresh completions, sampled elsewhere with log-probabilities `shift` above the trainer's, have the same
+    gradients as a replay with those, in each update of a step."""
+    monkeypatch.setattr(SamplerCheck, "judge", lambda *_: None)  # the shift is larger than rounding
     monkeypatch.setattr("tests.training.harness.as_sampled", lambda played, _: played)
     offline, run = harness(minibatches=minibatches), harness(minibatches=minibatches)
     played = stream("drafter", "A", [[1, -1, -1], [1, -1, 1, 1]], credit="reinforce")
     replay = stored(played, run.backend, shift)
 
     def fresh(sample: Sample) -> Sample:
-        return dataclasses.replace(respoken(sample, seat="A", weights_version=0), advantage=None)
+        return dataclasses.replace(with_completion(sample, seat="A", weights_version=0), advantage=None)
 
     run.backend.samples_elsewhere = True
     (own,) = run.step(Episode([changed(replay, fresh, replay=False)])).reports[0].streams
@@ -70,7 +70,7 @@ def example(index: int, weight: float) -> Sample:
     ],
 )
 def test_examples_add_a_mean_of_their_own(harness: Any, role: Any, budget: int, weight: float, rewards: list[float]):
-    """loss = mean over the paid rows + weight * mean over the examples of -log p, however many of each there are."""
+    """loss = mean over rewarded rows + weight * mean over examples of -log p, for any numbers of each."""
     run = harness(role, microbatch_tokens=budget)
     model, taught = run.alone(), [example(i, weight) for i in range(7, 12)]
     paid = stored(stream("drafter", "A", [rewards], credit="reinforce"), run.backend)
@@ -88,7 +88,7 @@ def test_examples_add_a_mean_of_their_own(harness: Any, role: Any, budget: int, 
 
 
 def test_a_batch_is_read_several_times(harness: Any):
-    """The second time round the ratio is to what was stored, not to the weights as they are by then."""
+    """The second time, the ratio is to the stored log-probabilities, not to those of the current weights."""
     run = harness()
     played = stored(stream("drafter", "A", [[1, -1, -1]], credit="reinforce"), run.backend)
     first, second = run.step(Episode([played]), Episode([played]), Episode([played])).reports[::2]

@@ -1,4 +1,4 @@
-"""The sampler's check: arithmetic by hand, steps that other weights had sampled, and runs in which all is well."""
+"""The sampler's check: arithmetic by hand, steps sampled by other weights, and sound runs."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,7 +27,6 @@ from lite_selfplay.training.sampler_check import (
     gap_turn,
     mean_gap,
     spread,
-    usual_gap,
 )
 from tests.made import same_weights
 from tests.made_runs import read_lines, saved_steps
@@ -42,10 +41,10 @@ def test_gaps_by_hand():
     # One token in twenty may differ by anything.
     noted, own = [-1.0] * 40, [-1.0] * 38 + [-12.0, -13.0]
     assert mean_gap([(noted, own)]) == pytest.approx(23 / 40)
-    assert usual_gap([(noted, own)]) == 0.0
-    assert usual_gap([(noted, [*own[:37], -2.0, -12.0, -13.0])]) == pytest.approx(1 / 38)
-    assert usual_gap([([-1.0], [-4.0])]) == 3.0  # too few to leave one out
-    assert usual_gap([]) is None
+    assert mean_gap([(noted, own)], usual=True) == 0.0
+    assert mean_gap([(noted, [*own[:37], -2.0, -12.0, -13.0])], usual=True) == pytest.approx(1 / 38)
+    assert mean_gap([([-1.0], [-4.0])], usual=True) == 3.0  # too few to skip one
+    assert mean_gap([], usual=True) is None
     # Only rows that are compared count.
     rows = [(LossRow(Completion("", "", (5,), (7, 7), (-1.0, -2.0), "eos", "A", 0, Sampling()), 1.0), [-1.5, -2.0])]
     assert Agreement("solver", "A", rows=rows).gap == pytest.approx(0.25)
@@ -69,7 +68,7 @@ def test_a_sign_test_by_hand():
     # Of many tokens: 54% of 2,048 are 3.6 standard deviations from half, 56% are 5.4.
     assert not explained_better([0.0] * 2048, [1.0] * 1106 + [0.5] * 942, [0.5] * 1106 + [1.0] * 942)
     assert explained_better([0.0] * 2048, [1.0] * 1147 + [0.5] * 901, [0.5] * 1147 + [1.0] * 901)
-    # Where both say the same there is nothing to tell, and those that are further never win.
+    # If both agree there is no evidence, and weights that are further away never win.
     assert not explained_better([0.0] * 100, [1.0] * 100, [1.0] * 100)
     assert not explained_better([0.0] * 100, [0.5] * 100, [1.0] * 100)
 
@@ -77,8 +76,8 @@ def test_a_sign_test_by_hand():
 # Against a backend
 
 
-def spoken(backend: Any, name: str, count: int, tokens: int, temperature: float = 1.0) -> list[LossRow]:
-    """Rows that `name` said, labelled as seat A's."""
+def sampled_by(backend: Any, name: str, count: int, tokens: int, temperature: float = 1.0) -> list[LossRow]:
+    """Rows sampled by `name`, labelled as seat A's."""
     sampling = Sampling(temperature=temperature, max_tokens=tokens)
     seeds = [[10 * p + k for k in range(2)] for p in range(count // 2)]
     prompts = [[10 + p, 11, 12] for p in range(count // 2)]
@@ -93,15 +92,16 @@ def spoken(backend: Any, name: str, count: int, tokens: int, temperature: float 
 def agreement_of(backend: Any, rows: list[LossRow], seat: str = "A") -> Agreement:
     agreement = Agreement("drafter", seat)
     for row in rows:
-        spoke = row.completion
-        (score,) = backend.score(seat, [(spoke.prompt_ids, spoke.token_ids)], spoke.sampling.temperature)
+        completion = row.completion
+        ids = (completion.prompt_ids, completion.token_ids)
+        (score,) = backend.score(seat, [ids], completion.sampling.temperature)
         agreement.rows.append((row, score.logprobs))
     return agreement
 
 
 def test_the_base_is_asked_about_a_few_rows_and_their_first_tokens(make_backend: Callable[..., Any]):
     backend = make_backend(eos_ids=[300])
-    rows = spoken(backend, "A", 2 * ONE_IN, LONGEST + 8)
+    rows = sampled_by(backend, "A", 2 * ONE_IN, LONGEST + 8)
     agreement = agreement_of(backend, rows)
     asked: list[Any] = []
     score = backend.score
@@ -120,10 +120,10 @@ def test_the_base_is_asked_about_a_few_rows_and_their_first_tokens(make_backend:
         gaps += [abs(a - b) for a, b in zip(own, base, strict=True)]
     assert agreement.base_gap == pytest.approx(sum(gaps) / len(gaps), rel=1e-4)
     assert agreement.base_gap > 0.01
-    # The same rows tell how far the seat has moved since.
+    # The same rows measure how far the seat has moved since.
     assert check.step_gap(agreement) == pytest.approx(0.0, abs=1e-6)
     zero = {name: torch.zeros_like(tensor) for name, tensor in backend.adapters.state("A").items()}
-    backend.adapters.load_state("A", zero)  # it speaks as the base does
+    backend.adapters.load_state("A", zero)  # it samples like the base
     assert check.step_gap(agreement) == pytest.approx(agreement.base_gap, rel=1e-4)
 
 
@@ -145,32 +145,32 @@ def test_whose_weights_sampled_is_found_out(make_backend: Callable[..., Any], pr
     backend = make_backend(precision, eos_ids=[300])
     adapters, check = backend.adapters, SamplerCheck(backend)
 
-    def said_by(name: str) -> Agreement:
-        return agreement_of(backend, spoken(backend, name, 8, 24, temperature))
+    def check_of(name: str) -> Agreement:
+        return agreement_of(backend, sampled_by(backend, name, 8, 24, temperature))
 
-    own = said_by("A")
+    own = check_of("A")
     assert own.gap < check.bounds.most / 5
     check.judge([own])
     for name, called in ((BASE, "the base"), ("B", "seat B")):
         says = rf"^the completions of drafter \(seat A\) come from .* those of {called}$"
         with pytest.raises(OffPolicyError, match=says):
-            check.judge([said_by(name)])
+            check.judge([check_of(name)])
 
     adapters.snapshot("A", "yesterday")
     check.before["A"] = adapters.state("A")
     adapters.load_state("A", {key: value * 1.1 for key, value in adapters.state("A").items()})
     today = adapters.state("A")
     with pytest.raises(OffPolicyError, match="those of seat A before its last update"):
-        check.judge([said_by("yesterday")])
-    assert same_weights(adapters.state("A"), today)  # put back as they are
-    check.judge([said_by("A")])
+        check.judge([check_of("yesterday")])
+    assert same_weights(adapters.state("A"), today)  # restored
+    check.judge([check_of("A")])
 
 
 def test_rounding_is_measured_on_the_base(make_backend: Callable[..., Any]):
     backend = make_backend("bf16", eos_ids=[300])
     check = SamplerCheck(backend)
     floor = check.calibrate([10, 11, 12])
-    least = 1e-4 if backend.device.type == "cpu" else 0.0  # on a pretend card both ways round alike
+    least = 1e-4 if backend.device.type == "cpu" else 0.0  # on a pretend GPU both round alike
     assert least < floor < BOUNDS["bfloat16"].rounding
     assert check.bounds.rounding == pytest.approx(max(1.5 * floor, 0.01))
     assert check.bounds.most == 0.1  # five times that is less
@@ -185,7 +185,7 @@ def test_rounding_is_measured_on_the_base(make_backend: Callable[..., Any]):
     assert found == pytest.approx(0.08, abs=max(floor, 1e-3))
     assert check.bounds == Tolerance(pytest.approx(1.5 * found), pytest.approx(5 * found))
     shift = 0.6
-    with pytest.raises(TrainingError, match=r"do not agree on the base's own completions: 0\.6"):
+    with pytest.raises(TrainingError, match=r"do not agree on the base's own completions: they differ by 0\.6"):
         SamplerCheck(backend).calibrate([10, 11, 12])
 
 
@@ -201,7 +201,7 @@ def test_where_memory_runs_out_fewer_rows_are_read_and_at_last_none(make_backend
     whole, check = SamplerCheck(backend).calibrate([10, 11, 12]), SamplerCheck(backend)
     backend.score = limited
     assert check.calibrate([10, 11, 12]) == pytest.approx(whole, rel=0.5)
-    agreement = agreement_of(backend, spoken(backend, "A", 8, 24))
+    agreement = agreement_of(backend, sampled_by(backend, "A", 8, 24))
     rows_at_once = 0
     assert check.calibrate([10, 11, 12]) == 0.0
     check.measure_base([agreement])
@@ -211,7 +211,7 @@ def test_where_memory_runs_out_fewer_rows_are_read_and_at_last_none(make_backend
 
 def test_what_no_weights_explain_is_refused_beyond_the_bound_alone(make_backend: Callable[..., Any]):
     backend = make_backend(eos_ids=[300])
-    check, rows, bounds = SamplerCheck(backend), spoken(backend, "A", 8, 24), BOUNDS["float32"]
+    check, rows, bounds = SamplerCheck(backend), sampled_by(backend, "A", 8, 24), BOUNDS["float32"]
 
     def off_by(shift: float, **other: Any) -> Agreement:
         noted = [{**other, "logprobs": [p + shift for p in row.completion.logprobs]} for row in rows]
@@ -220,7 +220,7 @@ def test_what_no_weights_explain_is_refused_beyond_the_bound_alone(make_backend:
 
     check.judge([off_by(bounds.rounding * 2)])
     check.judge([off_by(bounds.most * 0.9)])
-    with pytest.raises(OffPolicyError, match="no other weights at hand explain them"):
+    with pytest.raises(OffPolicyError, match="no other known weights explain them"):
         check.judge([off_by(bounds.most * 1.1)])
     with pytest.raises(OffPolicyError):  # a sampler of another temperature
         check.judge([off_by(0.0, sampling=Sampling(temperature=0.7, max_tokens=24))])
@@ -229,7 +229,7 @@ def test_what_no_weights_explain_is_refused_beyond_the_bound_alone(make_backend:
 # Runs
 
 VARIED = Path(__file__).parents[1] / "varied_reward.py"
-"""A reward by which hardly two completions of a group are alike, so that every step moves both seats."""
+"""A reward that differs within almost every group, so that every step updates both seats."""
 
 
 def config(folder: Path, precision: str, steps: int, save_every: int = 100) -> RunConfig:
@@ -246,7 +246,7 @@ def config(folder: Path, precision: str, steps: int, save_every: int = 100) -> R
 
 
 def mislead(monkeypatch: pytest.MonkeyPatch, how: str, first: int) -> None:
-    """From A's update number `first` on, what seat A says is said by other weights; the sampler tells nobody."""
+    """From A's update number `first` on, other weights secretly sample for seat A."""
     honest = TransformersBackend._generate
     seen: list[Any] = []  # A's weights at each of its updates
 
@@ -277,7 +277,7 @@ def mislead(monkeypatch: pytest.MonkeyPatch, how: str, first: int) -> None:
     ],
 )
 def test_rollouts_of_other_weights_stop_a_run(monkeypatch: Any, tmp_path: Path, how: str, called: str, precision: str):
-    """It moves nothing, whole steps are skipped, and it is saved as it was before them."""
+    """Whole steps are skipped without an update, and the run is saved in the state before them."""
     mislead(monkeypatch, how, first=3)
     with pytest.raises(TrainingError, match="3 steps in a row could not be trained on") as stopped:
         train(config(tmp_path / "run", precision, 8, save_every=1))
@@ -311,4 +311,4 @@ def test_a_sound_run_is_let_alone(tmp_path: Path, precision: str, steps: int):
     bounds = BOUNDS[str(compute_dtype(section, device)).removeprefix("torch.")]
     assert max(gaps) < bounds.most / 5
     apart = [stream["base_gap"] for stream in seen if stream["base_gap"] is not None]
-    assert min(apart[-2:]) > 20 * max(gaps)  # so it would have been seen
+    assert min(apart[-2:]) > 20 * max(gaps)  # so it would have been noticed

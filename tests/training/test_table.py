@@ -1,4 +1,4 @@
-"""The live table beyond asking: beginnings of replies, other speakers, examples, a game's folder; games that end."""
+"""The live table beyond asking: beginnings of replies, other seats, examples, a game's folder; games that end."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,7 +30,7 @@ def table(make_backend: Callable[..., Any], tiny_path: Path, tmp_path: Path) -> 
     return found
 
 
-def test_a_reply_goes_on_from_its_beginning(table: LiveTable):
+def test_a_reply_continues_from_its_beginning(table: LiveTable):
     (plain,), (begun,) = table.ask("drafter", ["2 + 2?", "2 + 2?"], beginnings=["", "First, 2.\n\n"])
     added = table.tokenize("First, 2.\n\n")
     assert list(begun.prompt_ids) == [*plain.prompt_ids, *added]
@@ -48,7 +48,7 @@ def test_a_reply_goes_on_from_its_beginning(table: LiveTable):
         table.ask("drafter", ["a", "b"], beginnings=["x"])
 
 
-def test_another_seat_or_a_snapshot_speaks_and_scores(table: LiveTable):
+def test_another_seat_or_a_snapshot_samples_and_scores(table: LiveTable):
     adapters = table._loaded.backend.adapters
     adapters.snapshot("A", "A@before")
     for parameter in adapters.parameters("A").values():
@@ -74,7 +74,7 @@ def test_a_games_folder(table: LiveTable, tmp_path: Path):
     assert table.folder == tmp_path / "own"
     assert table.folder.is_dir()
     table._folder = None
-    with pytest.raises(GameError, match="no run at this table"):
+    with pytest.raises(GameError, match="this table has no run"):
         _ = table.folder
 
 
@@ -122,15 +122,15 @@ def test_a_game_that_ends_by_itself(config: Callable[..., RunConfig]):
     run = train(config(eval_tasks="letters", eval_limit=2), progress=lines.append)
     rows = run.metrics_rows()
     assert [row.get("over") for row in rows] == [None, None, None, True]
-    assert rows[-1]["skipped_steps"] == 0  # what only plays is no step that was skipped
+    assert rows[-1]["skipped_steps"] == 0  # a step that only plays does not count as skipped
     assert [line.split(" | ")[0] for line in lines if line.startswith("step ")] == [f"step {n}" for n in range(1, 5)]
     assert not any("no signal" in line or "left" in line for line in lines if line.startswith("step "))
-    # After step 1 and 3 it asked for one, after step 2 it was measured; step 4 is the end.
+    # It asked for a checkpoint after steps 1 and 3, and was evaluated after step 2; step 4 is the last.
     assert [checkpoint.step for checkpoint in find_checkpoints(run.path / "checkpoints")][-3:] == [2, 3, 4]
     assert "step-000002.json" in {path.name for path in (run.path / "eval").iterdir()}
     assert sorted(path.name for path in (run.path / "collections").iterdir()) == [f"step-{n}" for n in range(4)]
     assert "after 4 steps" in (run.path / "README.md").read_text()
-    assert len(resume(run.path).metrics_rows()) == 4  # there is nothing left to play
+    assert len(resume(run.path).metrics_rows()) == 4  # no step remains
 
 
 def test_fewer_steps_than_the_game_has_but_no_minutes(config: Callable[..., RunConfig]):

@@ -1,4 +1,4 @@
-"""The update against an independent computation of its objective, and what it refuses and leaves alone."""
+"""The update compared with an independent computation of its objective, and the cases it refuses or skips."""
 
 import dataclasses
 import itertools
@@ -28,9 +28,9 @@ from .harness import (
     episode,
     expected,
     plain_logprobs,
-    respoken,
     samples_of,
     stream,
+    with_completion,
 )
 
 LOSSES = ("grpo", "dr_grpo", "dapo", "sequence")
@@ -98,13 +98,13 @@ def test_replays_use_the_clipped_ratio_to_what_they_stored(harness: Any, role: d
     role = {**role, "beta": 0.2, "reference": "base"}
     run = harness(role, microbatch_tokens=budget)
     model = run.alone()
-    # Stored near what the seat gives now, so that some ratios are inside the clip and some outside.
+    # Stored near the seat's current log-probabilities, so that some ratios are inside the clip and some outside.
     shifts = torch.Generator().manual_seed(1)
 
     def near(sample: Sample) -> Sample:
         lp = plain_logprobs(model, sample.completion)[0].detach()
         shift = 0.5 * torch.randn(1, generator=shifts) / (len(lp) if role.get("loss") == "sequence" else 1)
-        return respoken(sample, logprobs=(lp + shift + 0.01 * torch.randn(len(lp), generator=shifts)).tolist())
+        return with_completion(sample, logprobs=(lp + shift + 0.01 * torch.randn(len(lp), generator=shifts)).tolist())
 
     played = changed(stream("drafter", "A", DRAFTS, replay=True), near)
     (update,) = run.step(Episode([played])).reports[0].streams
@@ -140,11 +140,11 @@ def moved(before: Mapping[str, Any], after: Mapping[str, Any], seat: str) -> boo
 
 
 def later(played: Stream, version: int) -> Stream:
-    """The same stream, spoken after that many updates."""
-    return changed(played, lambda sample: respoken(sample, weights_version=version))
+    """The same stream, sampled after that many updates."""
+    return changed(played, lambda sample: with_completion(sample, weights_version=version))
 
 
-def test_only_a_seat_with_data_moves_and_momentum_moves_no_other(harness: Any):
+def test_only_a_seat_with_data_is_updated_and_momentum_updates_no_other(harness: Any):
     run, both = harness(), episode()
     run.step(both, Episode([later(both.streams[1], 1)]), Episode())
     steps = itertools.pairwise([run.start, *run.ends])
@@ -154,7 +154,7 @@ def test_only_a_seat_with_data_moves_and_momentum_moves_no_other(harness: Any):
     assert run.reports[1].seats["A"]["grad_norm"] is None
 
 
-def test_without_any_advantage_a_kl_term_still_moves_and_no_term_does_not(harness: Any):
+def test_without_any_advantage_only_a_kl_term_updates_a_seat(harness: Any):
     flat, to_base = Episode([stream("drafter", "A", [[1, 1], [0, 0]])]), {"beta": 0.1, "reference": "base"}
     for role in ({}, to_base, {**to_base, "kl": "advantage"}):
         run = harness(role)
@@ -185,7 +185,7 @@ def test_stale_or_foreign_completions_are_refused(harness: Any):
 # Numbers that are not finite
 
 
-def test_a_weight_that_is_not_finite_moves_nothing_and_is_named(harness: Any):
+def test_with_a_weight_that_is_not_finite_nothing_is_updated_and_it_is_named(harness: Any):
     run = harness()
     with torch.no_grad():
         next(iter(run.backend.adapters.parameters("B").values())).view(-1)[3] = float("nan")
@@ -198,7 +198,7 @@ def test_a_weight_that_is_not_finite_moves_nothing_and_is_named(harness: Any):
 def with_first(played: Stream, **changes: Any) -> Stream:
     """The stream with its very first sample changed."""
     (first, *samples), *groups = [list(group.samples) for group in played.groups]
-    first = respoken(first, **changes) if "logprobs" in changes else dataclasses.replace(first, **changes)
+    first = with_completion(first, **changes) if "logprobs" in changes else dataclasses.replace(first, **changes)
     rows = [[first, *samples], *groups]
     return dataclasses.replace(played, groups=[Group(row) for row in rows])
 
@@ -231,7 +231,7 @@ def test_a_step_with_such_a_number_is_skipped_whole_and_the_next_one_counts(harn
 
 
 @pytest.mark.parametrize("norm", [float("nan"), float("inf")])
-def test_a_gradient_that_is_not_finite_moves_no_seat(harness: Any, monkeypatch: pytest.MonkeyPatch, norm: float):
+def test_a_gradient_that_is_not_finite_updates_no_seat(harness: Any, monkeypatch: pytest.MonkeyPatch, norm: float):
     run = harness()
     norms = iter(torch.tensor([1.0, norm], device=run.backend.device))
     monkeypatch.setattr("lite_selfplay.training.trainer.get_total_norm", lambda gradients: next(norms))
@@ -264,9 +264,9 @@ def test_in_the_second_update_of_a_step_the_clip_acts(harness: Any, lr: float, l
     first, second = (dataclasses.replace(played, groups=groups) for groups in (played.groups[:2], played.groups[2:]))
 
     def store(sample: Sample) -> Sample:
-        return respoken(sample, logprobs=plain_logprobs(model, sample.completion)[0].tolist())
+        return with_completion(sample, logprobs=plain_logprobs(model, sample.completion)[0].tolist())
 
-    # What the second update sees: the ratio to the policy before the first one.
+    # The second update's view: the ratio to the policy before the first one.
     later_on = changed(second, store, replay=True)
     run.on_update = lambda: gradients.append(run.gradients)
     (update,) = run.step(Episode([played])).reports[0].streams
@@ -282,7 +282,7 @@ def test_in_the_second_update_of_a_step_the_clip_acts(harness: Any, lr: float, l
 
     assert update.clipped == pytest.approx(wanted.clipped * ratios(second) / ratios(played), abs=1e-6)
     assert (update.clipped > 0) == (lr > 1e-3)
-    assert update.sampler_gap < 1e-5  # all rows, and before anything moved
+    assert update.sampler_gap < 1e-5  # all rows, before any update
     assert run.reports[0].seats["A"]["updates"] == run.backend.adapters.version("A") == 2
     assert not same_weights(before, between)
     assert update.rows == 12
@@ -308,15 +308,15 @@ def test_a_silent_part_is_no_update(harness: Any):
     run = harness(minibatches=2)
     run.step(Episode([stream("drafter", "A", [[1, 1], [1, 1], [1, 0], [0, 1]])]))
     assert run.reports[0].seats["A"]["updates"] == 1
-    assert run.reports[0].streams[0].clipped is None  # the one part that moves is on-policy
+    assert run.reports[0].streams[0].clipped is None  # the only part with a gradient is on-policy
     silent = harness(minibatches=2).step(Episode([stream("drafter", "A", [[1, 1], [0, 0]])]))
     assert silent.reports[0].seats["A"] == {"lr": pytest.approx(1e-2), "grad_norm": None, "updates": 0}
 
 
 @pytest.mark.parametrize("why", ["a number", "a signal"])
-def test_a_step_that_breaks_off_after_its_first_update_moves_nothing(harness: Any, why: str):
+def test_a_step_that_ends_after_its_first_update_is_undone(harness: Any, why: str):
     run = harness(minibatches=2)
-    run.step(episode())  # so that there is momentum to put back
+    run.step(episode())  # so that there is momentum to restore
     version = dict(run.backend.adapters.versions)
     good = [later(s, 2) for s in episode().streams]
     broken = harness(backend=run.backend, minibatches=2)
@@ -346,8 +346,8 @@ def test_a_step_that_breaks_off_after_its_first_update_moves_nothing(harness: An
 
 
 @pytest.mark.parametrize("minibatches", [1, 2])
-def test_a_stop_finds_a_step_that_is_whole_or_has_moved_nothing(harness: Any, make_backend: Any, minibatches: int):
-    """Asked for while the seats are being moved: after the only update of a step nothing may stop any more."""
+def test_a_stop_leaves_a_whole_step_or_none(harness: Any, make_backend: Any, minibatches: int):
+    """Requested during the update: after the only update of a step nothing may stop any more."""
     asked = []
 
     def stop() -> None:
@@ -367,7 +367,7 @@ def test_a_stop_finds_a_step_that_is_whole_or_has_moved_nothing(harness: Any, ma
             run.step(episode())
         assert not run.moved()
     with pytest.raises(Interrupted):
-        poll()  # who asked is still heard
+        poll()  # the request is not lost
 
 
 @pytest.mark.parametrize("measured", [True, False])
@@ -390,11 +390,11 @@ def test_samples_that_do_not_follow_the_policy_are_refused(harness: Any, samplin
     run, said = harness(), ", ".join(f"{name}={value:g}" for name, value in sampling.items())
 
     def step_of(replay: bool = False, **values: Any) -> StreamUpdate:
-        """A step of samples that were asked like that, with these values."""
+        """A step of samples with this sampling and these values."""
 
         def asked(sample: Sample) -> Sample:
             manner = dataclasses.replace(sample.completion.sampling, **sampling)
-            return dataclasses.replace(respoken(sample, sampling=manner), **values)
+            return dataclasses.replace(with_completion(sample, sampling=manner), **values)
 
         played = changed(stream("drafter", "A", DRAFTS, replay=replay), asked)
         return run.step(Episode([played])).reports[-1].streams[0]
@@ -403,14 +403,14 @@ def test_samples_that_do_not_follow_the_policy_are_refused(harness: Any, samplin
         step_of()
     with pytest.raises(GameError, match="make it an example"):  # a reward with an advantage of its own is no example
         step_of(advantage=1.0)
-    # Masked ones are left out, whatever they hold; those with an advantage and no reward are examples with a weight.
+    # Masked samples are skipped, whatever their values; those with an advantage and no reward are weighted examples.
     assert step_of(masked=True, reward=float("nan")).rows == 0
     assert run.reports[-1].nonfinite is None
     weighted = step_of(reward=None, advantage=1.0)
-    assert (weighted.rows, weighted.sampler_gap) == (10, None)  # it was not the policy that was sampled
+    assert (weighted.rows, weighted.sampler_gap) == (10, None)  # the policy did not sample them
     assert weighted.base_gap > 0
     assert step_of(replay=True, reward=None, advantage=1.0).rows == 10  # an example in a replay has no ratio either
-    # A replay divides by what was noted, which greedy decoding has not.
+    # A replay divides by noted probabilities, which greedy decoding does not have.
     if "temperature" in sampling:
         with pytest.raises(GameError, match="temperature=0"):
             step_of(replay=True)
@@ -418,11 +418,11 @@ def test_samples_that_do_not_follow_the_policy_are_refused(harness: Any, samplin
         assert step_of(replay=True).rows > 0
 
 
-def test_what_was_said_before_a_snapshot_was_put_back_is_stale(harness: Any):
+def test_completions_from_before_a_restored_snapshot_are_stale(harness: Any):
     run = harness()
     run.backend.adapters.snapshot("A", "kept")
     drafts = episode().streams[0]
     restoring = Episode(actions=[Restore("A", "kept")])
     with pytest.raises(GameError, match="at update 1, but holds a completion by 'A' at update 0"):
         run.step(restoring, Episode([drafts]))
-    assert run.backend.adapters.updates["A"] == 0  # it is no update: the schedule does not tick
+    assert run.backend.adapters.updates["A"] == 0  # it is no update: the schedule does not advance

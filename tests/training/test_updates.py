@@ -1,4 +1,4 @@
-"""From a stream to microbatches: who shares one, and that their shares add up."""
+"""From a stream to microbatches: which rows share one, and that their shares sum to 1."""
 
 import math
 from collections import Counter
@@ -64,7 +64,7 @@ def test_every_row_is_in_one_microbatch_of_one_temperature_within_the_budget(row
 
 def test_rows_of_one_prompt_stay_together_where_that_is_cheaper():
     # Two prompts of 50 tokens, four rows of 2 to 5 tokens each: whole rows by length would take 8 * 55 = 440 tokens;
-    # read by prompt, 2 * 49 for what is shared and 8 * 6 for the rest.
+    # by prompt, 2 * 49 for the shared part and 8 * 6 for the rest.
     prompts = [(1,) * 50, (2,) * 50]
     rows = [LossRow(replace(completion(50, n), prompt_ids=prompts[n % 2]), 1.0) for n in (2, 3, 4, 5) * 2]
     (micro,) = microbatches(rows, "A", PLAIN, token_budget=2 * 49 + 8 * 6, way=Way.PACKED)
@@ -110,11 +110,11 @@ EARNED = [[1.0, 2.0], [None, -1.0], [None]]
 @pytest.mark.parametrize(
     ("role", "options", "earned", "rows"),
     [
-        # By tokens: 0 has none to learn from, 2 is masked, 1 was cut off, 5 is of a group that was dropped.
+        # By tokens: 0 has no token, 2 is masked, 1 was cut off, 5 is of a dropped group.
         (PLAIN, {}, EARNED, [[(3, 1.0, None)], [(1, -1.0, None)]]),
         (RoleConfig(beta=0.1), {}, EARNED, [[(3, 1.0, None)], [(1, -1.0, None)], [(5, 0.0, None)]]),
         (RoleConfig(mask_truncated=True), {}, [[1.0, 2.0], [None, None], [None]], [[(3, 1.0, None)]]),
-        # Another program sampled: the ratio is to what it noted.
+        # Another program sampled: the ratio is to its log-probabilities.
         (PLAIN, {"elsewhere": True}, EARNED, [[(3, 1.0, 3)], [(1, -1.0, 1)]]),
     ],
 )

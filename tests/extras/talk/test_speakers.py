@@ -59,14 +59,14 @@ def test_a_problem_of_ones_own_is_asked_as_the_runs_are(tmp_path: Path):
 
 def test_a_signal_stops_an_answer_between_two_tokens_and_the_next_is_whole(speakers: Speakers, monkeypatch):
     whole = said(speakers, "A", "Which?")
-    real = speakers.table.speak
+    real = speakers.table.sample
 
-    def speak(*arguments: Any) -> Any:
+    def sample(*arguments: Any) -> Any:
         os.kill(os.getpid(), signal.SIGINT)
         return real(*arguments)
 
     with monkeypatch.context() as signalled:
-        signalled.setattr(speakers.table, "speak", speak)
+        signalled.setattr(speakers.table, "sample", sample)
         with pytest.raises(Interrupted, match="SIGINT"):
             said(speakers, "A", "Which?")
     assert said(speakers, "A", "Which?") == whole
