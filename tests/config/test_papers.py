@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "papers.md"
 HEAD = """# The papers, as printed
 
-This page lists, paper by paper, what is printed and where, what this library does, and why the two differ. A printed
-value without one of ours beside it is as in the paper; nothing is claimed about values without a row. `-` means that
+This page lists, paper by paper, what is printed and where, what this library does, and why the two differ. If a
+row has none of our values, ours is as in the paper; nothing is claimed about values without a row. `-` means that
 the paper, or its release, does not say. Arms without a figure in their paper are omitted. Adapters learn at `lr`;
 `full_finetune_lr` is only a record. No figure of a paper has been reproduced here. One claim of each paper (a
 direction, not a figure) has a check of some minutes on a GPU, on another base and with smaller sizes
