@@ -26,14 +26,14 @@ Each phase writes its cases to a file in the run's folder, whole; `state` holds 
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 from lite_selfplay.data import BASE, Completion, Episode, EvalSpec, Example, Group, Problem, Restore, Snapshot, Stream
 from lite_selfplay.games.base import Game
-from lite_selfplay.games.collections import Collection, replayed, write_collection, write_objects
+from lite_selfplay.games.collections import Collection, replayed, write_objects
 from lite_selfplay.games.presentation import Accuracy, Pairing, Row
 from lite_selfplay.games.spc import cases as phases
 from lite_selfplay.games.spc import rounds
@@ -180,7 +180,7 @@ class Spc(Game):
         """A phase that takes the cases of the one before and writes them anew."""
         file, before, after, play = _CASES[self._phase]
         cases, log, streams = play(self, table, self._cases_of(table, before) if before else [])
-        write_objects(self._file(table, file), map(asdict, cases))
+        write_objects(self._file(table, file), cases)
         self._phase = "pairings" if self._only_attacks and after == "critiques" else after
         return Episode(streams, log=log, save=True)
 
@@ -246,7 +246,7 @@ class Spc(Game):
         cases = self._cases_of(table, "critiques")
         pairing = players(self._round, self.options.schedule)
         critiques = rounds.with_old_logprobs(table, rounds.critic_rows(cases, self._round))
-        write_collection(self._file(table, "critiques-as-rows"), critiques)
+        write_objects(self._file(table, "critiques-as-rows"), critiques)
         numbers = range(1, self._round + 1)
         every = [row for number in numbers for row in Collection(self._file(table, "critiques-as-rows", number))]
         rows = {SNEAKY: rounds.sneaky_rows(cases, self._round, self.options.stable), CRITIC: critiques}
@@ -261,7 +261,7 @@ class Spc(Game):
             examples = example_rows(table, seat, partial(self.cold_start, thinks=table.thinks), wanted)
             log[f"{seat}_examples"] = len(chosen) if examples else 0
             both = mixed(chosen, examples, table.rng, self.options.sft_weight)
-            write_collection(self._file(table, seat), both)
+            write_objects(self._file(table, seat), both)
         self._order = table.rng.getrandbits(32)
         self._opened.clear()
         actions = [Restore(seat, name, reset_optimizer=True) for seat, name in zip(kept, pairing, strict=True)]
