@@ -1,4 +1,4 @@
-"""PasoDoble's switches and its arithmetic: what a question earns its proposer, and which may train the solver.
+"""PasoDoble's options and formulas: a question's reward, and which questions may train the solver.
 
 Pure functions of pass rates and token ids. Source: "Better LLM Reasoning via Dual-Play" (PasoDoble), sections 3.3 to
 3.5.
@@ -22,24 +22,24 @@ DIFFICULTY_OFFSET = 1.1
 
 
 class PasoDobleOptions(ProposeSolveOptions):
-    """PasoDoble's switches.
+    """PasoDoble's options.
 
-    `mode`: both seats move at every step, or they take turns. `seats`: an adapter each, or one `shared` adapter with
-    both gradients (online). `proposals` is J; K is the group size, the passages of a step are its problems.
-    `knowledge=none` shows the proposer no passage. `freeze_proposer` moves the solver alone. `reward=random` rewards
-    answers by the toss of a coin, `random_with_format` only those in the right format. `diversity=off` drops bonus and
-    clip. `tau_sim`, `history`, `min_diversity`, `diversity_weight` and `min_pass_rate` are the numbers of the reward.
-    `leak_guard` says which questions give their answer away. `credit=group_mean` does not divide by the deviation.
-    `question_tokens` is the longest prompt that the solver is given.
+    `mode`: `online`, where every step updates both seats, or `offline`, where they alternate. `seats`: an adapter each,
+    or one `shared` adapter with both gradients (online). `proposals` is J; K is the group size, and a step's passages
+    are its problems. `knowledge=none` shows the proposer no passage. `freeze_proposer` trains the solver alone.
+    `reward=random` rewards answers by the toss of a coin, `random_with_format` only those in the right format.
+    `diversity=off` drops bonus and clip. `tau_sim`, `history`, `min_diversity`, `diversity_weight` and `min_pass_rate`
+    are the numbers of the reward. `leak_guard` says which questions give their answer away. `credit=group_mean` does
+    not divide by the deviation. `question_tokens` is the solver's longest prompt.
 
     `gate` says which questions make a step an update. `retained`: those that train the solver, with a pass rate between
-    the bounds and unlike earlier ones. `valid` (paper): those, and what is solved every time, which moves the proposer
-    alone. `pass_rate` (release): those with a pass rate between the bounds, however much they are like earlier ones;
-    the solver trains on them, and the step is skipped where all proposals of each passage are paid alike.
+    the bounds and unlike earlier ones. `valid` (paper): also those that are always solved, which update the proposer
+    alone. `pass_rate` (release): those with a pass rate between the bounds, however similar to earlier ones; the solver
+    trains on them, and the step is skipped if all proposals of each passage have equal rewards.
 
-    Offline: `proposer_steps` and `solver_steps` updates take turns, each phase of at most `attempts` times as many
-    steps, the solver's of `solver_questions` questions. `eviction` drops questions from the buffer that were solved
-    every time, or not more often by `eviction_margin` in their last `eviction_patience` attempts.
+    Offline: phases of `proposer_steps` and `solver_steps` updates alternate, each of at most `attempts` times as many
+    steps; a solver's step has `solver_questions` questions. `eviction` drops buffered questions that were always
+    solved, or whose pass rate did not rise by `eviction_margin` in their last `eviction_patience` attempts.
     """
 
     mode: Literal["online", "offline"] = "online"
@@ -68,15 +68,15 @@ class PasoDobleOptions(ProposeSolveOptions):
 
 
 def jaccard(a: AbstractSet[int], b: AbstractSet[int]) -> float:
-    """The share of the tokens of either set that are in both, in [0, 1]; two empty sets are alike (section 3.3)."""
+    """The share of the tokens of either set that are in both, in [0, 1]; 1 for two empty sets (section 3.3)."""
     union = len(a | b)
     return len(a & b) / union if union else 1.0
 
 
 def question_diversity(tokens: AbstractSet[int], history: Collection[AbstractSet[int]], tau_sim: float = 0.3) -> float:
-    """One less the share of the history whose Jaccard index with a question is above `tau_sim`, in [0, 1].
+    """1 minus the share of the history whose Jaccard index with a question is above `tau_sim`, in [0, 1].
 
-    Token sets are those of the base's tokenizer. An empty history gives 1 (ours; section 3.3 divides by its size).
+    Token sets are those of the base's tokenizer. An empty history returns 1 (ours; section 3.3 divides by its size).
     """
     if not history:
         return 1.0
@@ -85,7 +85,7 @@ def question_diversity(tokens: AbstractSet[int], history: Collection[AbstractSet
 
 
 def pass_rate(group: Group) -> float:
-    """The share of a question's answers that match the proposer's: p, the mean of rewards of 0 or 1."""
+    """p, the share of a question's answers that match the proposer's: the mean of their rewards of 0 or 1."""
     return fmean(rewards_of(group.samples))
 
 
@@ -97,10 +97,10 @@ def proposer_reward(
     min_pass_rate: float = 0.2,
     min_diversity: float = 0.3,
 ) -> float:
-    """`(1.1 - p) + weight * diversity`, but 0 where `p <= min_pass_rate` or `diversity <= min_diversity` (section 3.3).
+    """`(1.1 - p) + weight * diversity`, but 0 if `p <= min_pass_rate` or `diversity <= min_diversity` (section 3.3).
 
-    `diversity` None leaves both the bonus and the clip out (the ablation of section 5.3.4). With the paper's numbers it
-    is 0, or between 0.1 and 1.1.
+    `diversity` None drops both the bonus and the clip (the ablation of section 5.3.4). With the paper's numbers the
+    result is 0, or between 0.1 and 1.1.
     """
     if rate <= min_pass_rate or (diversity is not None and diversity <= min_diversity):
         return 0.0
@@ -108,8 +108,8 @@ def proposer_reward(
 
 
 def why_invalid(rate: float, diversity: float | None, *, min_pass_rate: float = 0.2, min_diversity: float = 0.3) -> str:
-    """Why a question trains no solver: `too_hard`, `too_easy` or `alike`; empty for `min_pass_rate < p < 1` and
-    `diversity > min_diversity` (section 3.5). `diversity` None is not asked about."""
+    """Why a question does not train the solver: `too_hard`, `too_easy` or `alike`; empty if `min_pass_rate < p < 1` and
+    `diversity > min_diversity` (section 3.5). `diversity` None is ignored."""
     if rate <= min_pass_rate:
         return "too_hard"
     return "too_easy" if rate >= 1 else "alike" if diversity is not None and diversity <= min_diversity else ""

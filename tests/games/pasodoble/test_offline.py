@@ -33,8 +33,6 @@ def test_phases_take_turns():
     schedule = OfflineSchedule(3, 2)
     assert phases(schedule, 12) == "pppss" * 2 + "pp"
     assert (schedule.iteration, schedule.updates, schedule.attempts) == (2, 2, 2)
-    assert schedule.fewest_steps() == 5
-    assert schedule.most_steps() == 15
 
 
 def test_skipped_steps_are_attempts_that_end_a_phase_in_the_end():

@@ -31,7 +31,7 @@ NOTHING = {
 
 
 def look(watch: CollapseWatch, *questions: str, **figures: Any) -> dict[str, Any]:
-    return watch.look(questions, tokens=str.encode, **figures)
+    return watch.observe(questions, tokens=str.encode, **figures)
 
 
 def test_a_step_without_questions_has_no_shares():
