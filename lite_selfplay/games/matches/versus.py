@@ -1,7 +1,7 @@
-"""The evaluation mode `versus`: matches of seats against the game's opponents by rule, and against each other.
+"""The evaluation mode `versus`: matches of seats against opponents by rule, and against each other.
 
-Matches are dealt in pairs (for n players, n at a time): the same deal with the sides swapped. A match counts as won
-where a seat's return is above every other's. Seats speak at the run's temperature, unless another is asked for.
+Matches are dealt in pairs (for n players, n at a time): the same deal with the sides swapped. A match is won if a
+seat's return is above every other's. Seats are sampled at the run's temperature, unless another is requested.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ from lite_selfplay.tasks.task import derived_seed
 
 @dataclass(frozen=True)
 class MatchScore(Score):
-    """Its pass@1 is the share of matches that were won. `payoff` is the mean return, with its 95% bootstrap interval
-    over deals; `broken` counts the matches that the environment broke off, whose return is 0."""
+    """Its pass@1 is the share of matches won. `payoff` is the mean return, with its 95% bootstrap interval over deals;
+    `broken` counts the matches that ended with an error of the environment, whose return is 0."""
 
     draws: int
     losses: int
@@ -33,7 +33,7 @@ class MatchScore(Score):
 
 
 def deals(game: str) -> Task:
-    """Numbered matches of a game by its name. Raises ConfigError for a game of another kind."""
+    """Numbered matches of a game, by its name. Raises ConfigError for a game of another kind."""
     if not issubclass(find_game(game), MatchGame):
         raise ConfigError(f"{game} is no game of matches between players, which the mode `versus` measures")
     return numbered(game)
