@@ -3,24 +3,24 @@
 Rounds of play, collection and offline reinforcement. A phase is a step, and so is a batch of training:
 
     solutions           y ~ solver for each problem; of each right one a random step t_k is drawn
-    validation          t_k is a correct step where >= 75% of N completions from it end well
+    validation          t_k is a correct step if >= 75% of N completions from it are right
     sneaky              t' ~ sneaky(problem, t_1 .. t_k-1, t_k): a kind of error, and the step rewritten
-    sneaky validation   t' is an error where none of N completions from it ends well
-    critiques           4 critiques of each error, and of as many steps as they were
-    collection          sneaky: as many that fooled the critic (+1) as were caught (-1) and were no errors (-1)
+    sneaky validation   t' is an error if none of N completions from it is right
+    critiques           4 critiques of each error, and of equally many original steps
+    collection          sneaky: equally many that fooled the critic (+1), were caught (-1) and were no errors (-1)
                         critic: pairs of a right (+1) and a wrong (-1) critique of the same step; A = R - mean(R)
     sneaky learns, critic learns   epochs of batches: ratio to the stored log-probabilities, clipped
 
-After the last round its sneaky generator attacks once more, steps that neither seat was trained on, and every snapshot
-meets every other.
+After the last round its sneaky generator attacks once more, on steps that neither seat was trained on, and every
+snapshot meets every other.
 
 Kept from the paper: the rules above, the asymmetric schedule (section 3.5: the newest sneaky generator meets the first
-critic, which is trained anew on all rounds' critiques) and the symmetric one, the KL inside the advantage.
-Changed: the seats are adapters over one base, where the paper trains all weights of two models; the solvers are the
-base and its seats, where the paper's are several models (a file of solutions brings others' in).
-Ours, where the paper is silent: how many completions validate a step, what becomes of replies that cannot be read, how
-many correct steps are judged, rounds after the second, learning rates. Each is named where it is decided.
-Each phase writes its cases to a file in the run's folder, whole; `state` holds where the game is.
+critic, which is trained again on all rounds' critiques) and the symmetric one, the KL inside the advantage.
+Changed: the seats are adapters over one base, and the paper trains all weights of two models; the solvers are the base
+and its seats, and the paper's are several models (a file of solutions can add others').
+Ours, where the paper is silent: how many completions validate a step, the rewards of unreadable replies, how many
+correct steps are judged, rounds after the second, learning rates. The code names each where it decides it.
+Each phase writes its cases to a file in the run's folder, atomically; `state` holds the game's progress.
 """
 
 import random
@@ -81,7 +81,7 @@ Phase = Literal[
     "over",
 ]
 PHASES: tuple[Phase, ...] = get_args(Phase)
-# What a phase that plays with cases makes of them, its log, and its streams.
+# The cases of a phase, its log, and its streams.
 _Played = tuple[Sequence[Case], dict[str, Any], Sequence[Stream]]
 _STATE = ("phase", "round", "epoch", "batch", "order")
 
@@ -151,15 +151,13 @@ class Spc(Game):
         return self._phase == "over"
 
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        """For the solver a worked solution, step by step; for the others one of its steps, gone wrong by rule, or a
-        pair of the file of `pairs`."""
+        """The solver's example is a worked solution, step by step; the others' is one of its steps with an error made
+        by rule, or a pair of the file `pairs`."""
         if role == "solver":
             return solver_example(problem, thinks=thinks)
-        if self.options.pairs is not None:
-            self._pairs = self._pairs or read_pairs(Path(self.options.pairs))
-            pairs = self._pairs
-        else:
-            pairs = list(corruptions(problem, rng))
+        if self.options.pairs is not None and self._pairs is None:
+            self._pairs = read_pairs(Path(self.options.pairs))
+        pairs = list(corruptions(problem, rng)) if self._pairs is None else self._pairs
         if not pairs:
             return None
         pair = rng.choice(pairs)
@@ -177,7 +175,7 @@ class Spc(Game):
         return replace(found, log={"phase": phase, "round": number, **found.log})
 
     def _play_cases(self, table: Table) -> Episode:
-        """A phase that takes the cases of the one before and writes them anew."""
+        """A phase that takes the cases of the previous one and writes them again."""
         file, before, after, play = _CASES[self._phase]
         cases, log, streams = play(self, table, self._cases_of(table, before) if before else [])
         write_objects(self._file(table, file), cases)
@@ -190,7 +188,7 @@ class Spc(Game):
         return self._round > self.options.rounds
 
     def _solutions(self, table: Table, _: Sequence[Case]) -> _Played:
-        """Right solutions, and a random step of each; for the last attack one that no seat was trained on."""
+        """A random step of each right solution; in the last attack only steps that no seat was trained on."""
         written, name = len(table.everything("solutions")), f"round-{self._round}"
         groups: list[Group] = []
         if written:
@@ -209,7 +207,7 @@ class Spc(Game):
         return cases, {"solutions": asked, "steps": len(cases)}, streams
 
     def _validation(self, table: Table, cases: Sequence[Case]) -> _Played:
-        """Which steps are correct, by what they lead to."""
+        """The correct steps, according to the completions from them."""
         cases = phases.tried(table, cases, self.options.rollouts, "original")
         stable = sum(case.is_stable(self.options.stable) for case in cases)
         return cases, {"steps": len(cases), "stable": stable, "completions": len(cases) * self.options.rollouts}, ()
@@ -218,11 +216,11 @@ class Spc(Game):
         """Correct steps rewritten by the newest sneaky generator."""
         cases = [case for case in cases if case.is_stable(self.options.stable)]
         cases = phases.rewritten(self._asking(table, SNEAKY, snapshot_name(SNEAKY, self._round - 1), 1), cases)
-        refused = Counter(case.rewrite.reason for case in cases if case.rewrite is not None and case.rewrite.reason)
+        refused = Counter(case.rewrite.reason for case in cases if case.rewrite.reason)
         return cases, {"attacks": len(cases), "refused": dict(sorted(refused.items()))}, ()
 
     def _sneaky_validation(self, table: Table, cases: Sequence[Case]) -> _Played:
-        """Which rewrites are errors, by what they lead to."""
+        """The rewrites that are errors, according to the completions from them."""
         cases = phases.tried(table, cases, self.options.rollouts, "sneaky")
         tried = sum(case.sneaky is not None for case in cases)
         valid = sum(case.is_valid for case in cases)
@@ -230,7 +228,7 @@ class Spc(Game):
         return cases, log | ({"attack_success": valid / len(cases)} if cases else {}), ()
 
     def _critiques(self, table: Table, cases: Sequence[Case]) -> _Played:
-        """Critiques of the errors, and of as many steps as they were."""
+        """Critiques of the errors, and of as many original steps."""
         ask = self._asking(table, CRITIC, players(self._round, self.options.schedule)[1], self.options.critiques)
         cases = phases.judged_untouched(ask, phases.judged(ask, cases), table.rng)
         log = {
@@ -242,7 +240,7 @@ class Spc(Game):
     # Collection
 
     def _collect(self, table: Table) -> Episode:
-        """The collections that the seats learn from, and the seats as they begin to learn."""
+        """The collections that the seats learn from, and the seats in the state in which they start to learn."""
         cases = self._cases_of(table, "critiques")
         pairing = players(self._round, self.options.schedule)
         critiques = rounds.with_old_logprobs(table, rounds.critic_rows(cases, self._round))
@@ -298,7 +296,7 @@ class Spc(Game):
         return Snapshot(seat, snapshot_name(seat, self._round))
 
     def _after_learning(self) -> None:
-        """To the next seat, the next round, or what follows the last one."""
+        """Continue with the next seat, the next round, or the end."""
         self._epoch = self._batch = 0
         if self._phase == "sneaky learns":
             self._phase = "critic learns"
@@ -308,7 +306,7 @@ class Spc(Game):
             self._phase = "over"
 
     def _skip_empty(self, table: Table) -> list[Snapshot]:
-        """Seats that have nothing to learn from stay as they are, and are kept as this round's."""
+        """Skip seats that have nothing to learn from, and keep them unchanged as this round's."""
         found = []
         while self._phase in ("sneaky learns", "critic learns") and not len(self._collection(table, self._learner)):
             found.append(self._kept(self._learner))
@@ -318,14 +316,13 @@ class Spc(Game):
     # Every snapshot meets every other
 
     def _meet(self, table: Table) -> Episode:
-        """Every critic on the errors of every sneaky generator, by one critique each; those that have met are known."""
+        """Every critic on the errors of every sneaky generator, in one critique each, unless they have met before."""
         played: list[tuple[str, str, Fate]] = []
         success, stable, snapshots = {}, self.options.stable, range(self.options.rounds + 1)
         for number in snapshots:
             sneaky, judged = snapshot_name(SNEAKY, number), number < self.options.rounds
             cases = self._cases_of(table, "critiques" if judged else "sneaky validation", number + 1)
-            # Before any critic saw it, a valid error is `undecided`.
-            success[sneaky] = attack_success(["undecided" if case.is_valid else case.fate(stable) for case in cases])
+            success[sneaky] = attack_success([case.fate(stable) for case in cases])
             known = players(number + 1, self.options.schedule)[1] if judged else None
             for critic in (snapshot_name(CRITIC, other) for other in snapshots):
                 met = cases if critic == known else phases.judged(self._asking(table, CRITIC, critic, 1), cases)
@@ -337,10 +334,10 @@ class Spc(Game):
         log = {"win_rates": shown, "attack_successes": attacks, "pairings": found, "attacks_in_full": success}
         return Episode(log=log, save=True)
 
-    # Who speaks, and where things lie
+    # Sampling and files
 
     def _asking(self, table: Table, role: str, name: str, n: int) -> phases.Ask:
-        """Asks a snapshot of a role's seat; the completions say whose they are, whatever becomes of the seat."""
+        """A function that samples a snapshot of a role's seat; the completions name the snapshot."""
         held = snapshot_name(role, self._round - 1)
 
         def ask(prompts: Sequence[str]) -> list[list[Completion]]:
@@ -361,7 +358,7 @@ class Spc(Game):
             self._opened[seat] = Collection(self._file(table, seat))
         return self._opened[seat]
 
-    # What a run of it is
+    # A run and its display
 
     def most_rollouts(self, steps: int) -> int:
         return sum(most_completions(self.options, self.problems_per_step).values())
@@ -422,8 +419,7 @@ class Spc(Game):
         self._opened.clear()
 
 
-# By phase that plays with cases: the file it writes them to, the phase whose cases it takes, what comes next, and how
-# it is played.
+# For each phase with cases: its file, the phase whose cases it takes, the next phase, and its method.
 _CASES: Mapping[Phase, tuple[str, Phase | None, Phase, Callable[[Spc, Table, Sequence[Case]], _Played]]] = {
     "solutions": ("1-solutions", None, "validation", Spc._solutions),
     "validation": ("2-validation", "solutions", "sneaky", Spc._validation),

@@ -12,7 +12,7 @@ from lite_selfplay.data import Problem
 from lite_selfplay.games.spc.cases import (
     KINDS,
     critic_examples,
-    read_judgement,
+    read_critique,
     read_rewrite,
     sneaky_example,
     solver_example,
@@ -161,8 +161,8 @@ def test_examples_of_real_pairs_are_read_as_what_they_are(thinks: bool):
         right, wrong = critic_examples(pair, thinks=thinks)
         assert pair.right in right.prompt
         assert pair.wrong in wrong.prompt
-        assert read_judgement(right.completion).judgement == "correct"
-        assert read_judgement(wrong.completion).judgement == "incorrect"
+        assert read_critique(completion(right.completion)).judgement == "correct"
+        assert read_critique(completion(wrong.completion)).judgement == "incorrect"
         assert right.completion.startswith("<think>\n") is thinks
 
 
