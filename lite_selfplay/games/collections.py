@@ -24,8 +24,7 @@ from lite_selfplay.tasks.task import derived_rng
 
 T = TypeVar("T")
 
-EXAMPLE = "example"
-"""The kind of a row that is trained on by likelihood only."""
+EXAMPLE = "example"  # the kind of a row that is trained on by likelihood only
 
 
 def completion_from_json(values: Mapping[str, Any]) -> Completion:

@@ -43,8 +43,7 @@ class Judged:
         return len(self.completion.token_ids)
 
 
-Rows = Sequence[Sequence[Judged]]
-"""The answers to each problem, the same number for each."""
+Rows = Sequence[Sequence[Judged]]  # the answers to each problem, the same number for each
 
 
 @dataclass(frozen=True)

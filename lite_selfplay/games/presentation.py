@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Literal
 from lite_selfplay.errors import GameError
 from lite_selfplay.games.prompts import problem_asked
 
-Row = Mapping[str, Any]
-"""A line of `episodes.jsonl`."""
+Row = Mapping[str, Any]  # a line of `episodes.jsonl`
 
 Unit = Literal["share", "number"]
 
@@ -43,16 +42,15 @@ class Accuracy:
     proposals: bool = False
 
 
-ANSWERS = Accuracy()
-"""Answers that are compared with a reference answer."""
+ANSWERS = Accuracy()  # answers that are compared with a reference answer
 
+# Answers that are compared with a label made by the game.
 ANSWERS_TO_LABELS = Accuracy(
     "agree", "agreement with labels", "no agreement", "agrees with the label", "does not agree with the label"
 )
-"""Answers that are compared with a label made by the game."""
 
+# Problems that a role poses; a correct one is a valid one.
 PROPOSALS = Accuracy("accepted", "accepted proposals", "not accepted", "accepted", "not accepted", proposals=True)
-"""Problems that a role poses; a correct one is a valid one."""
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import worked_example
 
+# Nats a token: below this, a seat writes nearly the same at every sample, and has nothing left to learn from.
 SURE = 0.01
-"""Nats a token: below this, a seat writes nearly the same at every sample, and has nothing left to learn from."""
 
 
 class Rent(Game):

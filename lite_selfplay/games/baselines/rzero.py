@@ -18,7 +18,6 @@ run: the paper's three are 3 * (challenger_steps + solver_steps) steps.
 
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -73,22 +72,19 @@ def bleu_distance(a: Sequence[str], b: Sequence[str]) -> float:
     return min(1.0, max(0.0, 1.0 - sum(both) / 2))
 
 
-def clusters(questions: Sequence[str], threshold: float = 0.5) -> list[int]:
-    """The cluster of each question: average linkage over 1 - BLEU, cut at a distance of `threshold` (included)."""
+def cluster_shares(questions: Sequence[str], of: int, threshold: float = 0.5) -> list[float]:
+    """Each question's cluster size divided by `of`, the number of proposals; in (0, 1].
+
+    Clusters are by average linkage over 1 - BLEU, cut at a distance of `threshold` (included).
+    """
     from scipy.cluster.hierarchy import fcluster, linkage
 
     if len(questions) < 2:
-        return [1] * len(questions)
+        return [1 / of] * len(questions)
     words = [_WORD.findall(question.casefold()) for question in questions]
     distances = [bleu_distance(a, b) for a, b in combinations(words, 2)]
-    return [int(number) for number in fcluster(linkage(distances, "average"), threshold, "distance")]
-
-
-def cluster_shares(questions: Sequence[str], of: int, threshold: float = 0.5) -> list[float]:
-    """Each question's cluster size divided by `of`, the number of proposals; in (0, 1]."""
-    numbers = clusters(questions, threshold)
-    sizes = Counter(numbers)
-    return [sizes[number] / of for number in numbers]
+    numbers = fcluster(linkage(distances, "average"), threshold, "distance").tolist()
+    return [numbers.count(number) / of for number in numbers]
 
 
 MALFORMED = -1.0

@@ -14,21 +14,16 @@ from lite_selfplay.verify.exact import judge
 from lite_selfplay.verify.formulas import calculate
 from lite_selfplay.verify.latex import values
 
-HISTORY = 200
-"""The number of earlier questions that a new one is compared with."""
+HISTORY = 200  # the number of earlier questions that a new one is compared with
 
-BINS = 5
-"""Of the histogram of pass rates: [0, 0.2), [0.2, 0.4), ... [0.8, 1]."""
+BINS = 5  # of the histogram of pass rates: [0, 0.2), [0.2, 0.4), ... [0.8, 1].
 
 MOST_REPEATED, MOST_AT_AN_END, FEWEST_RIGHT = 0.5, 0.95, 0.5
+# Distinct tokens of all questions together, as a multiple of a question's mean length. Their share has no fixed bound,
+# because it falls with the number of questions. Sums, at a token a digit, reach 1.2 to 1.7 for any number of questions;
+# identical questions reach at most 1.
 FEWEST_DISTINCT = 1.0
-"""Distinct tokens of all questions together, as a multiple of a question's mean length.
-
-The share of distinct tokens has no fixed bound, because it falls with the number of questions. Sums, at a token a
-digit, reach 1.2 to 1.7 for any number of questions; identical questions reach at most 1.
-"""
-FEWEST_JUDGED = 4
-"""Shares over fewer questions or labels than this mean nothing."""
+FEWEST_JUDGED = 4  # shares over fewer questions or labels than this mean nothing
 
 _NUMBER = r"(?<![\w.])(?:0|[1-9]\d{0,11}(?:,\d{3})*)(?:\.\d{1,12})?(?![\w.,]\d)"
 _EXPRESSION = re.compile(rf"(?<![\w.)])[-−(\s]*{_NUMBER}[\s)]*(?:[-+*/×÷x·−][-−(\s]*{_NUMBER}[\s)]*)+")

@@ -37,15 +37,14 @@ from lite_selfplay.games.propose_solve.questions import REASONS, Bounds, Candida
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import worked_example
 
+# The remark on an answer whose label is not the question's true value, if that can be computed.
 LABEL_WRONG = "label wrong"
-"""The remark on an answer whose label is not the question's true value, if that can be computed."""
 
 AGREES, DIFFERS = "the answer agrees with the label", "the answer does not agree with the label"
 UNANSWERED, NO_QUESTION = "a question by itself", "no question"
 _REFUSED = frozenset(REASONS) - {""}
 
-FEWEST_VOTES = 0.5
-"""Below this share, a typical question's label is not the answer of a majority."""
+FEWEST_VOTES = 0.5  # below this share, a typical question's label is not the answer of a majority
 
 SHOWN_PROPOSALS, SHOWN_CHARACTERS = 3, 300
 

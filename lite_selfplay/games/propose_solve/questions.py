@@ -27,8 +27,8 @@ from lite_selfplay.verify.extract import completion_text
 from lite_selfplay.verify.format import boxed_spans, split_reasoning, well_formed
 from lite_selfplay.verify.keys import spoken_value, vote_key
 
+# Reasons why a proposal is no question; the empty one means that it is one.
 REASONS = tuple(" prompt_too_long truncated off_format empty no_answer too_long repeated leaks invalid".split(" "))
-"""Reasons why a proposal is no question; the empty one means that it is one."""
 
 
 # The proposing completion of a question that is asked again, or comes from a list.
@@ -104,12 +104,11 @@ def boxed_example(problem: Problem, prompt: str, *, thinks: bool) -> Example | N
     return Example(prompt, after_reasoning(reply, solution, thinks))
 
 
+# Which questions give their answer away: see `leaks`. YAML reads a bare `off` as false.
 LeakGuard = Annotated[
     Literal["token3", "substring", "off"], BeforeValidator(lambda value: "off" if value is False else value)
 ]
-"""Which questions give their answer away: see `leaks`. YAML reads a bare `off` as false."""
-SHORTEST_LEAK = 3
-"""Characters; many honest questions contain a shorter answer."""
+SHORTEST_LEAK = 3  # characters; many honest questions contain a shorter answer
 _BOXED = re.compile(r"\\boxed\s*\{.*\}", re.DOTALL)
 
 
@@ -208,8 +207,7 @@ FATES = (
     Figure("too_easy", "questions too easy", about="Drawn questions whose majority has too large a share."),
     Figure("draws", "questions drawn", about="Questions drawn to fill a round."),
 )  # fmt: skip
-HOPELESS = 4
-"""Drawing ends after 1/HOPELESS of all draws if none was kept."""
+HOPELESS = 4  # drawing ends after 1/HOPELESS of all draws if none was kept
 
 Fate = Literal["kept", "refused", "no_majority", "too_hard", "too_easy"]
 

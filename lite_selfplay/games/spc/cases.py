@@ -135,16 +135,6 @@ def read_critique(completion: Completion) -> Critique:
     return read.get(blocks[-1], Critique(reason="unclear"))
 
 
-def rewrite_reply(kind: str, change: str, step: str) -> str:
-    """A sneaky generator's reply in the requested format."""
-    return f"<error>{kind}</error>\n<change>{change}</change>\n<step>{step.strip()}</step>"
-
-
-def critique_reply(gist: str, critique: str, correct: bool) -> str:
-    """A critic's reply in the requested format."""
-    return f"{gist} {critique}\n\n<answer>{'Correct' if correct else 'Incorrect'}</answer>"
-
-
 # Examples for cold start, written by rule from pairs of steps and worked solutions, without a teacher
 
 
@@ -165,7 +155,7 @@ def sneaky_example(pair: StepPair, *, thinks: bool = False) -> Example:
     """
     kind = pair.kind or (KINDS[0] if _words(pair.right) == _words(pair.wrong) else KINDS[3])
     change = pair.change or f"The step says: {pair.right.strip()} I make it say something that does not follow."
-    reply = rewrite_reply(kind, change, pair.wrong)
+    reply = f"<error>{kind}</error>\n<change>{change}</change>\n<step>{pair.wrong.strip()}</step>"
     return Example(sneaky_prompt(pair.problem, pair.before, pair.right), after_reasoning(reply, change, thinks))
 
 
@@ -178,11 +168,11 @@ def critic_examples(pair: StepPair, *, thinks: bool = False) -> tuple[Example, E
     right = pair.check or "The last step follows from what comes before it."
     wrong = pair.flaw or "The last step does not follow from what comes before it."
 
-    def example(step: str, critique: str, correct: bool) -> Example:
-        reply = critique_reply(gist, critique, correct)
+    def example(step: str, critique: str, answer: str) -> Example:
+        reply = f"{gist} {critique}\n\n<answer>{answer}</answer>"
         return Example(critic_prompt(pair.problem, pair.before, step), after_reasoning(reply, critique, thinks))
 
-    return example(pair.right, right, True), example(pair.wrong, wrong, False)
+    return example(pair.right, right, "Correct"), example(pair.wrong, wrong, "Incorrect")
 
 
 def _words(step: str) -> list[str]:
@@ -191,7 +181,6 @@ def _words(step: str) -> list[str]:
 
 SNEAKY, CRITIC = "sneaky", "critic"
 
-TRIALS = ("original", "sneaky")
 STABLE = 0.75
 
 # A step's outcome: too few completions from the original are right; the rewrite cannot be used; it misleads no solver;
@@ -289,7 +278,7 @@ class Case:
                 **values,
                 "problem": Problem(**values["problem"]),
                 "steps": steps,
-                **{name: None if values[name] is None else Trial(**values[name]) for name in TRIALS},
+                **{name: None if values[name] is None else Trial(**values[name]) for name in ("original", "sneaky")},
                 "attack": None if values["attack"] is None else completion_from_json(values["attack"]),
                 **{name: tuple(map(completion_from_json, values[name])) for name in ("critiques", "untouched")},
             }

@@ -61,26 +61,16 @@ from lite_selfplay.verify import programs
 from lite_selfplay.verify.extract import completion_text
 
 
-def solver_reward(score: float, well_formed: bool, kind: Literal["majority", "format"] = "majority") -> float:
-    """1 for an answer of the majority, else 0 (equation 1), or the share of tests that a program passes (equation 3);
-    in the baseline (section 5.2), 1 for its format."""
-    return float(well_formed if kind == "format" else score)
-
-
 def proposer_reward(votes: int, n: int) -> float:
     """1 if more than one of a question's `n` answers agree but not all, else 0 (equation 2, section 5.1)."""
     return float(1 < votes < n)
 
 
-def proposer_reward_by_tests(share: float) -> float:
-    """1 if the answers to a question pass some of its tests but not all, else 0 (equation 4, over all n answers)."""
-    return float(0 < share < 1)
-
-
 def fate(question: Candidate) -> str:
-    """Why a question's votes or tests earn its proposer nothing, in a word; empty if they earn 1."""
+    """Why a question earns its proposer nothing, in a word; empty if it earns 1, by its votes or because its programs
+    pass some of its tests but not all (equation 4, over all n answers)."""
     counted, share = question.vote, question.share
-    if proposer_reward(counted.votes, counted.of) if counted else proposer_reward_by_tests(share):
+    if proposer_reward(counted.votes, counted.of) if counted else 0 < share < 1:
         return ""
     return f"{'all' if share == 1 else 'none'}_{'agree' if counted else 'pass'}"
 
@@ -239,7 +229,9 @@ class Sqlm(ProposeSolve):
         return answered(table, "solver", proposals, self.group_size, f"q-{step}", judge=judge, pay=self._pay, pose=pose)
 
     def _pay(self, answer: Completion, verdict: Verdict, problem: Problem) -> Sample:
-        reward = solver_reward(verdict.score, verdict.well_formed, self.options.reward)
+        """1 for an answer of the majority (equation 1), or the share of tests that a program passes (equation 3); in
+        the baseline (section 5.2), 1 for its format."""
+        reward = float(verdict.well_formed if self.options.reward == "format" else verdict.score)
         label = None if self.topic.programs else problem.answer
         return Sample(answer, reward, verdict, info={"question": problem.id, "label": label})
 

@@ -1,6 +1,6 @@
 import pytest
 
-from lite_selfplay.games.pasodoble.rewards import jaccard, proposer_reward, question_diversity, why_invalid
+from lite_selfplay.games.pasodoble.pasodoble import jaccard, proposer_reward, question_diversity, why_invalid
 from lite_selfplay.games.propose_solve.questions import leaks
 
 

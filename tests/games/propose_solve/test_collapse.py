@@ -109,7 +109,7 @@ def test_sums_are_alike_and_no_collapse_however_many_there_are(count: int):
         return list(map(hash, re.findall(r"[a-z]+|\S", text.lower())))
 
     longer = [f"Calculate the sum of {100 + 7 * i % 900} and {999 - 13 * i % 900}." for i in range(count)]
-    found = [CollapseWatch().look(asked, tokens=tokens) for asked in (sums, longer, sums[:1] * count)]
+    found = [CollapseWatch().observe(asked, tokens=tokens) for asked in (sums, longer, sums[:1] * count)]
     assert [len(collapse_warnings(log)) for log in found] == [0, 0, 2]  # repeated, and all alike
 
 

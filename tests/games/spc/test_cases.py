@@ -14,21 +14,21 @@ from lite_selfplay.games.spc.cases import (
     Trial,
     critic_prompt,
     critic_reward,
-    critique_reply,
     read_critique,
     read_rewrite,
-    rewrite_reply,
     sneaky_prompt,
     solver_prompt,
 )
 from tests.made import completion
 
 ORIGINAL = "She sells 16 - 3 = 13 eggs."
-SLIP = rewrite_reply("arithmetic slip", "13 becomes 12.", "She sells 16 - 3 = 12 eggs.")
 
 
 def rewritten(kind: str, step: str) -> str:
     return f"<error>{kind}</error> <change>c</change> <step>{step}</step>"
+
+
+SLIP = rewritten("arithmetic slip", "She sells 16 - 3 = 12 eggs.")
 
 
 def test_prompts_hold_what_the_roles_need():
@@ -75,8 +75,8 @@ def test_what_a_rewrite_may_hold():
 @pytest.mark.parametrize(
     ("text", "judgement", "reason"),
     [
-        (critique_reply("So far good.", "13 is right.", True), "correct", ""),
-        (critique_reply("So far good.", "13 is wrong.", False), "incorrect", ""),
+        ("So far good. 13 is right.\n\n<answer>Correct</answer>", "correct", ""),
+        ("So far good. 13 is wrong.\n\n<answer>Incorrect</answer>", "incorrect", ""),
         ("<Answer>INCORRECT</Answer>", "incorrect", ""),
         ("<answer> **correct**. </answer> That is all.", "correct", ""),
         ("<think><answer>Correct</answer></think><answer>Incorrect</answer>", "incorrect", ""),
@@ -111,7 +111,7 @@ def test_replies_that_were_opened_by_the_template_cut_off_or_never_asked_for(sai
 
 
 PROBLEM = Problem("eggs", "A duck lays 16 eggs. Ann eats 3 and sells the rest at $2 each. What does she get?", "26")
-ATTACK = rewrite_reply("arithmetic slip", "13 becomes 12.", "Ann sells 16 - 3 = 12 eggs.")
+ATTACK = rewritten("arithmetic slip", "Ann sells 16 - 3 = 12 eggs.")
 
 
 def case(original: Trial, attack: str | None = None, sneaky: Trial | None = None) -> Case:
