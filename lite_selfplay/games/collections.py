@@ -150,7 +150,7 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
     where, rows = f"{path}, line {max(1, count)}", max(0, count - 1)
     if (parse_object(line, where) if line else {}) != {"rows": rows}:
         raise RunFolderError(
-            f'{where}: the file should end with the line {{"rows": {rows}}}: it was cut short, or lines were taken out '
+            f'{where}: the file should end with the line {{"rows": {rows}}}: it was truncated, or lines were removed '
             "of it"
         )
 

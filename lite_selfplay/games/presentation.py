@@ -113,7 +113,7 @@ class Pairing:
     def __post_init__(self) -> None:
         if set(self.kinds) != {(first, second) for first in (False, True) for second in (False, True)}:
             raise GameError(
-                "a pairing names four kinds: of wrong and right first completions, each with wrong and right"
+                "a pairing needs four kinds: wrong and right first completions, each with a wrong and a right second"
             )
 
     def pairs(self, rows: Sequence[Row]) -> list[tuple[Row, Row]]:

@@ -100,7 +100,9 @@ class Spice(ProposeSolve):
     """A challenger turns passages into questions that a reasoner, without the passage, answers half of the time."""
 
     roles = ("challenger", "reasoner")
-    about = "SPICE: a challenger asks about passages that its reasoner does not see, and is paid for half-right answers"
+    about = (
+        "SPICE: a challenger asks about passages that its reasoner does not see, and is rewarded for half-right answers"
+    )
     solver = "reasoner"
     sources = ("passages",)
     Options = SpiceOptions

@@ -66,9 +66,9 @@ def figures_of_drafts(use: str) -> tuple[Figure, ...]:
         Figure("regressions", "regressions a step", word="regressions",
                about="Right drafts after which the answer was wrong."),
         Figure("empty_summaries", "empty summaries", "share", healthy=(0.0, MOST_EMPTY_RECAPS),
-               warning=f"{{value:.0%}} of the drafts left nothing {use}: no recap between the reasoning and the "
-               "answer, or cut off before it. A larger max_completion_tokens or a cold start helps.",
-               about="Drafts that leave nothing to read: their recap is empty."),
+               warning=f"{{value:.0%}} of the drafts have no recap {use} between the reasoning and the answer, or were "
+               "cut off before it. A larger max_completion_tokens or a cold start helps.",
+               about="Drafts with an empty recap, so that there is nothing to read."),
     )  # fmt: skip
 
 
@@ -107,8 +107,8 @@ class DraftChallenge(Game):
 
     def rewards(self) -> Mapping[str, str]:
         rival = {
-            "adv": "more where the draft is wrong",
-            "margin": "more where the draft is wrong, -1 where it alone is right",
+            "adv": "more if the draft is wrong",
+            "margin": "more if the draft is wrong, -1 if it alone is right",
         }
         own = ((2, FOR_RIGHT), (self.options.format_weight, FOR_FORM))
         more = (

@@ -51,7 +51,7 @@ class SoloOptions(GameOptions):
     @classmethod
     def _form_alone_pays(cls, value: float, others: ValidationInfo) -> float:
         if others.data.get("reward") == "format" and not value:
-            raise PydanticCustomError("reward", "is all that game.reward=format pays, so it must not be 0")
+            raise PydanticCustomError("reward", "is the only reward with game.reward=format, so it must not be 0")
         return value
 
 
@@ -64,7 +64,7 @@ class Solo(Game):
     recipe: ClassVar[dict[str, Any]] = {"seats": {"solver": {"lr": 5e-5, "schedule": "linear", "warmup": 0.1}}}
     figures = (
         Figure("label_accuracy", "accuracy of labels", "share",
-               about="Majorities that are the problem's answer, where the reward is theirs and the answer is known."),
+               about="Majorities that match the problem's answer, if that is known (reward `majority`)."),
     )  # fmt: skip
 
     def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):

@@ -32,7 +32,7 @@ class Rent(Game):
     """One seat, rewarded for certainty."""
 
     roles = ("solver",)
-    about = "RENT: one seat, paid for the certainty of what it says; a baseline without answers"
+    about = "RENT: one seat, rewarded for the certainty of its completions; a baseline without answers"
     needs_answers: bool = False
     own_labels: bool = True
     recipe: ClassVar[dict[str, Any]] = {
@@ -41,8 +41,9 @@ class Rent(Game):
     }
     figures = (
         Figure("entropy", "entropy, nats a token", healthy=(SURE, math.inf),
-               warning="the mean entropy is {value:.4f} nats a token: the seat says the same whatever is drawn",
-               about="The mean entropy of the seat's next-token distribution: what it is paid to lower."),
+               warning="the mean entropy is {value:.4f} nats a token: "
+               "the seat writes nearly the same text at every sample",
+               about="The mean entropy of the seat's next-token distribution, which its reward lowers."),
     )  # fmt: skip
 
     def rollouts_per_step(self) -> int:

@@ -113,11 +113,11 @@ class RZero(FilteredGame):
     """The challenger is rewarded for questions that split the solver's votes; the solver learns from these."""
 
     roles = ("challenger", "solver")
-    about = "R-Zero: a challenger is paid for questions that split the solver's votes; the two learn in turn"
+    about = "R-Zero: a challenger is rewarded for questions that split the solver's votes; the two learn in turn"
     Options = RZeroOptions
     figures = family_figures(
         Figure("cluster_share", "share of the cluster", "share", of="questions",
-               about="The mean share of a step's questions that are alike: their challenger is paid less."),
+               about="The mean share of similar questions in a step: they earn their challenger less."),
         *FATES,
         Figure("pool", "questions in the pool", how="last", about="Questions that the solver can learn from."),
     )  # fmt: skip

@@ -135,20 +135,20 @@ class CpMobius(FilteredGame):
     roles = ("coach", "player")
     sources: tuple[str, ...] = ("validation",)
     solver = "player"
-    about = "CPMobius: a coach writes tasks, and is paid for the player's progress on a validation set"
+    about = "CPMobius: a coach writes tasks, and is rewarded for the player's progress on a validation set"
     Options = CpMobiusOptions
     figures = family_figures(
         Figure("acceptance", "accepted questions", "share", of="draws", about="Drawn tasks of the right difficulty."),
         *FATES,
         Figure("kept", "tasks kept", about="Drawn tasks that the player learns from."),
-        Figure("restored", "players put back", "share",
-               about="Rounds after which the best player took the place of it."),
+        Figure("restored", "players restored", "share",
+               about="Rounds after which the best player was restored."),
         Figure("validation_accuracy", "accuracy on validation, %", how="last",
                about="The player on the validation problems."),
         Figure("best_validation_accuracy", "best accuracy on validation, %", how="last",
                about="The highest of them so far."),
         Figure("delta", "Delta, percentage points",
-               about="The player's progress on the validation problems, which pays the coach."),
+               about="The player's progress on the validation problems, which is the coach's reward."),
     )  # fmt: skip
     recipe: ClassVar[dict[str, Any]] = {
         "roles": {
@@ -188,7 +188,7 @@ class CpMobius(FilteredGame):
         kept_where = share if self.options.filter else "a majority"
         lines = [
             f"rounds: {-(-steps // 2)}, of two steps: the player learns; then it is measured and the coach "
-            + ("stays as it is" if self.options.freeze_coach else "learns"),
+            + ("is frozen" if self.options.freeze_coach else "learns"),
             f"draws: {m} tasks at a time until {m} are kept ({kept_where}), at most {most} a round",
             f"a round samples {m * (1 + n) + again:,} to {most * (1 + n) + again:,} completions "
             f"({n} answers a task{', and again for kept ones' if again else ''}) and {samples} of each validation "
@@ -331,7 +331,7 @@ class CpMobius(FilteredGame):
             found.append(
                 f"only {log['kept']} of the {log['kept'] + log['short']} tasks of this round were found in "
                 f"{log['draws']} draws (too hard {log['too_hard']}, too easy {log['too_easy']}, without a majority "
-                f"{log['no_majority']}, refused {sum(log['refused'].values())}): it goes on with these"
+                f"{log['no_majority']}, refused {sum(log['refused'].values())}): the round continues with these"
             )
         return found
 

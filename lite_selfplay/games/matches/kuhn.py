@@ -127,7 +127,7 @@ class Kuhn(MatchGame):
     """Kuhn poker between two seats that change sides at every step, with their exact exploitability."""
 
     roles = ("first", "second")
-    about = "Kuhn poker between two seats: several turns, and an exact equilibrium to hold them against"
+    about = "Kuhn poker between two seats: several turns, and an exact equilibrium to compare them with"
     Options = KuhnOptions
     opponents: ClassVar = {"random": at_random, "equilibrium": in_equilibrium}
     recipe: ClassVar[dict[str, Any]] = {
@@ -139,15 +139,15 @@ class Kuhn(MatchGame):
     }
     figures: ClassVar[Sequence[Figure]] = (
         Figure("nash_conv", "NashConv", how="last", word="NashConv",
-               about="What best responses would win against both players together: 0 in equilibrium."),
+               about="The sum that best responses would win against both players: 0 in equilibrium."),
         Figure("nash_conv_average", "NashConv of the averaged policy", how="last",
-               about="The same of the average over all policies that were measured, the later ones weighing more."),
+               about="The same for the average over all measured policies, with more weight on later ones."),
         Figure("exact_value", "exact value for the first player", how="last",
-               about="The chips that the policy wins the first player a match, in the mean; in equilibrium -1/18."),
+               about="The first player's mean winnings a match, in chips; in equilibrium -1/18."),
         Figure("illegal_mass", "probability of an illegal move", "share", how="last",
-               about="What is missing from 1 after all spellings of the legal moves, over the twelve sets."),
+               about="1 minus the probability of all spellings of the legal moves, over the twelve sets."),
         *(Figure(role, f"probability of a bet, {role} player", "share", how="last", within=_FAMILY,
-                 about="By card and moves so far; the bands are where the equilibria lie.") for role in roles),
+                 about="By card and moves so far; the bands show the range of the equilibria.") for role in roles),
         *MatchGame.figures,
     )  # fmt: skip
 

@@ -217,17 +217,17 @@ class MatchGame(Game):
     opponents: ClassVar[Mapping[str, Opponent]] = {"random": at_random}
     figures: ClassVar[Sequence[Figure]] = (
         Figure("value", "return of the first player", word="value",
-               about="The mean of what the first player won in the matches of a step."),
+               about="The first player's mean winnings in a step's matches."),
         Figure("illegal", "matches lost by an illegal move", "share", word="illegal",
-               about="A match that ends by a move that the rules do not allow is forfeited."),
-        Figure("moves", "moves a match", about="How long a match was in the mean."),
-        Figure("unfinished", "matches that reached the bound of turns", "share",
+               about="An illegal move forfeits the match."),
+        Figure("moves", "moves a match", about="The mean length of a match."),
+        Figure("unfinished", "matches that reached the turn limit", "share",
                about="They end without a winner after `game.most_turns`."),
-        Figure("broken", "matches that the environment broke off", how="sum", healthy=(0, 0),
+        Figure("broken", "matches ended by an environment's error", how="sum", healthy=(0, 0),
                warning="the environment raised an exception in {value:.0f} matches of this step",
-               about="Nobody learns from a match in which the environment raised an exception."),
+               about="No seat learns from a match in which the environment raised an exception."),
         Figure("baseline", "running mean of a role's returns", how="last",
-               about="What the next return of a role is compared with."),
+               about="The baseline of a role's next return."),
     )  # fmt: skip
 
     def __init__(self, options: Any = None, **sizes: int):

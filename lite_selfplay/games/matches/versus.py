@@ -35,7 +35,7 @@ class MatchScore(Score):
 def deals(game: str) -> Task:
     """Numbered matches of a game, by its name. Raises ConfigError for a game of another kind."""
     if not issubclass(find_game(game), MatchGame):
-        raise ConfigError(f"{game} is no game of matches between players, which the mode `versus` measures")
+        raise ConfigError(f"{game} has no matches between players, which the mode `versus` measures")
     return numbered(game)
 
 

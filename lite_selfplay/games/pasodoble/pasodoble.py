@@ -240,12 +240,12 @@ class PasoDoble(ProposeSolve):
     about = "PasoDoble: a proposer turns passages into problems at the solver's edge, online or offline"
     Options = PasoDobleOptions
     figures = family_figures(
-        Figure("invalid", "invalid questions", how="sum", about="Questions that train nobody, by their reason."),
+        Figure("invalid", "invalid questions", how="sum", about="Questions that train no seat, by reason."),
         Figure("buffer", "buffered questions", how="last", about="Questions kept for offline training."),
         Figure("evicted", "evicted questions", how="sum",
-               about="Questions dropped from the buffer: always solved, or not solved more often any more."),
+               about="Questions dropped from the buffer: always solved, or no longer solved more often."),
         Figure("leaks", "questions that give their answer away", how="sum",
-               about="Proposals refused since their question states its own answer."),
+               about="Proposals refused because their question states its own answer."),
         early=(
             Figure("valid_rate", "valid questions", "share", of="proposals",
                    about="Proposals of the right difficulty and diversity that do not give their answer away."),
@@ -266,7 +266,7 @@ class PasoDoble(ProposeSolve):
         chosen = self.options
         if chosen.seats == "shared" and (chosen.mode == "offline" or chosen.freeze_proposer):
             raise ConfigError(
-                "game.seats=shared has one adapter for both roles, so neither can stay as it is while the other moves: "
+                "game.seats=shared has one adapter for both roles, so one cannot be frozen while the other is trained: "
                 "use it with game.mode=online and without game.freeze_proposer"
             )
         self.sources = ("passages",) if chosen.knowledge == "passages" else ()

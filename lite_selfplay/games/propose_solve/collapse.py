@@ -96,7 +96,7 @@ def collapse_warnings(log: Mapping[str, Any]) -> list[str]:
     if questions >= FEWEST_JUDGED and (log["repeated"] or 0) > MOST_REPEATED:
         found.append(
             f"{log['repeated']:.0%} of the questions repeat earlier ones: the proposer is collapsing. A higher "
-            "temperature, a smaller learning rate or, where the game has one, its diversity term helps"
+            "temperature, a smaller learning rate or, if the game has one, its diversity term helps"
         )
     if questions >= FEWEST_JUDGED and 0 < (log["distinct_tokens"] or 0) * questions < FEWEST_DISTINCT + 1e-9:
         found.append(

@@ -51,24 +51,24 @@ SHOWN_PROPOSALS, SHOWN_CHARACTERS = 3, 300
 # The figures of every game of the family, in the order in which `family_figures` combines them with a game's own.
 YIELD = (
     Figure("usable", "usable questions", "share", of="proposals", part=True, about="Proposals left to train on."),
-    Figure("proposals", "proposals a step", about="Completions that were to pose a question."),
+    Figure("proposals", "proposals a step", about="Completions that should pose a question."),
     Figure("pass_rate", "pass rate", "share", of="pass_rates",
            about="How often answers to a question agree with its label: near 0 or 1 there is little to learn from."),
 )  # fmt: skip
 WATCHED = (
     Figure("repeated", "repeated questions", "share", of="questions", healthy=(0.0, MOST_REPEATED),
-           about="Questions that are among the last 200: the proposer collapses where they grow."),
+           about="Questions that are among the last 200; a growing share means that the proposer collapses."),
     Figure("distinct_tokens", "distinct tokens", "share", of="questions",
-           about="Different tokens among all tokens of a step's questions; compare steps of one run alone."),
+           about="Different tokens among all tokens of a step's questions; comparable only within a run."),
     Figure("vote_share", "vote share", "share", of="questions", healthy=(FEWEST_VOTES, 1.0),
            about="The share of a question's answers in the largest class of equal ones: "
            "split votes label nothing well."),
     Figure("label_accuracy", "accuracy of labels", "share", of="labels_checked", healthy=(FEWEST_RIGHT, 1.0),
-           about="Whether the label is the question's value, of questions that are bare calculations."),
+           about="Labels that are the question's value, among questions that are bare calculations."),
 )  # fmt: skip
 BREAKDOWNS = (
     Figure("usable", "steps without a usable question", of="proposals", how="zeros",
-           about="Steps of which no proposal was left to train on."),
+           about="Steps without a proposal left to train on."),
     Figure("refused", "refused", "share", of="proposals", part=True, about="Invalid proposals, by their reason."),
     Figure("pass_rates", "questions by pass rate", "share", of="pass_rates", part=True,
            about="How many questions the solver hardly ever, sometimes, or nearly always answers as their label says."),

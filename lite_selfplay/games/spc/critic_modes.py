@@ -225,7 +225,9 @@ def _run(examiner: Examiner, searches: Sequence[_Search], solver: str, critic: s
     most = examiner.sampling.max_tokens
     while active := [search for search in searches if not search.over]:
         left = len({search.problem for search in active})
-        examiner.progress(2 * len(prompts) - left, f"{solver} writes, {critic} checks: {len(active)} solutions go on")
+        examiner.progress(
+            2 * len(prompts) - left, f"{solver} writes, {critic} checks: {len(active)} solutions in progress"
+        )
         steps = examiner.say(
             solver,
             [prompts[search.problem] for search in active],

@@ -379,7 +379,7 @@ class Spc(Game):
         for seat in collected if self.options.sft_weight else ():
             if log[f"{seat}_rows"] and not log[f"{seat}_examples"]:
                 found.append(
-                    f"game.sft_weight asks for examples, and there are none for {seat}: a cold start brings some"
+                    f"game.sft_weight asks for examples, and there are none for {seat}: a cold start provides some"
                 )
         return found
 

@@ -100,7 +100,7 @@ def _processbench(row: Mapping[str, Any], where: str, rng: random.Random) -> lis
     if not isinstance(steps, list) or not steps or not all(isinstance(step, str) for step in steps):
         raise TaskError(f"{where}: 'steps' must be a list of texts")
     if type(label) is not int or not -1 <= label < len(steps):
-        raise TaskError(f"{where}: 'label' must be the place of a step, from 0, or -1")
+        raise TaskError(f"{where}: 'label' must be the index of a step, from 0, or -1")
     right = range(label if label >= 0 else len(steps))
     return _both(name, problem, steps, right, None if label < 0 else label, name.rpartition("-")[0], rng)
 
@@ -130,12 +130,12 @@ def _both(
     rng: random.Random,
 ) -> list[LabelledStep]:
     """A step at one of the `right` indices of a solution, if there are any, and the one at `wrong`."""
-    places = [(rng.choice(right), True)] if right else []
-    places += [] if wrong is None else [(wrong, False)]
+    indices = [(rng.choice(right), True)] if right else []
+    indices += [] if wrong is None else [(wrong, False)]
     return [
-        LabelledStep(f"{name}-{place + 1}", problem, _before(steps[:place]), steps[place], correct, subset)
-        for place, correct in places
-        if steps[place].strip()
+        LabelledStep(f"{name}-{index + 1}", problem, _before(steps[:index]), steps[index], correct, subset)
+        for index, correct in indices
+        if steps[index].strip()
     ]
 
 
@@ -164,10 +164,10 @@ def _prm800k(row: Mapping[str, Any], where: str) -> Iterator[StepPair]:
         if label.get("finish_reason") == "bad_problem":
             return
         before: list[str] = []
-        for place, step in enumerate(label["steps"], 1):
+        for index, step in enumerate(label["steps"], 1):
             rated = {r: [c["text"] for c in step["completions"] or () if c["rating"] == r] for r in (1, -1)}
             for number, (right, wrong) in enumerate(zip(rated[1], rated[-1], strict=False), 1):
-                yield StepPair(f"{where}-{place}-{number}", problem, _before(before), right, wrong)
+                yield StepPair(f"{where}-{index}-{number}", problem, _before(before), right, wrong)
             chosen, human = step.get("chosen_completion"), step.get("human_completion")
             if chosen is None and human is None:
                 return

@@ -95,7 +95,7 @@ class SqlmOptions(ProposeSolveOptions):
     @model_validator(mode="after")
     def _code_is_proposed(self) -> Self:
         if self.topic == CODE and self.questions == "pregenerated":
-            raise PydanticCustomError("topic", "questions of the code topic bring tests, and are not written in lists")
+            raise PydanticCustomError("topic", "questions of the code topic have tests, and cannot be written in lists")
         return self
 
     @field_validator("topic")
@@ -168,13 +168,13 @@ class Sqlm(ProposeSolve):
             most = options.calls * options.questions_per_call
             return [
                 f"topic {options.topic}: step 1 first writes up to {most:,} questions in {options.calls} completions",
-                f"each step draws {self.problems_per_step} of them: {each}; the proposer never moves",
+                f"each step draws {self.problems_per_step} of them: {each}; the proposer is never updated",
             ]
         moves = sum(map(self.proposer_moves, range(steps)))
         in_vain = ", though with two answers no question splits them" if n == 2 and moves else ""
         return [
             f"topic {options.topic}: each step asks {rows} times for {n} questions, {each}",
-            f"the solver moves at every step, the proposer at {moves} of {steps}{in_vain}",
+            f"the solver is updated at every step, the proposer at {moves} of {steps}{in_vain}",
         ]
 
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:

@@ -52,5 +52,5 @@ def test_sides_are_swapped_on_the_same_deals_and_the_payoff_is_in_chips():
     asked = [place for seat, place in examiner.asked if seat == "bold"]
     assert {len(place) for place in asked} == {1, 2}  # it was first, and it answered a first move
     assert VERSUS.tasks is deals
-    with pytest.raises(ConfigError, match="grpo is no game of matches"):
+    with pytest.raises(ConfigError, match="grpo has no matches between players"):
         deals("grpo")
