@@ -20,7 +20,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, repeat
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -164,8 +164,8 @@ class RZero(FilteredGame):
         challenging, solving = turn_shares(steps, self.options.challenger_steps, then)
         phases = math.ceil(solving / then)
         most = then * self.problems_per_step * self.options.max_draws
-        draws = phases * _whole(most, batch) + (solving - phases) * _whole(most / HOPELESS, batch)
-        return (challenging * batch + draws) * (1 + self.options.votes) + solving * batch
+        batches = phases * math.ceil(most / batch) + (solving - phases) * math.ceil(most / HOPELESS / batch)
+        return (challenging + batches) * batch * (1 + self.options.votes) + solving * batch
 
     @property
     def _questions(self) -> int:
@@ -199,10 +199,9 @@ class RZero(FilteredGame):
 
     def _cluster_shares(self, found: Sequence[Candidate]) -> list[float | None]:
         """The share of all proposals in each question's cluster; None for a proposal without a question."""
-        if not self.options.similarity:
-            return [0.0 if candidate.proposal.usable else None for candidate in found]
         questions = [candidate.proposal.question for candidate in found if candidate.proposal.usable]
-        shares = iter(cluster_shares(questions, len(found), self.options.cluster_distance))
+        alike = self.options.similarity
+        shares = iter(cluster_shares(questions, len(found), self.options.cluster_distance) if alike else repeat(0.0))
         return [next(shares) if candidate.proposal.usable else None for candidate in found]
 
     def _rewarded(self, candidate: Candidate, share: float | None) -> Sample:
@@ -249,11 +248,6 @@ class RZero(FilteredGame):
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
         self._pool, self._cursor = [Problem(**values) for values in state["pool"]], state["cursor"]
-
-
-def _whole(draws: float, batch: int) -> int:
-    """This many draws, rounded up to whole batches."""
-    return math.ceil(draws / batch) * batch
 
 
 def challenger_reward(share: float, cluster_share: float) -> float:

@@ -133,7 +133,7 @@ class Match:
 
     def __post_init__(self) -> None:
         self._rng = Random(self.seed)
-        self._trying(self._begin)
+        self.environment: Environment = self._trying(lambda: self.game.make(Random(self._rng.getrandbits(64))))
 
     def waits_for(self) -> tuple[int, str] | None:
         """The next player, after opponents by rule have moved, and what it sees; None if the match is over."""
@@ -150,9 +150,6 @@ class Match:
             raise
         except Exception as error:  # any error of the environment ends this match, and no other
             self._end(BROKEN, error=f"{type(error).__name__}: {error}"[:200])
-
-    def _begin(self) -> None:
-        self.environment = self.game.make(Random(self._rng.getrandbits(64)))
 
     def _next(self) -> tuple[int, str] | None:
         while not self.outcome:
@@ -262,7 +259,6 @@ class MatchGame(Game):
         return ""
 
     def _compared(self, match: Match, player: int) -> str:
-        """The full key of a player's running mean."""
         return f"{self.roles[player]} {self.dealt(match, player)}".rstrip()
 
     @classmethod

@@ -7,7 +7,6 @@ seat's return is above every other's. Seats are sampled at the run's temperature
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 from lite_selfplay.data import Completion
 from lite_selfplay.errors import ConfigError
@@ -60,10 +59,10 @@ def _measured(examiner: Examiner, game: MatchGame, seat: str, other: str) -> Mea
         Match(game, derived_seed("deal", deal), [seat if i == side else other for i in range(len(game.roles))])
         for deal, side in zip(dealt, sides, strict=True)
     ]
-    places = {id(match): i for i, match in enumerate(matches)}
+    indices = {id(match): i for i, match in enumerate(matches)}
 
     def ask(who: str, prompts: list[str], these: list[Match]) -> list[Completion]:
-        about = [(places[id(match)], f"{who}, turn {len(match.moves)}") for match in these]
+        about = [(indices[id(match)], f"{who}, turn {len(match.moves)}") for match in these]
         return examiner.say(who, prompts, examiner.sampling, about)
 
     play_together(matches, ask)
@@ -81,9 +80,17 @@ def _measured(examiner: Examiner, game: MatchGame, seat: str, other: str) -> Mea
     payoff = sum(sum(values) for values in payoffs.values()) / len(matches)
     _, low, high = paired_bootstrap([0.0] * len(means), means) if len(means) > 1 else (payoff, payoff, payoff)
     broken = sum(match.outcome == BROKEN for match in matches)
-    more: dict[str, Any] = {"draws": draws, "losses": losses, "broken": broken}
-    more |= {"payoff": payoff, "payoff_low": low, "payoff_high": high}
-    return Measured(rows, score_of(rows, kind=MatchScore, **more))
+    score = score_of(
+        rows,
+        kind=MatchScore,
+        draws=draws,
+        losses=losses,
+        broken=broken,
+        payoff=payoff,
+        payoff_low=low,
+        payoff_high=high,
+    )
+    return Measured(rows, score)
 
 
 VERSUS = Mode(

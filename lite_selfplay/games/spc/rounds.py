@@ -163,7 +163,6 @@ def mixed(
 
 
 def _drawn(rows: Sequence[CollectedRow], size: int, rng: random.Random) -> list[CollectedRow]:
-    """This many of the rows, in their order."""
     return [rows[i] for i in sorted(rng.sample(range(len(rows)), size))]
 
 

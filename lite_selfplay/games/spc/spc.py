@@ -141,7 +141,6 @@ class Spc(Game):
         return [Snapshot(seat, snapshot_name(seat, 0)) for seat in self.trained_seats()]
 
     def evaluation(self) -> EvalSpec:
-        """The critic on labelled steps."""
         return EvalSpec("critic", (CRITIC,))
 
     def other_evaluations(self) -> Mapping[str, tuple[str, ...]]:
@@ -207,20 +206,17 @@ class Spc(Game):
         return cases, {"solutions": asked, "steps": len(cases)}, streams
 
     def _validation(self, table: Table, cases: Sequence[Case]) -> _Played:
-        """The correct steps, according to the completions from them."""
         cases = phases.tried(table, cases, self.options.rollouts, "original")
         stable = sum(case.is_stable(self.options.stable) for case in cases)
         return cases, {"steps": len(cases), "stable": stable, "completions": len(cases) * self.options.rollouts}, ()
 
     def _sneaky(self, table: Table, cases: Sequence[Case]) -> _Played:
-        """Correct steps rewritten by the newest sneaky generator."""
         cases = [case for case in cases if case.is_stable(self.options.stable)]
         cases = phases.rewritten(self._asking(table, SNEAKY, snapshot_name(SNEAKY, self._round - 1), 1), cases)
         refused = Counter(case.rewrite.reason for case in cases if case.rewrite.reason)
         return cases, {"attacks": len(cases), "refused": dict(sorted(refused.items()))}, ()
 
     def _sneaky_validation(self, table: Table, cases: Sequence[Case]) -> _Played:
-        """The rewrites that are errors, according to the completions from them."""
         cases = phases.tried(table, cases, self.options.rollouts, "sneaky")
         tried = sum(case.sneaky is not None for case in cases)
         valid = sum(case.is_valid for case in cases)
@@ -228,7 +224,6 @@ class Spc(Game):
         return cases, log | ({"attack_success": valid / len(cases)} if cases else {}), ()
 
     def _critiques(self, table: Table, cases: Sequence[Case]) -> _Played:
-        """Critiques of the errors, and of as many original steps."""
         ask = self._asking(table, CRITIC, players(self._round, self.options.schedule)[1], self.options.critiques)
         cases = phases.judged_untouched(ask, phases.judged(ask, cases), table.rng)
         log = {
@@ -264,36 +259,28 @@ class Spc(Game):
         self._opened.clear()
         actions = [Restore(seat, name, reset_optimizer=True) for seat, name in zip(kept, pairing, strict=True)]
         self._phase = "sneaky learns"
-        kept_as = self._skip_empty(table)
+        kept_as = self._finished(table, learned=False)
         return Episode(actions=[*actions, *kept_as], log=log, save=True, measure=len(kept_as) == 2)
 
     # Offline training
 
     def _learn(self, table: Table) -> Episode:
-        """A batch of the seat's collection."""
         seat: str = self._learner
         collection = self._collection(table, seat)
         batches = collection.batches(self.options.batch, seed=self._order, epoch=self._epoch)
         rows = collection.rows(batches[self._batch])
         log = {"epoch": self._epoch + 1, "batch": self._batch + 1, "batches": len(batches)}
         self._batch += 1
-        actions: list[Snapshot] = []
         ends = self._batch == len(batches)
         if ends:
             self._epoch, self._batch = self._epoch + 1, 0
-        if self._epoch == self.options.epochs:
-            actions = [self._kept(seat)]
-            self._after_learning()
-            actions += self._skip_empty(table)
+        actions = self._finished(table, learned=self._epoch == self.options.epochs)
         measured = any(action.seat == CRITIC for action in actions)
         return Episode([replayed(seat, rows)], actions=actions, log=log, save=ends, measure=measured)
 
     @property
     def _learner(self) -> str:
         return SNEAKY if self._phase == "sneaky learns" else CRITIC
-
-    def _kept(self, seat: str) -> Snapshot:
-        return Snapshot(seat, snapshot_name(seat, self._round))
 
     def _after_learning(self) -> None:
         """Continue with the next seat, the next round, or the end."""
@@ -305,12 +292,14 @@ class Spc(Game):
         else:
             self._phase = "over"
 
-    def _skip_empty(self, table: Table) -> list[Snapshot]:
-        """Skip seats that have nothing to learn from, and keep them unchanged as this round's."""
+    def _finished(self, table: Table, *, learned: bool) -> list[Snapshot]:
+        """Keep a seat that has `learned`, and each next one without rows to learn from, as this round's, and go to the
+        phase after it."""
         found = []
-        while self._phase in ("sneaky learns", "critic learns") and not len(self._collection(table, self._learner)):
-            found.append(self._kept(self._learner))
+        while self._phase.endswith("learns") and (learned or not len(self._collection(table, self._learner))):
+            found.append(Snapshot(self._learner, snapshot_name(self._learner, self._round)))
             self._after_learning()
+            learned = False
         return found
 
     # Every snapshot meets every other
@@ -348,7 +337,7 @@ class Spc(Game):
         return ask
 
     def _file(self, table: Table, name: str, round_: int | None = None) -> Path:
-        return table.folder / f"round-{self._round if round_ is None else round_}" / f"{name}.jsonl"
+        return table.folder / f"round-{round_ or self._round}" / f"{name}.jsonl"
 
     def _cases_of(self, table: Table, phase: Phase, round_: int | None = None) -> list[Case]:
         return read_cases(self._file(table, _CASES[phase][0], round_))

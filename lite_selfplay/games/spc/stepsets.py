@@ -140,7 +140,6 @@ def _both(
 
 
 def _pair(row: Mapping[str, Any], where: str) -> Iterator[StepPair]:
-    """The pair of a row of the release."""
     texts = [_text(row[key], key, where) for key in ("problem", "correct_last_step", "incorrect_last_step")]
     yield StepPair(str(row.get("id", where)), texts[0], str(row["partial_solution"]), *texts[1:])
 
