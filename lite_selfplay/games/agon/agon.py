@@ -106,10 +106,7 @@ class DraftChallenge(Game):
         return 2 * self.problems_per_step * self.group_size
 
     def rewards(self) -> Mapping[str, str]:
-        rival = {
-            "adv": "more if the draft is wrong",
-            "margin": "more if the draft is wrong, -1 if it alone is right",
-        }
+        rival = {"adv": "more if the draft is wrong", "margin": "more if the draft is wrong, -1 if it alone is right"}
         own = ((2, FOR_RIGHT), (self.options.format_weight, FOR_FORM))
         more = (
             (self.options.reward in rival, rival.get(self.options.reward, "")),

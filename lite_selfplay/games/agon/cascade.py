@@ -192,11 +192,7 @@ def _twice(name: str, doing: str) -> Mode:
 
 
 CASCADE = Mode(
-    cascade,
-    reads=read_by_rival,
-    stages=lambda seats: len(seats) + len(seat_pairs(seats)),
-    columns=_COLUMNS,
-    duels=True,
+    cascade, reads=read_by_rival, stages=lambda seats: len(seats) + len(seat_pairs(seats)), columns=_COLUMNS, duels=True
 )
 SELF_REFINE = _twice("self_refine", "refines its answers to")
 SELF_CASCADE = _twice("self_cascade", "goes over its answers to")

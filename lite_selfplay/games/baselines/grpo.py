@@ -71,10 +71,7 @@ class Solo(Game):
         super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
         self.needs_answers = self.options.reward == "answers"
         self.own_labels = not self.needs_answers
-
-    @property
-    def completions_per_problem(self) -> int:
-        return self.group_size * (2 if self.options.budget == "paired" else 1)
+        self.completions_per_problem = group_size * (2 if self.options.budget == "paired" else 1)
 
     def rollouts_per_step(self) -> int:
         return self.problems_per_step * self.completions_per_problem

@@ -28,12 +28,7 @@ from pydantic import Field
 from lite_selfplay.data import Episode, Example, Group, Problem, Sample, Stream
 from lite_selfplay.games.presentation import FOR_VOTE, Figure
 from lite_selfplay.games.prompts import asked, fill
-from lite_selfplay.games.propose_solve.propose_solve import (
-    FilteredGame,
-    FilterOptions,
-    family_figures,
-    turn_shares,
-)
+from lite_selfplay.games.propose_solve.propose_solve import FilteredGame, FilterOptions, family_figures, turn_shares
 from lite_selfplay.games.propose_solve.questions import (
     FATES,
     HOPELESS,
@@ -129,6 +124,7 @@ class RZero(FilteredGame):
     def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):
         super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
         self.bounds = Bounds(self.options.low, self.options.high)
+        self._questions = problems_per_step * group_size  # of a challenger's step
         self._pool: list[Problem] = []  # the questions of a solver's phase
         self._cursor = 0
 
@@ -166,10 +162,6 @@ class RZero(FilteredGame):
         most = then * self.problems_per_step * self.options.max_draws
         batches = phases * math.ceil(most / batch) + (solving - phases) * math.ceil(most / HOPELESS / batch)
         return (challenging + batches) * batch * (1 + self.options.votes) + solving * batch
-
-    @property
-    def _questions(self) -> int:
-        return self.problems_per_step * self.group_size
 
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
         return boxed_example(problem, fill("rzero_challenger"), thinks=thinks)

@@ -163,6 +163,8 @@ class CpMobius(FilteredGame):
         super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
         chosen = self.options
         self.bounds = Bounds(chosen.low, chosen.high) if chosen.filter else Bounds(0.0, 1.0)
+        self._most_draws = chosen.max_draws * problems_per_step
+        self._fresh_answers = problems_per_step * group_size if chosen.resample else 0
         self._taught: list[Taught] = []  # between the two steps of a round
         # How often the player solved each validation problem: before its update, and at its best.
         self._before: list[int] = []
@@ -209,14 +211,6 @@ class CpMobius(FilteredGame):
     def most_rollouts(self, steps: int) -> int:
         """Every round draws the maximum; its second step samples nothing but the measurement."""
         return -(-steps // 2) * (self._most_draws * (1 + self.group_size) + self._fresh_answers)
-
-    @property
-    def _most_draws(self) -> int:
-        return self.options.max_draws * self.problems_per_step
-
-    @property
-    def _fresh_answers(self) -> int:
-        return self.problems_per_step * self.group_size if self.options.resample else 0
 
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
         """A problem's text, after its solution if the coach reasons."""

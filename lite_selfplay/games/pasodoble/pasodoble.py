@@ -140,12 +140,7 @@ def pass_rate(group: Group) -> float:
 
 
 def proposer_reward(
-    rate: float,
-    diversity: float | None,
-    *,
-    weight: float = 0.2,
-    min_pass_rate: float = 0.2,
-    min_diversity: float = 0.3,
+    rate: float, diversity: float | None, *, weight: float = 0.2, min_pass_rate: float = 0.2, min_diversity: float = 0.3
 ) -> float:
     """`(1.1 - p) + weight * diversity`, but 0 if `p <= min_pass_rate` or `diversity <= min_diversity` (section 3.3).
 

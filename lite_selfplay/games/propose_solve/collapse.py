@@ -56,11 +56,12 @@ class CollapseWatch:
     ) -> dict[str, Any]:
         """One step's figures; the questions enter the history.
 
-        `pass_rates` and `vote_shares`, in [0, 1], have an entry for each answered question. `labels` are questions with
-        the labels trained on, which are compared with the true value if it can be computed. A share of nothing is None.
+        Questions that differ only in case and spacing are repetitions. `pass_rates` and `vote_shares`, in [0, 1], have
+        an entry for each answered question. `labels` are questions with the labels trained on, which are compared with
+        the true value if it can be computed. A share of nothing is None.
         """
         seen, repeated = set(self._seen), 0
-        for question in map(plain, questions):
+        for question in (" ".join(each.casefold().split()) for each in questions):
             repeated += question in seen
             seen.add(question)
             self._seen.append(question)
@@ -113,11 +114,6 @@ def collapse_warnings(log: Mapping[str, Any]) -> list[str]:
             "being trained towards them"
         )
     return found
-
-
-def plain(question: str) -> str:
-    """A question in lower case with single blanks: questions with the same form are repetitions."""
-    return " ".join(question.casefold().split())
 
 
 def label_is_right(question: str, label: str | None) -> bool | None:

@@ -302,7 +302,6 @@ def attack_success(fates: Sequence[Fate]) -> dict[str, Any]:
 
 # How a run is shown
 
-VALID_SHARE = 0.99  # of the critiques with a judgement; a smaller share causes a warning
 _ANY = 1e-9  # a share that is not 0
 
 FIGURES: Sequence[Figure] = (
@@ -317,7 +316,7 @@ FIGURES: Sequence[Figure] = (
            about="Rewrites after which the solver is never right: real errors."),
     Figure("win_rate", "sneaky generator's win rate", "share", how="last", word="critic fooled",
            about="Real errors that the critic's first critique accepted."),
-    Figure("judged_share", "critiques with a judgement", "share", word="critiques judge", healthy=(VALID_SHARE, inf),
+    Figure("judged_share", "critiques with a judgement", "share", word="critiques judge", healthy=(0.99, inf),
            warning="only {value:.0%} of the critiques have a judgement: a longer cold start or more tokens may help",
            about="Critiques that say whether the step is correct."),
     Figure("right_critiques", "right critiques", "share", about="Critiques with a right judgement."),

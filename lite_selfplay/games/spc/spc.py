@@ -121,6 +121,7 @@ class Spc(Game):
         super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
         chosen = self.options
         self._phase: Phase = "solutions" if chosen.rounds or chosen.tournament else "over"
+        self._has_solver = any(name.startswith("solver") for name in chosen.solvers)
         self._round = 1
         self._epoch = self._batch = self._order = 0
         self._opened: dict[str, Collection] = {}
@@ -129,10 +130,6 @@ class Spc(Game):
     def seats(self, step: int) -> Mapping[str, str]:
         solvers = self.options.solvers
         return {SNEAKY: SNEAKY, CRITIC: CRITIC, "solver": "solver" if self._has_solver else solvers[0]}
-
-    @property
-    def _has_solver(self) -> bool:
-        return any(name.startswith("solver") for name in self.options.solvers)
 
     def trained_seats(self) -> tuple[str, ...]:
         return (SNEAKY, CRITIC, "solver") if self._has_solver else (SNEAKY, CRITIC)

@@ -57,7 +57,7 @@ def test_a_tie_pays_nobody_and_a_coin_half():
     assert set(tossed) == {0.0, 2.0}  # nothing for form, unless that is asked for
     assert 150 < tossed.count(2.0) < 250
     assert set(paid("random", *["7"] * 40, format_weight=0.5)) == {0.5, 2.5}
-    with pytest.raises(ConfigError, match=r"game\.format_weight: is all that game\.reward=format pays"):
+    with pytest.raises(ConfigError, match=r"game\.format_weight: is the only reward with game\.reward=format"):
         small("grpo", 2, reward="format", format_weight=0.0)
 
 
