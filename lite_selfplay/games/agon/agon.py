@@ -143,7 +143,7 @@ class DraftChallenge(Game):
         # The draft of its group that each challenge is compared with.
         opponents = [0 if self.options.opponent == "shared_hidden" else i for i in range(size)]
         drafts_read = iter([(i, group.samples[i]) for group in drafted for i in opponents])
-        challenged = verified(table, problems, rows, lambda *reply: self._challenge(*reply, *next(drafts_read)))
+        challenged = verified(table, problems, rows, lambda c, v, x: self._challenge(c, v, x, *next(drafts_read)))
         streams = [
             Stream(role, groups, drop_zero_variance=True)
             for role, groups in zip(self.roles, (drafted, challenged), strict=True)
