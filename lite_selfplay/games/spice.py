@@ -117,7 +117,7 @@ class Spice(ProposeSolve):
     }
 
     def rollouts_per_step(self) -> int:
-        """The largest number in a step: every proposal is a question."""
+        """The most completions a step can have: every proposal is a question."""
         return self.problems_per_step * self.group_size * (1 + self.group_size)
 
     def rewards(self) -> Mapping[str, str]:

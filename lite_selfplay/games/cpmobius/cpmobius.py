@@ -20,7 +20,7 @@ and a quarter of that if none was kept; tasks that are cut off, empty or contain
 whose fresh answers have no majority is skipped; the coach's loss is a mean over the tokens of its tasks, which is
 equation 6 up to a factor; constant learning rates; `rollback` restores the best player of all, including the initial
 one, whose weights the published code does not keep, and Delta is then relative to the restored player.
-A switch called `release` follows the published code where it differs from the paper.
+Options marked "release" follow the published code, which differs from the paper.
 """
 
 import math

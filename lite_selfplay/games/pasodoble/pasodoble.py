@@ -271,7 +271,7 @@ class PasoDoble(ProposeSolve):
         self._skips = 0
 
     def rollouts_per_step(self) -> int:
-        """The largest number in a step: every proposal is a question."""
+        """The most completions a step can have: every proposal is a question."""
         proposing = self.problems_per_step * self.options.proposals * (1 + self.group_size)
         replaying = self.options.solver_questions * self.group_size if self.options.mode == "offline" else 0
         return max(proposing, replaying)

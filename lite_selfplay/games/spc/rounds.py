@@ -271,7 +271,7 @@ def win_rates(games: Iterable[tuple[str, str, Fate]]) -> list[dict[str, Any]]:
     """How often each sneaky generator fooled each critic it met, in the order of their names: `sneaky`, `critic`,
     `games` (caught or fooled), `undecided`, `sneaky_wins`, `win_rate` (None without a game) and its 95% interval.
 
-    Each of the `games` has the two snapshots, and the fate of the step.
+    Each item of the argument has two snapshots and the fate of a step.
     """
     counts: dict[tuple[str, str], Counter[Fate]] = {}
     for sneaky, critic, fate in games:
