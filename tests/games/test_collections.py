@@ -111,7 +111,7 @@ def test_a_collection_that_was_cut_is_not_taken_for_whole(tmp_path: Path):
         else:
             with pytest.raises(RunFolderError, match=r"c\.jsonl, line [1-5]: "):
                 Collection(path)
-    first, _, *rest = whole.splitlines(keepends=True)  # a line was taken out
+    first, _, *rest = whole.splitlines(keepends=True)  # a line was removed
     path.write_bytes(b"".join([first, *rest]))
     with pytest.raises(RunFolderError, match=r'line 4: the file should end with the line \{"rows": 3\}'):
         Collection(path)

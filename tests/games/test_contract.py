@@ -1,5 +1,5 @@
-"""What every game keeps under every switch: the contract, playing on as before wherever it is restored, how much it
-samples, what it says of a run beforehand, what a cold start teaches, and that steps in vain come to an end."""
+"""What every game guarantees with every option: the contract, the same play after a restore at any step, the number of
+completions, the lines of a dry run, cold-start examples, and an end to steps in vain."""
 
 from collections.abc import Callable
 from random import Random
@@ -23,7 +23,7 @@ from tests.made import completion, play
 
 OPTIONS = [*CASES.values(), *((game, options) for game, each in PLAYED["contract"].items() for options in each)]
 SMALL: dict[str, dict[str, Any]] = {
-    # The script repeats its few questions, which the default of `tau_sim` would soon all refuse.
+    # The script repeats its few questions, all of which the default of `tau_sim` would soon refuse.
     "pasodoble": {"proposals": 3, "tau_sim": 0.99},
     "rzero": {"challenger_steps": 1, "solver_steps": 2, "votes": 4},
 }
@@ -164,7 +164,7 @@ WRONG_LABELS = {"questions": 0, "labels_checked": 8, "label_accuracy": 0.25}
         ("spc", {}, {"steps": 0}, "no solution was right"),
         ("spc", {}, {"steps": 4, "stable": 0}, "the solver is rarely right"),
         ("sqlm", {}, WRONG_LABELS, "75% of the labels"),
-        ("sqlm", {"reward": "format"}, WRONG_LABELS, None),  # nothing is trained towards them
+        ("sqlm", {"reward": "format"}, WRONG_LABELS, None),  # no seat is trained towards them
     ],
 )
 def test_what_is_warned_of(name: str, options: dict[str, Any], log: dict[str, Any], warned: str | None):
@@ -177,7 +177,7 @@ def fit(proposal: Proposal) -> Proposal:
 
 
 TOLD = Problem("p", "Ann has 2 pens and buys 3. How many?", "5", extra={"solution": "2 + 3 = 5."})
-# A role that writes problems, how its game reads what it says, and whether a problem without a solution is of use.
+# A role that writes problems, how its game reads its completions, and whether it can use a problem without a solution.
 PROPOSERS: list[tuple[str, str, dict[str, Any], Callable[[Completion], Proposal], bool]] = [
     ("cpmobius", "coach", {}, read_task, True),
     ("pasodoble", "proposer", {}, lambda said: fit(read(said, parse_proposal)), False),

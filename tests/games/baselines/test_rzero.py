@@ -34,7 +34,7 @@ def test_the_challengers_reward():
         (HENS, "eos", ""),
         (f"<think>first <question>no</question> \\boxed{{1}}</think>{HENS}", "eos", ""),
         ("<question>How many?</question>", "eos", "no_answer"),
-        ("\\boxed{3} <question>How many?</question>", "eos", "no_answer"),  # the answer stands before its question
+        ("\\boxed{3} <question>How many?</question>", "eos", "no_answer"),  # the answer precedes its question
         ("<question>How many? \\boxed{3}</question>", "eos", "no_answer"),
         ("<question> </question> \\boxed{3}", "eos", "empty"),
         ("<question>How many", "length", "truncated"),
@@ -54,7 +54,7 @@ def rzero(problems_per_step: int = 2, **options: Any) -> Any:
 
 
 def play(game: Any, challenger: Sequence[str], solver: Sequence[str], steps: int = 1) -> list[Episode]:
-    """So many steps; `play.asked` is what was asked."""
+    """The episodes of `steps` steps; `play.asked` has the prompts."""
     episodes, table = played(game, {"challenger": challenger, "solver": solver}, steps=steps)
     play.asked = table.asked
     return episodes
@@ -74,7 +74,7 @@ def test_a_challengers_step_by_hand():
     assert episode.log["cluster_share"] == pytest.approx((0.5 + 0.25 + 0.5) / 3)
     asked = [(role, len(prompts), n) for role, prompts, n in play.asked]
     assert asked == [("challenger", 2, 2), ("solver", 3, 4)]
-    # All malformed costs all the same.
+    # Every malformed proposal costs the same.
     (episode,) = play(rzero(), [BROKEN], [TWO])
     assert rewards(episode, "challenger") == [[-1.0, -1.0]] * 2
     assert (episode.log["usable"], episode.log["cluster_share"], episode.log["empty_steps"]) == (0, None, 1)

@@ -1,4 +1,4 @@
-"""The collapse watch: what it counts, what it remembers, when it warns, and which truths it dares to compute."""
+"""The collapse watch: its counts, memory and warnings, and the true values that it computes."""
 
 import re
 import time
@@ -167,7 +167,7 @@ def test_nothing_raises_on_any_text(question, label):
 
 
 def test_labels_are_compared_as_answers_are():
-    # A sum that is left undone is no answer, as the checker sees it.
+    # The checker accepts no unfinished sum as an answer.
     right = {"72": True, "71": False, "seventy-two": True, "48 + 24": False, "": False, None: None}
     assert {label: label_is_right("What is 48 + 24?", label) for label in right} == right
     assert {label_is_right("Who?", label) for label in right} == {None}

@@ -1,4 +1,4 @@
-"""Questions: what most answers to one say, whatever their order and spelling, and drawing until enough fit."""
+"""Questions: the majority of their answers, whatever their order and spelling, and drawing until enough fit."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What SPC's roles are asked, how their replies are read, and what becomes of an attacked step."""
+"""The prompts of SPC's roles, how their replies are read, and the outcomes of an attacked step."""
 
 from typing import Any
 
@@ -115,13 +115,13 @@ ATTACK = rewritten("arithmetic slip", "Ann sells 16 - 3 = 12 eggs.")
 
 
 def case(original: Trial, attack: str | None = None, sneaky: Trial | None = None) -> Case:
-    """The first step of a solution, and what was seen of it."""
+    """The first step of a solution, and its trials."""
     attacked = None if attack is None else completion(attack)
     return Case("case", PROBLEM, ("Ann sells 16 - 3 = 13 eggs.\n\n",), "base", original, attacked, sneaky, ())
 
 
 def test_which_steps_are_stable_and_which_sneaky_steps_are_errors():
-    """Three of four end well from a stable step, and nobody from a sneaky one."""
+    """Three of four completions from a stable step are right, and none from a sneaky one."""
     tried = [case(Trial(right, of)).is_stable() for right, of in ((3, 4), (2, 4), (6, 8), (5, 8))]
     assert tried == [True, False, True, False]
     assert case(Trial(2, 4), "no tags").fate(stable=0.5) == "refused"

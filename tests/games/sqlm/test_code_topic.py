@@ -1,4 +1,4 @@
-"""The code topic: a problem with tests, programs for it, and what both earn (equations 3 and 4)."""
+"""The code topic: a problem with tests, programs for it, and the rewards of both (equations 3 and 4)."""
 
 import json
 
@@ -22,7 +22,7 @@ CODE = small("sqlm", topic="code", proposer_every=1)
 
 
 def test_a_step_by_hand():
-    """Tests passed, of five: all; the first number of three lines is right, where there is one or a 0; none; all. The
+    """Tests passed, of five: all; the first number of three lines is right, if there is one or a 0; none; all. The
     other questions: every answer passes all of them, or none does, or there is no program."""
     said = [RIGHT, FIRST, WRONG, RIGHT, *[RIGHT] * 4, *[WRONG] * 4, *["nothing"] * 4]
     ((episode,), table) = played(CODE, {"proposer": [SUM], "solver": said})
