@@ -135,7 +135,8 @@ class DraftChallenge(Game):
             [recap_of(table, sample.completion, x) for sample in group.samples]
             for x, group in zip(problems, drafted, strict=True)
         ]
-        shown, size = self.options.opponent == "per_rollout", self.group_size
+        size = self.group_size
+        shown = self.options.opponent == "per_rollout"
         pairs = [(x, text) for x, row in zip(problems, recaps, strict=True) for text in row]
         prompts = [self.asked_with(x, text) if shown else asked(x) for x, text in pairs]
         replies = [completion for (completion,) in table.ask(self.roles[1], prompts)]

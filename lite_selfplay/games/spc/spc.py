@@ -37,33 +37,8 @@ from lite_selfplay.games.collections import Collection, replayed, write_objects
 from lite_selfplay.games.presentation import Accuracy, Pairing, Row
 from lite_selfplay.games.spc import cases as phases
 from lite_selfplay.games.spc import rounds
-from lite_selfplay.games.spc.cases import (
-    CRITIC,
-    SNEAKY,
-    Case,
-    Fate,
-    critic_examples,
-    read_cases,
-    sneaky_example,
-    solver_example,
-)
+from lite_selfplay.games.spc.cases import CRITIC, SNEAKY, Case, Fate
 from lite_selfplay.games.spc.corruptor import corruptions
-from lite_selfplay.games.spc.rounds import (
-    FIGURES,
-    SpcOptions,
-    attack_success,
-    counts_of_round,
-    critic_set,
-    described,
-    example_rows,
-    mixed,
-    most_completions,
-    players,
-    results,
-    snapshot_name,
-    sneaky_set,
-    win_rates,
-)
 from lite_selfplay.games.spc.steps import StepPair
 from lite_selfplay.games.spc.stepsets import read_pairs
 from lite_selfplay.games.table import Table
@@ -92,7 +67,7 @@ class Spc(Game):
     roles = (SNEAKY, CRITIC, "solver")
     sources: tuple[str, ...] = ("problems", "solutions")
     about = "SPC: a sneaky generator rewrites correct steps into wrong ones, and a critic learns to catch them"
-    Options = SpcOptions
+    Options = rounds.SpcOptions
     open_ended = True
     accuracy: ClassVar[Mapping[str, Accuracy]] = {
         SNEAKY: Accuracy("mislead", "attack success", "no errors", "misleads the solver", "misleads nobody"),
@@ -108,7 +83,7 @@ class Spc(Game):
             (False, True): "no error, judged rightly",
         },
     )
-    figures = FIGURES
+    figures = rounds.FIGURES
     recipe: ClassVar[dict[str, Any]] = {
         "roles": {name: {"beta": 0.1, "kl": "advantage", "clip_ratio": 0.2} for name in (SNEAKY, CRITIC)},
         "seats": {"*": {"lr": 3e-5, "schedule": "constant", "warmup": 0.0, "full_finetune_lr": 2e-6}},
@@ -135,7 +110,7 @@ class Spc(Game):
         return (SNEAKY, CRITIC, "solver") if self._has_solver else (SNEAKY, CRITIC)
 
     def kept_at_start(self) -> Sequence[Snapshot]:
-        return [Snapshot(seat, snapshot_name(seat, 0)) for seat in self.trained_seats()]
+        return [Snapshot(seat, rounds.snapshot_name(seat, 0)) for seat in self.trained_seats()]
 
     def evaluation(self) -> EvalSpec:
         return EvalSpec("critic", (CRITIC,))
@@ -150,16 +125,16 @@ class Spc(Game):
         """The solver's example is a worked solution, step by step; the others' is one of its steps with an error made
         by rule, or a pair of the file `pairs`."""
         if role == "solver":
-            return solver_example(problem, thinks=thinks)
+            return phases.solver_example(problem, thinks=thinks)
         if self.options.pairs is not None and self._pairs is None:
             self._pairs = read_pairs(Path(self.options.pairs))
         pairs = list(corruptions(problem, rng)) if self._pairs is None else self._pairs
         if not pairs:
             return None
         pair = rng.choice(pairs)
-        return (
-            sneaky_example(pair, thinks=thinks) if role == SNEAKY else rng.choice(critic_examples(pair, thinks=thinks))
-        )
+        if role == SNEAKY:
+            return phases.sneaky_example(pair, thinks=thinks)
+        return rng.choice(phases.critic_examples(pair, thinks=thinks))
 
     # A step
 
@@ -209,7 +184,7 @@ class Spc(Game):
 
     def _sneaky(self, table: Table, cases: Sequence[Case]) -> _Played:
         cases = [case for case in cases if case.is_stable(self.options.stable)]
-        cases = phases.rewritten(self._asking(table, SNEAKY, snapshot_name(SNEAKY, self._round - 1), 1), cases)
+        cases = phases.rewritten(self._asking(table, SNEAKY, rounds.snapshot_name(SNEAKY, self._round - 1), 1), cases)
         refused = Counter(case.rewrite.reason for case in cases if case.rewrite.reason)
         return cases, {"attacks": len(cases), "refused": dict(sorted(refused.items()))}, ()
 
@@ -221,7 +196,7 @@ class Spc(Game):
         return cases, log | ({"attack_success": valid / len(cases)} if cases else {}), ()
 
     def _critiques(self, table: Table, cases: Sequence[Case]) -> _Played:
-        ask = self._asking(table, CRITIC, players(self._round, self.options.schedule)[1], self.options.critiques)
+        ask = self._asking(table, CRITIC, rounds.players(self._round, self.options.schedule)[1], self.options.critiques)
         cases = phases.judged_untouched(ask, phases.judged(ask, cases), table.rng)
         log = {
             "judged_errors": sum(bool(case.critiques) for case in cases),
@@ -234,23 +209,23 @@ class Spc(Game):
     def _collect(self, table: Table) -> Episode:
         """The collections that the seats learn from, and the seats in the state in which they start to learn."""
         cases = self._cases_of(table, "critiques")
-        pairing = players(self._round, self.options.schedule)
+        pairing = rounds.players(self._round, self.options.schedule)
         critiques = rounds.with_old_logprobs(table, rounds.critic_rows(cases, self._round))
         write_objects(self._file(table, "critiques-as-rows"), critiques)
         numbers = range(1, self._round + 1)
         every = [row for number in numbers for row in Collection(self._file(table, "critiques-as-rows", number))]
         rows = {SNEAKY: rounds.sneaky_rows(cases, self._round, self.options.stable), CRITIC: critiques}
         kept = {
-            SNEAKY: sneaky_set(rows[SNEAKY], table.rng, solver_reward=self.options.solver_reward),
-            CRITIC: critic_set(every, table.rng, pairing=self.options.pairing),
+            SNEAKY: rounds.sneaky_set(rows[SNEAKY], table.rng, solver_reward=self.options.solver_reward),
+            CRITIC: rounds.critic_set(every, table.rng, pairing=self.options.pairing),
         }
         kept[SNEAKY] = rounds.with_old_logprobs(table, kept[SNEAKY])
-        log = counts_of_round(cases, rows, kept, pairing, self.options.stable)
+        log = rounds.counts_of_round(cases, rows, kept, pairing, self.options.stable)
         for seat, chosen in kept.items():
             wanted = len(chosen) if self.options.sft_weight else 0
-            examples = example_rows(table, seat, partial(self.cold_start, thinks=table.thinks), wanted)
+            examples = rounds.example_rows(table, seat, partial(self.cold_start, thinks=table.thinks), wanted)
             log[f"{seat}_examples"] = len(chosen) if examples else 0
-            both = mixed(chosen, examples, table.rng, self.options.sft_weight)
+            both = rounds.mixed(chosen, examples, table.rng, self.options.sft_weight)
             write_objects(self._file(table, seat), both)
         self._order = table.rng.getrandbits(32)
         self._opened.clear()
@@ -294,7 +269,7 @@ class Spc(Game):
         phase after it."""
         found = []
         while self._phase.endswith("learns") and (learned or not len(self._collection(table, self._learner))):
-            found.append(Snapshot(self._learner, snapshot_name(self._learner, self._round)))
+            found.append(Snapshot(self._learner, rounds.snapshot_name(self._learner, self._round)))
             self._after_learning()
             learned = False
         return found
@@ -306,15 +281,15 @@ class Spc(Game):
         played: list[tuple[str, str, Fate]] = []
         success, stable, snapshots = {}, self.options.stable, range(self.options.rounds + 1)
         for number in snapshots:
-            sneaky, judged = snapshot_name(SNEAKY, number), number < self.options.rounds
+            sneaky, judged = rounds.snapshot_name(SNEAKY, number), number < self.options.rounds
             cases = self._cases_of(table, "critiques" if judged else "sneaky validation", number + 1)
-            success[sneaky] = attack_success([case.fate(stable) for case in cases])
-            known = players(number + 1, self.options.schedule)[1] if judged else None
-            for critic in (snapshot_name(CRITIC, other) for other in snapshots):
+            success[sneaky] = rounds.attack_success([case.fate(stable) for case in cases])
+            known = rounds.players(number + 1, self.options.schedule)[1] if judged else None
+            for critic in (rounds.snapshot_name(CRITIC, other) for other in snapshots):
                 met = cases if critic == known else phases.judged(self._asking(table, CRITIC, critic, 1), cases)
                 played += [(sneaky, critic, case.fate(stable)) for case in met if case.is_valid]
         self._phase = "over"
-        found = win_rates(played)
+        found = rounds.win_rates(played)
         shown = {f"{row['sneaky']} against {row['critic']}": row["win_rate"] for row in found if row["games"]}
         attacks = {name: row["success"] for name, row in success.items() if row["success"] is not None}
         log = {"win_rates": shown, "attack_successes": attacks, "pairings": found, "attacks_in_full": success}
@@ -324,7 +299,7 @@ class Spc(Game):
 
     def _asking(self, table: Table, role: str, name: str, n: int) -> phases.Ask:
         """A function that samples a snapshot of a role's seat; the completions name the snapshot."""
-        held = snapshot_name(role, self._round - 1)
+        held = rounds.snapshot_name(role, self._round - 1)
 
         def ask(prompts: Sequence[str]) -> list[list[Completion]]:
             rows = table.ask(role, prompts, n=n, seat=None if name == held else name)
@@ -337,7 +312,7 @@ class Spc(Game):
         return table.folder / f"round-{round_ or self._round}" / f"{name}.jsonl"
 
     def _cases_of(self, table: Table, phase: Phase, round_: int | None = None) -> list[Case]:
-        return read_cases(self._file(table, _CASES[phase][0], round_))
+        return phases.read_cases(self._file(table, _CASES[phase][0], round_))
 
     def _collection(self, table: Table, seat: str) -> Collection:
         if seat not in self._opened:
@@ -347,7 +322,7 @@ class Spc(Game):
     # A run and its display
 
     def most_rollouts(self, steps: int) -> int:
-        return sum(most_completions(self.options, self.problems_per_step).values())
+        return sum(rounds.most_completions(self.options, self.problems_per_step).values())
 
     def rewards(self) -> Mapping[str, str]:
         return {
@@ -356,7 +331,7 @@ class Spc(Game):
         }
 
     def describe(self, steps: int) -> list[str]:
-        return described(self.options, self.problems_per_step)
+        return rounds.described(self.options, self.problems_per_step)
 
     def warnings(self, log: Mapping[str, Any]) -> list[str]:
         found, collected = super().warnings(log), (SNEAKY, CRITIC) if log.get("phase") == "collection" else ()
@@ -382,7 +357,7 @@ class Spc(Game):
 
     @classmethod
     def closing(cls, log: Mapping[str, Any]) -> list[str]:
-        return results(log)
+        return rounds.results(log)
 
     @classmethod
     def problem_in(cls, prompt: str) -> str:
