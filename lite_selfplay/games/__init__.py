@@ -1,8 +1,7 @@
-"""The games: rules only, each readable beside its paper; and what they are known by.
+"""The games: rules only, each readable beside its paper, and the registry of their names.
 
-`base.py` says what a game is, `table.py` what it may ask for, `presentation.py` how it declares what is shown of it,
-`modes.py` how it is evaluated; each paper has a file or a folder. Nothing here knows a tensor, a model or a file of a
-run.
+`base.py` defines a game, `table.py` what it may ask for, `presentation.py` how its runs are shown, `modes.py` how it is
+evaluated; each paper has a file or a folder. Nothing here uses tensors, models or the files of a run.
 """
 
 from collections.abc import Mapping
@@ -55,9 +54,9 @@ GAMES = Registry[type[Game]](
 
 
 def register_game(name: str, game: type[Game]) -> None:
-    """Make a game known under a name. Raises GameError where another game has that name.
+    """Register a game under a name. Raises GameError if another game has that name.
 
-    A class that was defined anew, by running its cell or its file again, takes the place of the old one.
+    A class that is defined again, by rerunning its cell or file, replaces its older version.
     """
     GAMES.add(name, game)
 
@@ -68,9 +67,9 @@ def game_names() -> list[str]:
 
 
 def find_game(name: str) -> type[Game]:
-    """The class of a game by its name, or by its place `FILE.py:CLASS`.
+    """The class of a game by its name, or by its location `FILE.py:CLASS`.
 
-    Raises UnknownNameError with the near names; ConfigError where there is no such file or no such class in it.
+    Raises UnknownNameError, with similar names; ConfigError if the file or the class in it does not exist.
     """
     if file_of(name) is None:
         return GAMES.find(name, "`lite-selfplay list games` lists them; FILE.py:CLASS is your own.")
@@ -85,7 +84,7 @@ def find_game(name: str) -> type[Game]:
 
 
 def make_game(name: str, options: Mapping[str, Any], *, group_size: int = 8, problems_per_step: int = 4) -> Game:
-    """A game with its switches. Raises UnknownNameError or ConfigError."""
+    """A game with these options. Raises UnknownNameError or ConfigError."""
     kind = find_game(name)
     for key in options:
         if key not in kind.Options.model_fields:

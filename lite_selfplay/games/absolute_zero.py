@@ -1,7 +1,7 @@
 """Absolute Zero: self-play on programs (Zhao et al. 2025, arXiv 2505.03335, "Reinforced Self-play Reasoning with Zero
 Data").
 
-A task is made of a program, inputs and their outputs. One step, with B tasks of each kind and n answers to each:
+A task consists of a program, inputs and their outputs. One step, with B tasks of each kind and n answers to each:
 
     deduction, abduction:  program, input ~ proposer(. | K earlier tasks);   output = program(input)
     induction:             inputs, message ~ proposer(. | an earlier program);   outputs = program(inputs)
@@ -9,16 +9,16 @@ A task is made of a program, inputs and their outputs. One step, with B tasks of
     y_1 .. y_n ~ solver(. | task)      deduction: the output; abduction: an input with that output;
                                        induction: a program, by the first half of the pairs, judged on the others
     R(answer) = 1 right, -0.5 wrong, -1 off format
-    R(task)   = 1 - share of right answers, 0 where that share is 0 or 1;   -1 where the task is not valid
+    R(task)   = 1 - share of right answers, 0 if that share is 0 or 1;   -1 if the task is not valid
     advantages (r - mean) / std over all samples of one kind and role: six baselines
     valid tasks enter the buffer of their kind, which begins with the identity
 
-Kept (paper and release): kinds, roles, one set of weights, validity, rewards, baselines, K = 6, 10 inputs, buffers that
-fill up the solver's batch if fewer than B tasks of a kind are new, no KL term, temperature 1, a constant rate.
-Ours: the n answers that estimate a task's difficulty also train the solver (the release draws one more for that), a
-task is kept once, and buffers begin with the identity alone (the release first fills them, without training). Inputs
-and outputs are Python literals, which are never evaluated; the prompts are worded anew. `unlearnable=-0.5` is the
-release's: it pays a task whose share is 0 or 1 like a wrong answer.
+Kept (paper and release): kinds, roles, one set of weights, validity, rewards, baselines, K = 6, 10 inputs, tasks from
+the buffers if fewer than B tasks of a kind are new, no KL term, temperature 1, a constant rate.
+Ours: the n answers that estimate a task's difficulty also train the solver (the release samples one more for that), a
+task is kept once, and buffers begin with the identity alone (the release fills them before training). Inputs and
+outputs are Python literals, which are never evaluated; the prompts are worded anew. `unlearnable=-0.5` is the
+release's: it rewards a task whose share is 0 or 1 like a wrong answer.
 """
 
 import json
@@ -27,6 +27,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from statistics import fmean
 from textwrap import indent
 from typing import Any, ClassVar, Literal
@@ -37,17 +38,16 @@ from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sam
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import PROGRAM, asked, fenced, fill
 from lite_selfplay.games.propose_solve.propose_solve import (
-    BREAKDOWNS,
     WATCHED,
-    YIELD,
     ProposeSolve,
     ProposeSolveOptions,
-    proposed,
+    family_figures,
+    proposed_by_share,
 )
 from lite_selfplay.games.propose_solve.questions import (
     NOBODYS,
-    Candidate,
     Proposal,
+    answer_sample,
     answered,
     by_answer,
     last_tagged,
@@ -65,7 +65,7 @@ AIMS = {
     "deduction": "Somebody else will see both, and has to work out what the function returns.",
     "abduction": "Somebody else will see the function and what it returns, and has to find an input that leads there.",
 }
-# Modules that no program may import: the release's, and `os`, `sys`, `secrets` and `uuid` as a whole.
+# Modules that no program may import: the release's, and all of `os`, `sys`, `secrets` and `uuid`.
 _IMPORTS = re.compile(
     r"^[ \t]*(?:from|import)\b.*\b(?:bcrypt|calendar|datetime|hashlib|hmac|logging|multiprocessing|os|pebble|random|"
     r"secrets|subprocess|sys|threading|time|uuid)\b",
@@ -80,7 +80,7 @@ _OVER_NUMBERS = re.compile(
 
 @dataclass(frozen=True)
 class Triple:
-    """A program, inputs as the arguments of a call, what it returns for them, and, for induction, a message."""
+    """A program, inputs as arguments of a call, its outputs for them and, for induction, a message."""
 
     kind: Kind
     program: str
@@ -89,7 +89,7 @@ class Triple:
     message: str = ""
 
     def problem(self, name: str) -> Problem:
-        """What the solver is asked. Of an induction's pairs it sees the first half, and is judged on the others."""
+        """The solver's problem. It sees the first half of an induction's pairs and is judged on the others."""
         pairs = list(zip(self.inputs, self.outputs, strict=True))
         half = len(pairs) // 2
         shown = "\n".join(f"f({given}) returns {returned}" for given, returned in pairs[:half])
@@ -102,25 +102,25 @@ class Triple:
         return Problem(name, text, {**known, "output": self.outputs[0]}, CALL)
 
     def written(self) -> str:
-        """The reply that proposes it."""
+        """The reply that proposes the task."""
         inputs = "\n".join(f"<input>{each}</input>" for each in self.inputs)
         if self.kind == "induction":
             return f"{inputs}\n<message>{self.message}</message>"
         return f"<program>\n{self.program}\n</program>\n{inputs}"
 
     def answer(self) -> str:
-        """An answer that is right."""
+        """A right answer."""
         right = {"deduction": self.outputs[0], "abduction": self.inputs[0]}.get(self.kind, f"\n{self.program}\n")
         return f"<answer>{right}</answer>"
 
 
-# The tasks that buffers begin with.
+# The first task of each buffer.
 VALUES = ["'Hello world'", "1", "[2, 3]", "{'a': 1}"]
 IDENTITY = {kind: Triple(kind, "def f(a):\n    return a", VALUES, VALUES, "It returns its argument.") for kind in KINDS}
 
 
 def proposer_prompt(kind: Kind, earlier: Sequence[Triple], count: int) -> str:
-    """What the proposer is asked: for inputs of the first program, or for a program beside the earlier ones."""
+    """The proposer's prompt: a request for inputs of the first program, or for a program beside the earlier ones."""
     if kind == "induction":
         return fill("absolute_zero_inputs", earlier=fenced(earlier[0].program), count=str(count))
     shown = [f"{fenced(task.program)}\nf({task.inputs[0]}) returns {task.outputs[0]}" for task in earlier]
@@ -144,27 +144,22 @@ def read_task(kind: Kind, earlier: Triple, completion: Completion, count: int) -
 
 
 def task_reward(share: float, unlearnable: float = 0.0) -> float:
-    """What a valid task earns of whose answers this share is right."""
+    """The reward of a valid task by the share of right answers to it."""
     return 1 - share if 0 < share < 1 else unlearnable
 
 
 def solvers_sample(answer: Completion, verdict: Verdict, problem: Problem) -> Sample:
-    """An answer with what it earns: being right, being wrong in the right format, or neither.
-
-    A program that passes some of its tests is not right.
-    """
+    """An answer with its reward, by correctness and format. A program that passes only some tests is wrong."""
     reward = OFF_FORMAT if not verdict.well_formed else 1.0 if verdict.correct else WRONG
-    masked = answer.stop == "prompt_too_long"
-    whole = replace(verdict, score=float(verdict.correct))
-    return Sample(answer, reward, whole, masked=masked, info={"question": problem.id})
+    return answer_sample(answer, replace(verdict, score=float(verdict.correct)), problem, reward)
 
 
 class AbsoluteZeroOptions(ProposeSolveOptions):
-    """Absolute Zero's switches.
+    """Absolute Zero's options.
 
     `seats`: one adapter in both roles, or `two`. `kinds` of tasks. `references` is K, the earlier tasks that a proposer
-    sees; `inputs` are those of an induction. `buffer` is how many tasks of a kind are kept, the oldest leave.
-    `unlearnable`: what a valid task earns that is always or never solved.
+    sees; `inputs` are those of an induction. `buffer`: how many tasks of a kind are kept, the newest ones.
+    `unlearnable`: the reward of a valid task that is always or never solved.
     """
 
     seats: Literal["shared", "two"] = "shared"
@@ -184,12 +179,12 @@ class AbsoluteZero(ProposeSolve):
     runs_programs = True
     needs_answers = False
     default_tasks = "code-arithmetic:tests=10"
-    figures = (
-        *YIELD,
-        Figure("success", "right answers by kind", "share", about="The share of a kind's answers that are right."),
-        Figure("buffers", "tasks kept by kind", how="last", about="Valid tasks that proposers see again."),
-        *WATCHED[:2],
-        *BREAKDOWNS,
+    figures = family_figures(
+        early=(
+            Figure("success", "right answers by kind", "share", about="The share of a kind's answers that are right."),
+            Figure("buffers", "tasks kept by kind", how="last", about="Valid tasks that proposers see again."),
+        ),
+        watched=WATCHED[:2],
     )
     recipe: ClassVar[dict[str, Any]] = {
         "roles": {"*": {"beta": 0.0}},
@@ -201,7 +196,7 @@ class AbsoluteZero(ProposeSolve):
         self._buffers = {kind: [task] for kind, task in IDENTITY.items()}
 
     def rollouts_per_step(self) -> int:
-        """The most completions of a step: the solver has a whole batch of each kind."""
+        """The most completions a step can have: the solver has a whole batch of each kind."""
         return len(self.options.kinds) * self.problems_per_step * (1 + self.group_size)
 
     def rewards(self) -> Mapping[str, str]:
@@ -219,7 +214,7 @@ class AbsoluteZero(ProposeSolve):
         ]
 
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        """Of a program over a line of numbers a task of some kind: what proposes it, or a right answer to it."""
+        """An example from a program over a line of numbers: the reply that proposes it, or a right answer to it."""
         kind = rng.choice(self.options.kinds)
         task = task_of(problem, kind, self.options.inputs)
         if task is None:
@@ -234,13 +229,14 @@ class AbsoluteZero(ProposeSolve):
         kinds, size, count = self.options.kinds, self.problems_per_step, self.options.inputs
         wanted = [(kind, self._earlier(kind, table.rng)) for kind in kinds for _ in range(size)]
         rows = table.ask("proposer", [proposer_prompt(kind, seen, count) for kind, seen in wanted])
-        pairs = zip(wanted, rows, strict=True)
-        written = self._run(table, [read_task(kind, seen[0], reply, count) for (kind, seen), (reply,) in pairs])
-        proposals = [*written, *self._again(table.rng, written)]
+        replies = [reply for (reply,) in rows]
+        written = self._run(
+            table, [read_task(k, seen[0], c, count) for (k, seen), c in zip(wanted, replies, strict=True)]
+        )
         found = answered(
             table,
             "solver",
-            proposals,
+            [*written, *self._again(table.rng, written)],
             self.group_size,
             f"q-{step}",
             judge=by_answer,
@@ -248,7 +244,8 @@ class AbsoluteZero(ProposeSolve):
             pose=lambda proposal, name: proposal.task.problem(name),
         )
         new, solved = found[: len(written)], [each for each in found if each.group]
-        samples = [self._paid(each) for each in new]
+        earns = partial(task_reward, unlearnable=self.options.unlearnable)
+        samples = [proposed_by_share(each, earns, OFF_FORMAT) for each in new]
         by_kind = {kind: [each for each in solved if each.proposal.task.kind == kind] for kind in kinds}
         answers = [[s for each in row if each.group for s in each.group.samples] for row in by_kind.values() if row]
         streams = [
@@ -263,7 +260,7 @@ class AbsoluteZero(ProposeSolve):
             **self.question_yield([each.proposal for each in new], len(valid)),
             "success": {kind: fmean(each.share for each in row) for kind, row in by_kind.items() if row},
             "buffers": {kind: len(self._buffers[kind]) for kind in kinds},
-            **self.watch.look(
+            **self.watch.observe(
                 [each.proposal.task.written() for each in valid],
                 tokens=table.tokenize,
                 pass_rates=[each.share for each in valid],
@@ -272,33 +269,25 @@ class AbsoluteZero(ProposeSolve):
         return Episode(streams, log=log)
 
     def _earlier(self, kind: Kind, rng: random.Random) -> list[Triple]:
-        """The tasks of a kind that its proposer sees; for induction one of the others, whose program it takes."""
+        """The tasks of a kind that its proposer sees; for induction one of the others, whose program is used."""
         known = self._buffers[kind]
         if kind == "induction":
             return [rng.choice([*self._buffers["deduction"], *self._buffers["abduction"]])]
         return rng.sample(known, min(self.options.references, len(known)))
 
     def _run(self, table: Table, proposals: Sequence[Proposal]) -> list[Proposal]:
-        """Run what is proposed; a program that fails refuses its proposal."""
+        """Each proposal's task with its outputs; refused if the program fails."""
         usable = [proposal for proposal in proposals if proposal.usable]
-        calls = [{"program": each.task.program, "inputs": each.task.inputs} for each in usable]
-        pairs = [(each.completion, Problem("", "", told, CALL)) for each, told in zip(usable, calls, strict=True)]
-        runs = zip(usable, table.verify(pairs), strict=True)
-        known = iter(replace(p.task, outputs=json.loads(v.answer or "")) if v.correct else None for p, v in runs)
-        filled = [replace(each, task=next(known)) if each.usable else each for each in proposals]
-        return [each.refused("invalid") if each.usable and each.task is None else each for each in filled]
+        calls = [Problem("", "", {"program": each.task.program, "inputs": each.task.inputs}, CALL) for each in usable]
+        verdicts = iter(table.verify([(each.completion, call) for each, call in zip(usable, calls, strict=True)]))
+        return [returned(each, next(verdicts)) if each.usable else each for each in proposals]
 
     def _again(self, rng: random.Random, written: Sequence[Proposal]) -> list[Proposal]:
-        """Earlier tasks, as if they were proposed again, in the place of what is missing of each kind."""
+        """Earlier tasks, as if they were proposed again, to replace the missing ones of each kind."""
         found = Counter(proposal.task.kind for proposal in written if proposal.usable)
         sizes = {kind: self.problems_per_step - found[kind] for kind in self.options.kinds}
         again = {kind: rng.sample(self._buffers[kind], min(n, len(self._buffers[kind]))) for kind, n in sizes.items()}
         return [Proposal(NOBODYS, task=task) for tasks in again.values() for task in tasks]
-
-    def _paid(self, candidate: Candidate) -> Sample:
-        if candidate.group is None:
-            return proposed(candidate, OFF_FORMAT, None)
-        return proposed(candidate, task_reward(candidate.share, self.options.unlearnable), candidate.share)
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "buffers": {k: [asdict(task) for task in kept] for k, kept in self._buffers.items()}}
@@ -306,6 +295,13 @@ class AbsoluteZero(ProposeSolve):
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
         self._buffers = {kind: [Triple(**task) for task in state["buffers"][kind]] for kind in KINDS}
+
+
+def returned(proposal: Proposal, verdict: Verdict) -> Proposal:
+    """The proposal with the outputs of its program, which the verdict's answer holds; refused without them."""
+    if not verdict.correct:
+        return proposal.refused("invalid")
+    return replace(proposal, task=replace(proposal.task, outputs=json.loads(verdict.answer or "")))
 
 
 def task_of(problem: Problem, kind: Kind, inputs: int) -> Triple | None:

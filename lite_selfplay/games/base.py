@@ -1,7 +1,7 @@
-"""What a game is: roles, who plays them, and one step of play.
+"""A game: roles, the seats that play them, and one step of play.
 
-A game is plain Python. It draws problems, asks roles and scores their completions; it never sees a tensor, an adapter
-or a trainer. The whole contract is checked by `lite_selfplay.testing.check_game`.
+A game is plain Python. It draws problems, asks roles and scores their completions, without tensors, adapters or
+trainers. `lite_selfplay.testing.check_game` checks the whole contract.
 """
 
 import random
@@ -17,22 +17,22 @@ from lite_selfplay.games.table import Table
 
 
 class GameOptions(BaseModel):
-    """A game's own switches, set with `game.*`. Unknown keys are refused."""
+    """A game's own options, set with `game.*`. Unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Game(Presentation):
-    """The base of every game. Override `play`, and what else differs.
+    """The base of every game. Override `play`, and whatever else differs.
 
     `roles` are the parts in the game. `sources` are what it draws from: `problems`, `passages` (texts for a proposer,
-    from `tasks.knowledge`), `validation` (what it measures a seat on while it plays), `solutions` (worked ones, from
-    `tasks.solutions`; there may be none); a game may set them by its options. `needs_answers`: every problem must come
-    with its answer. `own_labels`: it judges by labels of its own making, so that a reward function would have nothing
-    to judge. `without_tasks`: it is about no problems, so that nobody has to name any. `runs_programs`: its rules run
-    programs, whatever the tasks. `default_tasks` stands in where a user names no tasks; without it any problems do.
-    `about` is a line for the list of games, `Options` its switches, `recipe` its paper's configuration, below a user's.
-    `open_ended`: it ends by itself (see `over`), and `run.steps` bounds it. `Presentation`: how its runs are shown.
+    from `tasks.knowledge`), `validation` (problems that measure a seat during play), `solutions` (worked ones, from
+    `tasks.solutions`; possibly none); a game may set them by its options. `needs_answers`: every problem must have a
+    reference answer. `own_labels`: it makes its own labels, so that a reward function would have nothing to judge.
+    `without_tasks`: it uses no problems, so no tasks need naming. `runs_programs`: its rules run programs, whatever the
+    tasks. `default_tasks` are used if the user names none; without them any problems do. `about` is its line in the
+    list of games, `Options` its options, `recipe` its paper's configuration, which a user's overrides. `open_ended`: it
+    ends by itself (see `over`), and `run.steps` is an upper bound. `Presentation`: how its runs are shown.
     """
 
     sources: tuple[str, ...] = ("problems",)
@@ -52,61 +52,61 @@ class Game(Presentation):
         self.problems_per_step = problems_per_step
 
     def seats(self, step: int) -> Mapping[str, str]:
-        """Which seat, snapshot or `base` plays each role at a step. By default every role has its own seat."""
+        """The seat, snapshot or `base` that plays each role at a step. By default every role has its own seat."""
         return {role: role for role in self.roles}
 
     def trained_seats(self) -> tuple[str, ...]:
-        """The seats that this game moves: one adapter each."""
+        """The seats that this game trains, one adapter each."""
         return tuple(dict.fromkeys(self.seats(0).values()))
 
     def kept_at_start(self) -> Sequence[Snapshot]:
-        """Copies of seats to keep as they enter training, for a game that may put one back."""
+        """Copies of seats to keep from the start of training, for a game that may restore one."""
         return ()
 
     def play(self, step: int, table: Table) -> Episode:
-        """One step: at most one optimizer update follows from it."""
+        """One step, followed by at most one optimizer update."""
         raise GameError(f"{type(self).__name__} does not say how it is played: override play()")
 
     def rewards(self) -> Mapping[str, str]:
-        """What a completion of each role earns, in words that a run shows before its first step; empty: none."""
+        """The reward of each role's completions in words, shown before a run's first step; empty: none."""
         return {}
 
     def over(self) -> bool:
-        """Whether the game has ended: asked before every step, and answered by what `state` holds."""
+        """Whether the game has ended, according to its `state`: asked before every step."""
         return False
 
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        """An example of what a role should write, for a problem that brings a solution; None without one."""
+        """An example of a role's completion, for a problem with a worked solution; None without one."""
         return None
 
     def evaluation(self) -> EvalSpec:
-        """How `eval` and `--eval-every` measure the game. Its pass@1 is what "best" means."""
+        """How `eval` and `--eval-every` measure the game. Its pass@1 decides which checkpoint is "best"."""
         return EvalSpec("single", self.trained_seats())
 
     def other_evaluations(self) -> Mapping[str, tuple[str, ...]]:
-        """The seats to measure in other modes, by their names, where they differ from those of `evaluation`."""
+        """The seats to measure in other modes, by mode, if they differ from those of `evaluation`."""
         return {}
 
     def rollouts_per_step(self) -> int | None:
-        """Completions sampled in one step, where that is fixed."""
+        """The number of completions sampled in one step, if it is fixed."""
         return None
 
     def most_rollouts(self, steps: int) -> int | None:
-        """The most completions that a run of so many steps samples, measurements apart; None where none is known."""
+        """The largest number of completions that a run samples, without measurements; None if unknown."""
         each = self.rollouts_per_step()
         return None if each is None else each * steps
 
     def updates(self, steps: int) -> Mapping[str, int]:
-        """How many of so many steps are expected to move each trained seat: its schedule goes over these."""
+        """The expected number of updates of each trained seat, over which its learning rate schedule runs."""
         return dict.fromkeys(self.trained_seats(), steps)
 
     def describe(self, steps: int) -> list[str]:
-        """Lines for a dry run: phases, draws, and what else a run of so many steps would do."""
+        """Lines for a dry run: phases, draws, and whatever else a run of this many steps would do."""
         return []
 
     def state(self) -> dict[str, Any]:
-        """What the game remembers between steps, as JSON; taken at the start of a step."""
+        """The game's memory between steps, as JSON; taken at the start of a step."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` gave."""
+        """Restore the memory that `state` returned."""

@@ -1,12 +1,11 @@
-"""Collections: the rows that an offline update learns from, on disk, any number of them in little memory.
+"""Collections: rows for offline updates, on disk, so that any number of them needs little memory.
 
-A collection is a JSONL file: a row a line, and last a line `{"rows": N}`, so that a file that was cut short shows. It
-is written to one side and put in its place when it is whole. Reading goes through it once, checks every line and keeps
-where the lines begin; rows are then read as they are needed. Other objects that a game keeps in its folder are written
-in the same way (`write_objects`, `read_objects`).
+A collection is a JSONL file with a row a line. Its last line is `{"rows": N}`, which reveals a truncated file. It is
+written atomically. Opening it scans it once, checks every line and notes where the lines begin; rows are then read when
+they are needed. A game's other files use the same format (`write_objects`, `read_objects`).
 
-A game that learns offline collects rows with their advantages, lets the trainer's own arithmetic say what their
-log-probabilities were (`Table.score`), and then plays one batch of the collection a step: see `replayed`.
+A game that learns offline collects rows with their advantages, computes their log-probabilities with the trainer's own
+arithmetic (`Table.score`), and then plays one batch of the collection a step: see `replayed`.
 """
 
 import json
@@ -25,12 +24,11 @@ from lite_selfplay.tasks.task import derived_rng
 
 T = TypeVar("T")
 
-EXAMPLE = "example"
-"""The kind of a row that is learned by its likelihood alone."""
+EXAMPLE = "example"  # the kind of a row that is trained on by likelihood only
 
 
 def completion_from_json(values: Mapping[str, Any]) -> Completion:
-    """The completion that `dataclasses.asdict` gives. Raises LookupError, TypeError or ValueError for anything else."""
+    """The completion that `dataclasses.asdict` wrote. Raises LookupError, TypeError or ValueError for anything else."""
     sampling = Sampling(**{**values["sampling"], "stop": tuple(values["sampling"]["stop"])})
     ids = {key: tuple(values[key]) for key in ("prompt_ids", "token_ids", "logprobs")}
     return Completion(**{**values, **ids, "sampling": sampling})
@@ -40,10 +38,9 @@ def completion_from_json(values: Mapping[str, Any]) -> Completion:
 class CollectedRow:
     """A completion to learn from offline.
 
-    `id` names what it is about (a step, for SPC) and is shared by rows on the same thing; `kind` says how it went
-    (`won`, `right`, ...). `reward` is None for an example. `advantage` is what its gradient is weighted with; an
-    example's is its weight, and its completion has no log-probabilities: there is no ratio to anything. `round` counts
-    from 1; 0 stands for what was there before.
+    `id` names its subject (for SPC a step) and is shared by rows on the same subject; `kind` is its outcome (`won`,
+    `right`, ...). `reward` is None for an example. `advantage` weights its gradient; an example's is its weight, and
+    its completion has no log-probabilities, because no ratio is computed. `round` counts from 1; 0: before round 1.
     """
 
     id: str
@@ -56,7 +53,7 @@ class CollectedRow:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "CollectedRow":
-        """The row that `asdict` gives. Raises LookupError, TypeError or ValueError for anything else."""
+        """The row that `asdict` wrote. Raises LookupError, TypeError or ValueError for anything else."""
         row = cls(**{**values, "completion": completion_from_json(values["completion"])})
         completion = row.completion
         texts = (row.id, row.role, row.kind, completion.prompt, completion.seat)
@@ -78,15 +75,10 @@ class CollectedRow:
         return row
 
 
-def write_collection(path: Path, rows: Iterable[CollectedRow]) -> None:
-    """Write a collection, replacing an older one of that name. Raises ValueError for a number that is not finite."""
-    write_objects(path, map(asdict, rows))
-
-
 class Collection:
-    """A collection on disk. Raises RunFolderError, with file and line, where it is missing, cut or damaged.
+    """A collection on disk, at 8 bytes of memory a row.
 
-    In memory are 8 bytes a row.
+    Raises RunFolderError, with file and line, if the file is missing, truncated or damaged.
     """
 
     def __init__(self, path: Path):
@@ -100,23 +92,23 @@ class Collection:
         """All rows, in the order in which they were written."""
         return (row for _, row in self._scan())
 
-    def rows(self, places: Iterable[int]) -> list[CollectedRow]:
-        """Rows by their places in the file, from 0."""
+    def rows(self, numbers: Iterable[int]) -> list[CollectedRow]:
+        """The rows of these numbers, counted from 0."""
         with open_file(self.path, RunFolderError) as file:
             found = []
-            for place in places:
-                file.seek(self._starts[place])
-                found.append(self._parse(file.readline(LINE_LIMIT + 1), place + 1))
+            for number in numbers:
+                file.seek(self._starts[number])
+                found.append(self._parse(file.readline(LINE_LIMIT + 1), number + 1))
             return found
 
     def batches(self, size: int, *, seed: int, epoch: int) -> list[list[int]]:
-        """The places of an epoch's rows, shuffled by seed and epoch and cut into batches; the last may be smaller."""
+        """The row numbers of an epoch, shuffled by seed and epoch and cut into batches; the last may be smaller."""
         order = list(range(len(self)))
         derived_rng(seed, self.path.stem, epoch).shuffle(order)
         return [order[i : i + size] for i in range(0, len(order), size)]
 
     def _scan(self) -> Iterator[tuple[int, CollectedRow]]:
-        """Where each row begins, and the row."""
+        """Each row, after the offset of its line."""
         return ((start, self._parse(line, number)) for start, number, line in _whole_lines(self.path))
 
     def _parse(self, line: bytes, number: int) -> CollectedRow:
@@ -124,32 +116,32 @@ class Collection:
 
 
 def replayed(role: str, rows: Sequence[CollectedRow]) -> Stream:
-    """A batch of a collection as the stream of an episode: the ratio is to the log-probabilities that were stored."""
+    """A batch of a collection as an episode's stream, with ratios to the stored log-probabilities."""
     samples = [Sample(row.completion, row.reward, advantage=row.advantage) for row in rows]
     return Stream(role, [Group(samples)], replay=True)
 
 
-def write_objects(path: Path, objects: Iterable[Mapping[str, Any]]) -> None:
-    """Write JSON objects as a collection's rows are written, replacing an older file of that name."""
+def write_objects(path: Path, objects: Iterable[Any]) -> None:
+    """Write dataclasses as JSON lines, replacing an older file. Raises ValueError for a number that is not finite."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(path) as file:
         count = 0
         for found in objects:
-            file.write(json.dumps(found, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+            file.write(json.dumps(asdict(found), ensure_ascii=False, allow_nan=False).encode() + b"\n")
             count += 1
         file.write(json.dumps({"rows": count}).encode() + b"\n")
 
 
 def read_objects(path: Path, make: Callable[[dict[str, Any]], T], what: str) -> list[T]:
-    """What `make` makes of the objects of such a file; `what` names them in errors.
+    """The objects of such a file, each built by `make`; `what` names one in errors.
 
-    Raises RunFolderError, with file and line, where the file is missing, cut or damaged.
+    Raises RunFolderError, with file and line, if the file is missing, truncated or damaged.
     """
     return [_parsed(line, path, number, make, what) for _, number, line in _whole_lines(path)]
 
 
 def _whole_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
-    """Where each line but the last begins, its number from 1, and the line; the last says how many there are."""
+    """The offset, number (from 1) and content of each line but the last, which must hold their count."""
     count, start, line = 0, 0, b""
     for number, following in lines_of(path, RunFolderError):
         if line:
@@ -158,7 +150,7 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
     where, rows = f"{path}, line {max(1, count)}", max(0, count - 1)
     if (parse_object(line, where) if line else {}) != {"rows": rows}:
         raise RunFolderError(
-            f'{where}: the file should end with the line {{"rows": {rows}}}: it was cut short, or lines were taken out '
+            f'{where}: the file should end with the line {{"rows": {rows}}}: it was truncated, or lines were removed '
             "of it"
         )
 
@@ -172,5 +164,5 @@ def _parsed(line: bytes, path: Path, number: int, make: Callable[[dict[str, Any]
 
 
 def kinds_of(rows: Sequence[CollectedRow], *kinds: str) -> list[CollectedRow]:
-    """The rows of some kinds, in their order."""
+    """The rows of these kinds, in their order."""
     return [row for row in rows if row.kind in kinds]

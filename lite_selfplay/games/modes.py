@@ -1,9 +1,9 @@
-"""How seats are measured: the modes of evaluation by name, and what a mode is made of.
+"""Evaluation modes: ways to measure seats, by name.
 
     >>> register_mode("twice", Mode(measure_twice, stages=lambda seats: 2 * len(seats)))
 
-A mode asks seats for answers, through an `Examiner` (`evaluation/examiner.py`) that samples and checks them, and
-returns what it `Found`. The problems, the number of samples and the seeds are the examiner's.
+A mode asks seats for answers through an `Examiner` (`evaluation/examiner.py`), which samples and checks them, and
+returns a `Found`. The examiner decides the problems, the number of samples and the seeds.
 """
 
 from collections import Counter
@@ -21,15 +21,15 @@ from lite_selfplay.tasks.task import Task
 if TYPE_CHECKING:
     from lite_selfplay.evaluation.examiner import Examiner
 else:
-    Examiner = Any  # which imports this module
+    Examiner = Any  # it imports this module
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A completion, and its checker's judgement.
+    """A completion and the checker's judgement.
 
-    `answer` is what was read out of it, None where nothing could be. `key` is the answer's class in a vote: answers
-    that say the same have one key, and what states no value has none.
+    `answer` is the extracted answer, None if there is none. `key` is its class in a vote: equivalent answers share a
+    key, and an answer without a value has none.
     """
 
     completion: Completion
@@ -43,23 +43,23 @@ class Judged:
         return len(self.completion.token_ids)
 
 
-Rows = Sequence[Sequence[Judged]]
-"""The answers to each problem, equally many to each."""
+Rows = Sequence[Sequence[Judged]]  # the answers to each problem, the same number for each
 
 
 @dataclass(frozen=True)
 class Score:
-    """How a seat, or several seats one after the other, did on `n` problems with `samples` completions each.
+    """The results of a seat, or of several in a row, on `n` problems with `samples` completions each.
 
-    - `pass_at_1`: the mean over problems of the share that was right; `right` is the same as a number of problems.
-    - `ci95`: its Clopper-Pearson interval from `right`, rounded, out of `n`. More than one sample a problem makes the
-      estimate better than this interval says: it is conservative there.
-    - `well_formed`, `truncated`, `loops`: shares of the final completions in the output format; cut off by the token
-      limit, or ended as loops; ended as loops.
-    - `prompts_too_long`: final prompts over the limit, which were never read and count as wrong.
+    - `pass_at_1`: the mean over problems of the share of right completions; `right` is the same
+      as a number of problems.
+    - `ci95`: its Clopper-Pearson interval, from `right` (rounded) out of `n`. With several samples a problem the
+      estimate is better than this interval says.
+    - `well_formed`, `truncated`, `loops`: the shares of final completions in the output format; stopped by the token
+      limit or for repetition; stopped for repetition.
+    - `prompts_too_long`: final prompts over the limit, which are not sampled and count as wrong.
     - `tokens_final_mean`, `tokens_total_mean`: the mean length of the final answers, and of all stages together.
 
-    A mode that knows more derives from it; its `columns` are then shown, and all fields are written.
+    A mode with more figures subclasses this: all fields are written, and the mode's `columns` are shown as well.
     """
 
     pass_at_1: float
@@ -79,7 +79,7 @@ class Score:
 
 
 def score_of(answers: Rows, *, before: Sequence[Judged] = (), kind: type[Score] = Score, **more: Any) -> Any:
-    """The score of answers. `before` holds those of all stages before; `more` are the fields of another `kind`."""
+    """The score of answers. `before` holds the answers of earlier stages; `more` are the fields that `kind` adds."""
     n, samples, every = len(answers), len(answers[0]), [answer for row in answers for answer in row]
     total, final = len(every), sum(answer.tokens for answer in every)
     correct = sum(answer.correct for answer in every)
@@ -101,20 +101,20 @@ def score_of(answers: Rows, *, before: Sequence[Judged] = (), kind: type[Score] 
 
 @dataclass(frozen=True)
 class Measured:
-    """The final answers of a seat, or of several one after the other, and their score."""
+    """The final answers of a seat, or of several in a row, and their score."""
 
     answers: Rows
     score: Score
 
     @property
     def shares_right(self) -> list[bool | float]:
-        """For each problem, whether its one answer was right, or the share of its several answers that were."""
+        """For each problem, whether its only answer was right, or the share of right ones among several."""
         return [row[0].correct if len(row) == 1 else sum(a.correct for a in row) / len(row) for row in self.answers]
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a mode measured: each seat alone, and seats together under names such as `A->B` (A answers before B)."""
+    """A mode's results: each seat alone, and seats together under names such as `A->B` (A answers before B)."""
 
     seats: Mapping[str, Measured]
     directions: Mapping[str, Measured] = field(default_factory=dict)
@@ -124,15 +124,13 @@ class Found:
 class Mode:
     """A way to measure seats.
 
-    `stages`: how many times they answer each problem. `columns`: fields of the scores that are shown beside those of
-    every `Score`. `samples`: completions a problem where nobody says how many; `least` of them are needed, and so many
-    `seats`. `tasks` reads what is measured on, for a mode that asks about something other than a task's problems.
-    `reads`: what a seat is shown of an answer before its own, and the whole prompt in which it reads that, for a mode
-    in which seats answer one after the other.
-    `matches`: its scores are of pairs that played against each other, at the run's temperature and top-p 1 where nobody
-    says otherwise.
-    `duels`: its directions are between every two seats, `X->Y` being Y's answers after X's, and their scores are those
-    of `agon.measuring.CascadeScore`.
+    `stages` counts the answers to each problem. `columns`: fields of the scores to show beside those of every `Score`.
+    `samples`: the default number of completions a problem; at least `least` of them and `seats` seats are needed.
+    `tasks` reads the problems of a mode that does not measure on a task's problems. `reads`, for modes in which seats
+    answer one after the other, returns the part of an earlier answer that a seat reads, and the whole prompt around it.
+    `matches`: its scores are of pairs that play against each other, by default at the run's temperature and top-p 1.
+    `duels`: its directions are all ordered pairs of seats, `X->Y` being Y's answers after X's, and their scores are
+    `CascadeScore`s.
     """
 
     measure: Callable[[Examiner, Sequence[str]], Found]
@@ -148,22 +146,22 @@ class Mode:
 
 
 def alone(examiner: Examiner, seats: Sequence[str]) -> dict[str, Measured]:
-    """Each seat answering every problem by itself, in the solver's prompt."""
+    """Each seat's answers to every problem in the solver's prompt, without others' answers."""
     prompts = [[examiner.opening(problem)] for problem in examiner.problems]
     answers = {seat: examiner.ask(seat, prompts, "answer", f"{seat} answers") for seat in seats}
     return {seat: Measured(rows, score_of(rows)) for seat, rows in answers.items()}
 
 
-# A vote: each seat answers several times by itself, and what most of its answers say is its answer (Wang et al. 2022,
-# "Self-Consistency Improves Chain of Thought Reasoning in Language Models"). Votes are counted by answer class
-# (`lite_selfplay.verify.keys`); no answer, and one that states no value, is a vote for nothing.
+# A vote: each seat answers several times, and the most frequent answer is elected (Wang et al. 2022, "Self-Consistency
+# Improves Chain of Thought Reasoning in Language Models"). Votes are counted by answer class
+# (`lite_selfplay.verify.keys`); a missing answer, or one without a value, is a vote for nothing.
 
 
 @dataclass(frozen=True)
 class VoteScore(Score):
-    """A `Score` of elected answers, one a problem; `tokens_total_mean` counts all that were read for the vote.
+    """A `Score` of elected answers, one a problem; `tokens_total_mean` counts all completions that the vote read.
 
-    `votes`: how many answers a problem took part. `share`: the mean share of them that the elected class had.
+    `votes`: answers to each problem. `share`: the mean share of them in the elected class.
     """
 
     votes: int
@@ -176,7 +174,7 @@ def vote(examiner: Examiner, seats: Sequence[str]) -> Found:
 
 
 def elected(answers: Rows, also_read: Sequence[Judged] = ()) -> Measured:
-    """The vote on each problem's answers, as one answer a problem; `also_read` are what the answers cost besides."""
+    """The elected answer to each problem; `also_read` are further completions that the answers cost."""
     winners = [_winner(row) for row in answers]
     votes = len(answers[0])
     others = [a for row, won in zip(answers, winners, strict=True) for a in row if a is not won]
@@ -190,7 +188,7 @@ def elected(answers: Rows, also_read: Sequence[Judged] = ()) -> Measured:
 
 
 def _winner(row: Sequence[Judged]) -> Judged:
-    """The first answer of the largest class; of equal ones the class that was sampled first, which no order favours.
+    """The first answer of the largest class; among equally large classes, of the one sampled first.
 
     Votes for nothing are a class as well, whose first answer is never right.
     """
@@ -219,7 +217,7 @@ MODES = Registry[Mode](
 
 
 def register_mode(name: str, mode: Mode) -> None:
-    """Make a way to measure known under a name, in the place of an earlier one. Raises GameError for the library's."""
+    """Register a mode under a name, replacing an earlier one. Raises GameError for a name of the library's own."""
     MODES.add(name, mode)
 
 
@@ -229,6 +227,6 @@ def mode_names() -> list[str]:
 
 
 def find_mode(name: str) -> Mode:
-    """A mode by its name. Raises UnknownNameError with the near names."""
+    """The mode of this name. Raises UnknownNameError, with similar names."""
     *names, last = MODES.names()
     return MODES.find(name, f"There are {', '.join(names)} and {last}.")

@@ -1,7 +1,7 @@
-"""What a game declares of itself for those who show its runs: progress lines, reports, charts.
+"""How a game's runs are shown: declarations for progress lines, reports and charts.
 
-`Accuracy` says what the correct completions of a role are, `Figure` what a key of the log measures, `Pairing` which
-completions are read together; `Presentation` is what every game inherits of this. Nothing here knows a single game.
+`Accuracy` says what a role's correct completions are, `Figure` what a key of the log measures, and `Pairing` which
+completions are read together; every game inherits `Presentation`. Nothing here knows a particular game.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,13 +12,12 @@ from typing import Any, ClassVar, Literal
 from lite_selfplay.errors import GameError
 from lite_selfplay.games.prompts import problem_asked
 
-Row = Mapping[str, Any]
-"""A line of `episodes.jsonl`."""
+Row = Mapping[str, Any]  # a line of `episodes.jsonl`
 
 Unit = Literal["share", "number"]
 
 RIGHT, WRONG, NOT_JUDGED, MISSING = "right", "wrong", "not judged", "-"
-# What completions are paid for, in the words that every game uses.
+# Reasons for a reward, in the words that every game uses.
 FOR_RIGHT, FOR_FORM, FOR_VOTE, BY_COIN = (
     "for a right answer",
     "for its form",
@@ -29,10 +28,10 @@ FOR_RIGHT, FOR_FORM, FOR_VOTE, BY_COIN = (
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What `Verdict.correct` means of a role's completions, in words.
+    """The meaning of `Verdict.correct` for a role's completions, in words.
 
-    `word` follows the share of the correct ones (`41% right`), `name` is that figure's name and `lack` the name of the
-    others'. `yes` and `no` describe one completion. `proposals`: completions pose problems rather than answer them.
+    `word` follows the share of correct ones (`41% right`), `name` is that figure's name and `lack` the name of the
+    rest's. `yes` and `no` describe one completion. `proposals`: completions pose problems instead of answering them.
     """
 
     word: str = RIGHT
@@ -43,30 +42,28 @@ class Accuracy:
     proposals: bool = False
 
 
-ANSWERS = Accuracy()
-"""Answers that are compared with the truth."""
+ANSWERS = Accuracy()  # answers that are compared with a reference answer
 
+# Answers that are compared with a label made by the game.
 ANSWERS_TO_LABELS = Accuracy(
     "agree", "agreement with labels", "no agreement", "agrees with the label", "does not agree with the label"
 )
-"""Answers that are compared with a label of the game's own making."""
 
+# Problems that a role poses; a correct one is a valid one.
 PROPOSALS = Accuracy("accepted", "accepted proposals", "not accepted", "accepted", "not accepted", proposals=True)
-"""Problems that a role poses; a correct one is a valid one."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What a key of a game's log measures, and how several steps give one value.
+    """The meaning of a key of a game's log, and how values of several steps are combined.
 
-    The log may hold a number; an object of numbers by kind; or a list of counts, the histogram of shares in [0, 1].
-    `how`: over several steps the mean, the sum, the last value, or the number of steps at which it was 0 (`zeros`).
-    `of` names the key of what a step's value is a mean over, which weighs the steps (a list there counts by its sum).
-    `part`: the values are counts out of `of`, and shown as shares of it.
-    `word`: its name on the line of a step; without one it is not there.
-    `healthy`: the lowest and the highest value that need no warning; `warning` is the sentence for others, in which
-    `{value}` stands for the value. `within`: between which values each kind should lie in the end, drawn as a band.
-    `about` says in a sentence what the figure measures.
+    The log may hold a number, an object of numbers by kind, or a list of counts: the histogram of shares in [0, 1].
+    `how` combines several steps: mean, sum, last value, or the number of steps at which the value was 0 (`zeros`).
+    `of` names the key that weights the steps in a mean (a list there counts by its sum). `part`: the values are counts
+    out of `of`, shown as shares of it. `word`: the name on a step's line; without one the figure is not on it.
+    `healthy`: the lowest and highest value without a warning; `warning` is the sentence for other values, with
+    `{value}` for the value. `within`: the target range of each kind, drawn as a band. `about`: one sentence on what the
+    figure measures.
     """
 
     key: str
@@ -84,9 +81,9 @@ class Figure:
 
 @dataclass(frozen=True)
 class Transcript:
-    """Completions that are read together: a draft and its challenge, a question and an answer to it, or a single one.
+    """Completions to read together: a draft and its challenge, a question and an answer to it, or a single one.
 
-    `kind` says what came of them, `subject` names the problem, and `problem` is its text.
+    `kind` describes their outcome, `subject` names the problem, and `problem` is its text.
     """
 
     rows: tuple[Row, ...]
@@ -104,9 +101,9 @@ class Transcript:
 class Pairing:
     """Two roles whose completions are read in pairs.
 
-    `Sample.info[key]` of a later completion is the place, in the group of the same number, of the completion of role
-    `first` that it belongs to. `kinds` says what a pair is by whether the first and the second were correct, the most
-    telling kind first.
+    `Sample.info[key]` of a later completion is the index, in the group of the same number, of the `first` role's
+    completion that it belongs to. `kinds` names a pair by whether its first and second completion were correct, the
+    most telling kind first.
     """
 
     first: str
@@ -116,29 +113,29 @@ class Pairing:
     def __post_init__(self) -> None:
         if set(self.kinds) != {(first, second) for first in (False, True) for second in (False, True)}:
             raise GameError(
-                "a pairing names four kinds: of wrong and right first completions, each with wrong and right"
+                "a pairing needs four kinds: wrong and right first completions, each with a wrong and a right second"
             )
 
     def pairs(self, rows: Sequence[Row]) -> list[tuple[Row, Row]]:
-        """The pairs among some rows, in the order of their second ones."""
+        """The pairs among some rows, in the order of their second completions."""
         firsts = {(row["step"], row["group"], row["sample"]): row for row in rows if row["role"] == self.first}
         named = [((row["step"], row["group"], row.get(self.key)), row) for row in rows if row["role"] != self.first]
-        return [(firsts[place], row) for place, row in named if place in firsts]
+        return [(firsts[name], row) for name, row in named if name in firsts]
 
     def kind(self, pair: tuple[Row, Row]) -> str:
-        """What a pair is; nobody may have judged it."""
+        """The name of a pair's outcome; a pair may also be unjudged."""
         first, second = (row["correct"] for row in pair)
         return NOT_JUDGED if second is None else self.kinds[bool(first), bool(second)]
 
 
 def number_of(value: Any) -> float | None:
-    """A number from a log, None for anything else, true and false included."""
+    """A finite number from a log as a float; None for anything else, booleans included."""
     found = isinstance(value, int | float) and not isinstance(value, bool) and -inf < value < inf
     return float(value) if found else None
 
 
 def value_in_words(value: Any, unit: Unit) -> str:
-    """A value as text: a share in percent, a number in three significant digits."""
+    """A value as text: a share in percent, a number with three significant digits."""
     number = number_of(value)
     if number is None:
         return MISSING
@@ -151,17 +148,17 @@ def percent(share: float) -> str:
 
 
 def priced(*parts: tuple[float, str]) -> str:
-    """Amounts with what earns them, in words: `2 for a right answer, 0.5 for its form`. Amounts of 0 are left out."""
+    """Amounts and their reasons in words: `2 for a right answer, 0.5 for its form`. Amounts of 0 are skipped."""
     return ", ".join(f"{amount:g} {what}" for amount, what in parts if amount)
 
 
 def as_words(name: Any) -> str:
-    """A name as a run writes it, such as `off_format`, in words."""
+    """A name from a run folder, such as `off_format`, in words."""
     return str(name).replace("_", " ")
 
 
 def value_of(figure: Figure, log: Mapping[str, Any]) -> float | None:
-    """A figure's value in the log of one step; None where that holds no number for it."""
+    """A figure's value in the log of one step; None if the log has no number for it."""
     value = number_of(log.get(figure.key))
     if value is None or not figure.part:
         return value
@@ -170,12 +167,12 @@ def value_of(figure: Figure, log: Mapping[str, Any]) -> float | None:
 
 
 class Presentation:
-    """How runs of a game are shown: what a game declares of itself, and what may be overridden.
+    """How runs of a game are shown: declarations of the game, and methods to override.
 
-    `accuracy` says of each role what its correct completions are (by default right answers), `figures` what the keys of
-    its log measure, in the order they are shown. `pairing` says which completions of two roles are read together (by
-    default each by itself), `remarks` what else may be said of those (see `remarks_on`). All but the warnings is asked
-    of the class: a finished run has no game in memory.
+    `accuracy` says for each role what its correct completions are (by default right answers), `figures` what the keys
+    of its log measure, in the order in which they are shown. `pairing` says which completions of two roles are read
+    together (by default none); `remarks` are further notes on transcripts (see `remarks_on`). Everything but the
+    warnings belongs to the class, because a finished run has no game in memory.
     """
 
     roles: ClassVar[tuple[str, ...]] = ()
@@ -185,9 +182,9 @@ class Presentation:
     remarks: ClassVar[tuple[str, ...]] = ()
 
     def warnings(self, log: Mapping[str, Any]) -> list[str]:
-        """Sentences for the terminal about a step's `log`, for what would go wrong silently.
+        """Warnings about a step's `log`, for problems that would otherwise go unnoticed.
 
-        By default the warnings of the figures that are not healthy.
+        By default those of figures outside their healthy range.
         """
         found = [(figure, value_of(figure, log)) for figure in self.figures if figure.warning]
         return [
@@ -198,40 +195,40 @@ class Presentation:
 
     @classmethod
     def accuracy_of(cls, role: str) -> Accuracy:
-        """What the correct completions of a role are."""
+        """The meaning of a role's correct completions."""
         return cls.accuracy.get(role, ANSWERS)
 
     @classmethod
     def step_words(cls, log: Mapping[str, Any]) -> list[str]:
-        """What the line of a step says of its log: by default the figures that have a word for it."""
+        """The game's part of a step's progress line: by default the figures that have a `word`."""
         found = [(figure, value_of(figure, log)) for figure in cls.figures if figure.word]
         return [f"{figure.word} {value_in_words(value, figure.unit)}" for figure, value in found if value is not None]
 
     @classmethod
     def trains(cls, log: Mapping[str, Any]) -> bool:
-        """Whether a step with such a log was to move a seat; one that only plays or measures was not."""
+        """Whether a step with this log should update a seat, rather than only play or measure."""
         return True
 
     @classmethod
     def closing(cls, log: Mapping[str, Any]) -> list[str]:
-        """What a game says of its run, one that ends by itself only then, from the log of its last step."""
+        """The game's closing lines on a run, from the log of its last step; an open-ended game's once it is over."""
         return []
 
     @classmethod
     def why_skipped(cls, log: Mapping[str, Any]) -> str:
-        """Why the game found nothing to train on in a step; empty where it did."""
+        """Why the game found nothing to train on in a step; empty if it did find something."""
         return ""
 
     @classmethod
     def kinds(cls) -> list[str]:
-        """What a transcript can be, the most telling kind first."""
+        """All kinds of transcripts, the most telling first."""
         roles = [cls.accuracy_of(role) for role in cls.roles] or [ANSWERS]
         pairs = list(cls.pairing.kinds.values()) if cls.pairing else []
         return list(dict.fromkeys([*pairs, *(each.yes for each in roles), *(each.no for each in roles), NOT_JUDGED]))
 
     @classmethod
     def transcripts(cls, rows: Iterable[Row]) -> list[Transcript]:
-        """The transcripts among rows of `episodes.jsonl`, in their order: pairs where there are any, else each row."""
+        """The transcripts among rows of `episodes.jsonl`, in order: pairs if there are any, otherwise each row."""
         rows = list(rows)
         if cls.pairing is not None and (pairs := cls.pairing.pairs(rows)):
             return [cls.transcript(pair, cls.pairing.kind(pair)) for pair in pairs]
@@ -239,7 +236,7 @@ class Presentation:
 
     @classmethod
     def transcript(cls, rows: tuple[Row, ...], kind: str) -> Transcript:
-        """A transcript whose problem is the one that its first completion was asked."""
+        """A transcript whose problem is the one in its first completion's prompt."""
         problem = cls.problem_in(str(rows[0]["prompt"]))
         return Transcript(rows, kind, str(rows[-1]["problem_id"] or "a problem"), problem)
 
@@ -250,7 +247,7 @@ class Presentation:
 
     @classmethod
     def remarks_on(cls, transcript: Transcript) -> list[str]:
-        """Which of `remarks` hold of a transcript."""
+        """The `remarks` that apply to a transcript."""
         return []
 
     @classmethod
@@ -260,7 +257,7 @@ class Presentation:
 
     @classmethod
     def verdict(cls, row: Row) -> str:
-        """What became of a completion, in words: `right`, `wrong (the reason)` or `not judged`."""
+        """A completion's outcome in words: `right`, `wrong (the reason)` or `not judged`."""
         reason = row.get("reason")
         because = row["correct"] is False and reason not in (None, "", WRONG)
         return f"{cls._kind(row)} ({as_words(reason)})" if because else cls._kind(row)

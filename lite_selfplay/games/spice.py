@@ -1,42 +1,41 @@
 r"""SPICE: self-play in corpus environments (Liu et al. 2025, arXiv 2510.24684).
 
-A challenger reads a passage, a reasoner answers without it. One step, with G = 8:
+A challenger reads a passage; a reasoner answers without it. One step, with G = 8:
 
     for each passage d of a batch:
         q_1, a_1 .. q_G, a_G ~ challenger(. | d)                      choices, or a number or a phrase
-        y_j1 .. y_jG ~ reasoner(. | q_j)                              where q_j is a question
-        l_jk = 1 where y_jk is a_j, else 0;  Var_j = p_j (1 - p_j)    the variance of l_j1 .. l_jG
-        R(q_j) = exp(-(Var_j - 1/4)^2 / (2 width))                    `penalty` where q_j is none
+        y_j1 .. y_jG ~ reasoner(. | q_j)                              if q_j is a question
+        l_jk = 1 if y_jk is a_j, else 0;  Var_j = p_j (1 - p_j)       the variance of l_j1 .. l_jG
+        R(q_j) = exp(-(Var_j - 1/4)^2 / (2 width))                    `penalty` if q_j is no question
         R(y_jk) = l_jk
     advantages r - mean, within the challenger's group of a passage and the reasoner's of a question
 
 Kept: one set of weights in both roles, a challenger that alone sees the passage, answers of both kinds, a Gaussian
-around the variance's largest value, a small negative reward for what is no question, a reasoner paid for right answers,
-and advantages that no deviation divides (Dr. GRPO).
-Ours: the paper's abstract and others' accounts of it were at hand, its text was not. So `width`, `penalty`, G and the
-prompt are ours, and so is that each question of a passage is answered and trains the reasoner, and that passages take
-turns between choices and free answers. A question that is too long or gives its answer away is none (PasoDoble).
+around the largest variance, a small negative reward for an invalid question, a reasoner rewarded for right answers, and
+advantages that are not divided by a deviation (Dr. GRPO).
+Ours, because we had the paper's abstract and others' accounts of it but not its text: `width`, `penalty`, G, the
+prompt, that every question of a passage is answered and trains the reasoner, and that passages alternate between
+choices and free answers. A question that is too long or gives its answer away is invalid (PasoDoble).
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import exp
 from string import ascii_uppercase
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream
+from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Stream
 from lite_selfplay.games.presentation import FOR_RIGHT, Figure
 from lite_selfplay.games.prompts import CHOICE, fenced, fill
 from lite_selfplay.games.propose_solve.propose_solve import (
-    BREAKDOWNS,
-    WATCHED,
-    YIELD,
     ProposeSolve,
     ProposeSolveOptions,
-    proposed,
+    family_figures,
+    proposed_by_share,
 )
 from lite_selfplay.games.propose_solve.questions import (
     Candidate,
@@ -61,19 +60,19 @@ _OPTION = re.compile(r"^[ \t]*\(?([A-Z])[).:][ \t]+(\S.*)$", re.MULTILINE)
 
 
 def challenger_reward(rate: float, width: float = 0.01) -> float:
-    """What a question earns if a share `rate` of its answers is right: 1 at one half, the least at 0 and 1."""
+    """A question's reward by the share of right answers to it: 1 at one half, lowest at 0 and 1."""
     return exp(-((rate * (1 - rate) - 0.25) ** 2) / (2 * width))
 
 
 def choices_of(question: str) -> tuple[str, ...]:
-    """The choices of a question, from lines that begin with A), B) and so on; none if there are fewer than two."""
+    """A question's choices, from lines that begin with A), B) and so on; none if there are fewer than two."""
     found = _OPTION.findall(question)
     lettered = "".join(letter for letter, _ in found) == ascii_uppercase[: len(found)]
     return tuple(text for _, text in found) if lettered and len(found) > 1 else ()
 
 
 def read_question(completion: Completion) -> Proposal:
-    """A challenger's completion as a question with its answer, of a question with choices the letter of one of them."""
+    """A challenger's completion as a question with its answer, which is a letter if the question has choices."""
     proposal = boxed_question(completion)
     if not proposal.usable or not (choices := choices_of(proposal.question)):
         return proposal
@@ -82,11 +81,11 @@ def read_question(completion: Completion) -> Proposal:
 
 
 class SpiceOptions(ProposeSolveOptions):
-    """SPICE's switches.
+    """SPICE's options.
 
     `seats`: one adapter in both roles, or `two`. `form`: questions have choices, a `free` answer, or `both` in turn.
-    `width` of the Gaussian and `penalty` for what is no question are the numbers of the challenger's reward.
-    `leak_guard` says which questions give their answer away; `question_tokens` is the longest prompt of the reasoner.
+    `width` of the Gaussian and `penalty` of an invalid question are the numbers of the challenger's reward.
+    `leak_guard` says which questions give their answer away; `question_tokens` is the reasoner's longest prompt.
     """
 
     seats: Literal["shared", "two"] = "shared"
@@ -98,32 +97,27 @@ class SpiceOptions(ProposeSolveOptions):
 
 
 class Spice(ProposeSolve):
-    """A challenger turns passages into questions that a reasoner, who does not see them, answers half of the time."""
+    """A challenger turns passages into questions that a reasoner, without the passage, answers half of the time."""
 
     roles = ("challenger", "reasoner")
-    about = "SPICE: a challenger asks about passages that its reasoner does not see, and is paid for half-right answers"
+    about = (
+        "SPICE: a challenger asks about passages that its reasoner does not see, and is rewarded for half-right answers"
+    )
     solver = "reasoner"
     sources = ("passages",)
     Options = SpiceOptions
-    figures = (
-        *YIELD,
-        Figure(
-            "variance",
-            "variance of the answers",
-            of="pass_rates",
-            about="The mean of p (1 - p) over a step's questions: 0.25 where half of the answers are right.",
-        ),
+    figures = family_figures(early=(
+        Figure("variance", "variance of the answers", of="pass_rates",
+               about="The mean of p (1 - p) over a step's questions: 0.25 where half of the answers are right."),
         Figure("choices", "questions with choices", "share", of="questions", about="Questions of multiple choice."),
-        *WATCHED,
-        *BREAKDOWNS,
-    )
+    ))  # fmt: skip
     recipe: ClassVar[dict[str, Any]] = {
         "roles": {"*": {"loss": "dr_grpo", "beta": 0.0}},
         "seats": {"*": {"lr": 3e-5, "schedule": "constant", "warmup": 0.0, "full_finetune_lr": 1e-6}},
     }
 
     def rollouts_per_step(self) -> int:
-        """The most completions of a step: every proposal a question."""
+        """The most completions a step can have: every proposal is a question."""
         return self.problems_per_step * self.group_size * (1 + self.group_size)
 
     def rewards(self) -> Mapping[str, str]:
@@ -142,7 +136,7 @@ class Spice(ProposeSolve):
         ]
 
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
-        """Its passage is the solution alone, so that what is learned is to compose a question and not to copy one."""
+        """The passage is the solution alone, so that the seat learns to compose a question, not to copy one."""
         solution = solution_of(problem)
         return boxed_example(problem, prompt_about(solution, "free"), thinks=thinks) if solution else None
 
@@ -155,17 +149,13 @@ class Spice(ProposeSolve):
         rows = table.ask("challenger", prompts, n=size)
         proposals = [fit_to_ask(read_question(c), table, most=most, guard=guard) for row in rows for c in row]
         found = answered(table, "reasoner", proposals, size, f"q-{step}", judge=by_answer, pose=posed)
-        samples = [self._paid(candidate) for candidate in found]
+        earns = partial(challenger_reward, width=self.options.width)
+        samples = [proposed_by_share(candidate, earns, self.options.penalty) for candidate in found]
         groups = [Group(samples[i * size : (i + 1) * size], passage) for i, passage in enumerate(passages)]
         streams = [Stream("challenger", groups, "group_mean")]
         if solved := [candidate.group for candidate in found if candidate.group]:
             streams.append(Stream("reasoner", solved, "group_mean"))
         return Episode(streams, log=self._log(table, found))
-
-    def _paid(self, asked: Candidate) -> Sample:
-        if asked.group is None:
-            return proposed(asked, self.options.penalty, None)
-        return proposed(asked, challenger_reward(asked.share, self.options.width), asked.share)
 
     def _log(self, table: Table, found: Sequence[Candidate]) -> dict[str, Any]:
         solved = [(asked.share, asked.group.problem) for asked in found if asked.group and asked.group.problem]
@@ -174,7 +164,7 @@ class Spice(ProposeSolve):
             **self.question_yield([asked.proposal for asked in found], sum(0 < rate < 1 for rate in rates)),
             "variance": sum(rate * (1 - rate) for rate in rates) / len(rates) if rates else None,
             "choices": sum(problem.kind == CHOICE for problem in problems) / len(rates) if rates else None,
-            **self.watch.look(
+            **self.watch.observe(
                 [problem.text for problem in problems],
                 tokens=table.tokenize,
                 pass_rates=rates,
@@ -184,11 +174,11 @@ class Spice(ProposeSolve):
 
 
 def posed(proposal: Proposal, name: str) -> Problem:
-    """A question as a problem, of multiple choice where it offers choices."""
+    """A question as a problem, of multiple choice if it has choices."""
     problem, choices = proposal.problem(name), choices_of(proposal.question)
     return replace(problem, kind=CHOICE, extra={"options": choices}) if choices else problem
 
 
 def prompt_about(passage: str, form: str) -> str:
-    """What the challenger is asked about a passage."""
+    """The challenger's prompt about a passage."""
     return fill("spice_challenger", passage=fenced(passage.strip()), form=FORMS[form])

@@ -1,4 +1,4 @@
-"""Worked examples written by rule: what a solver should say, and programs with a mistake."""
+"""Worked examples written by rule: solutions in the output format, and programs with a mistake."""
 
 import random
 import re
@@ -17,10 +17,7 @@ _PROGRAM_SLIPS = (
 
 
 def solution_of(problem: Problem) -> str | None:
-    """The worked solution a problem brings along, without calculator notes and final line; None where it has none.
-
-    Of a program, a program that solves it.
-    """
+    """A problem's worked solution, without calculator notes and final line, or its program; None without one."""
     solution = problem.extra.get("solution")
     if problem.kind == PROGRAM:
         return solution.strip() if isinstance(solution, str) and solution.strip() else None
@@ -30,9 +27,9 @@ def solution_of(problem: Problem) -> str | None:
 
 
 def worked_example(problem: Problem, prompt: str, *, thinks: bool) -> Example | None:
-    """The problem's own solution in the format the game asks for: reasoning (if the template thinks), recap, answer.
+    """The problem's own solution in the game's format: reasoning (if the template has it), recap, answer.
 
-    None where the problem brings no solution, or one that cannot keep the format because it holds tags itself.
+    None without a solution, or if the solution contains tags that break the format.
     """
     solution = solution_of(problem)
     if solution is None:
@@ -45,24 +42,24 @@ def worked_example(problem: Problem, prompt: str, *, thinks: bool) -> Example | 
 
 
 def after_reasoning(reply: str, reasoning: str, thinks: bool) -> str:
-    """A reply, after a block of reasoning where the template thinks."""
+    """A reply, after a block of reasoning if the template has a reasoning mode."""
     return f"<think>\n{reasoning}\n</think>\n\n{reply}" if thinks else reply
 
 
 def draft(solution: str, answer: str) -> str:
-    """A solution with its answer, as a draft has them."""
+    """A solution followed by its answer block."""
     return f"{solution} <answer>{answer}</answer>"
 
 
 def program_draft(problem: Problem, program: str) -> str:
-    """A program as a draft has it: after its explanation, where the problem brings one."""
+    """A program in its answer block, after its explanation if the problem has one."""
     explanation = problem.extra.get("explanation")
     before = f"{explanation}\n\n" if isinstance(explanation, str) and explanation.strip() else ""
     return f"{before}<answer>\n{program}\n</answer>"
 
 
 def program_with_a_slip(program: str, rng: random.Random) -> str:
-    """A program in which one sign, number or name is another; as it is where nothing in it can be mistaken."""
+    """A program with one sign, number or name replaced; unchanged if nothing in it can be replaced."""
     places = [(found, other) for pattern, other in _PROGRAM_SLIPS for found in re.finditer(pattern, program)]
     places += [(found, str(int(found[0]) + 1)) for found in re.finditer(r"(?<![\w.])\d+(?![\w.])", program)]
     if not places:

@@ -1,4 +1,4 @@
-"""Absolute Zero: rewards and six baselines by hand, what makes a task valid, and buffers that a resume restores."""
+"""Absolute Zero: rewards and six baselines by hand, valid tasks, and buffers that a resume restores."""
 
 import json
 import random
@@ -40,7 +40,7 @@ def says(value: object) -> str:
 def step(
     proposals: list[str], answers: list[str], b: int = 1, n: int = 4, kind: type = ScriptedTable, **options: Any
 ) -> Episode:
-    """A step of so many proposals of each kind, and so many answers to each task; `step.asked` is what was asked."""
+    """A step with these numbers of proposals of each kind and of answers to each task; `step.asked` has the prompts."""
     game = small("absolute-zero", n, b, **options)
     ((episode,), table) = played(game, {"proposer": proposals, "solver": answers}, kind=kind)
     step.asked, step.game = table.asked, game  # type: ignore[attr-defined]
@@ -62,7 +62,7 @@ def test_what_an_answer_earns(correct: bool, score: float, formed: bool, earned:
 
 
 def test_a_step_by_hand():
-    """Two deductions and two abductions: what each earns, and a baseline for each kind and role."""
+    """Two deductions and two abductions: their rewards, and a baseline for each kind and role."""
     proposals = [writes(DOUBLE, "3"), writes(ADD, "'a', 'b'"), writes(ADD, "1, 2"), "no tags"]
     deductions = [says(6), says(6), says(5), "six", *[says("'ab'")] * 4]
     abductions = [says("0, 3"), says("3"), says("[1], [2]"), says("1.0, 2"), *[says("'x'")] * 4]

@@ -12,7 +12,7 @@ import pytest
 
 from lite_selfplay.data import Completion, Sampling
 from lite_selfplay.errors import RunFolderError
-from lite_selfplay.games.collections import EXAMPLE, CollectedRow, Collection, write_collection
+from lite_selfplay.games.collections import EXAMPLE, CollectedRow, Collection, write_objects
 
 
 def row(number: int = 1, kind: str = "right", reward: float = 1.0, tokens: int = 3) -> CollectedRow:
@@ -29,7 +29,7 @@ ROWS = [row(1), row(2, "wrong", -1.0), EXAMPLE_ROW, row(4, tokens=1)]
 @pytest.mark.parametrize("rows", [ROWS, []])
 def test_rows_come_back_as_they_were(tmp_path: Path, rows: list[CollectedRow]):
     path = tmp_path / "new" / "critic.jsonl"
-    write_collection(path, rows)
+    write_objects(path, rows)
     collection = Collection(path)
     assert list(collection) == rows
     assert collection.rows([3, 0, 0] if rows else []) == [rows[i] for i in (3, 0, 0) if rows]
@@ -39,7 +39,7 @@ def test_rows_come_back_as_they_were(tmp_path: Path, rows: list[CollectedRow]):
 
 
 def test_an_epoch_takes_every_row_once_in_an_order_of_its_own(tmp_path: Path):
-    write_collection(tmp_path / "c.jsonl", [row(i) for i in range(10)])
+    write_objects(tmp_path / "c.jsonl", [row(i) for i in range(10)])
     collection = Collection(tmp_path / "c.jsonl")
     first, second = (collection.batches(4, seed=7, epoch=epoch) for epoch in (0, 1))
     assert [len(batch) for batch in first] == [4, 4, 2]
@@ -50,11 +50,11 @@ def test_an_epoch_takes_every_row_once_in_an_order_of_its_own(tmp_path: Path):
 
 def test_a_number_that_is_not_finite_is_not_written(tmp_path: Path):
     with pytest.raises(ValueError, match="not JSON compliant"):
-        write_collection(tmp_path / "c.jsonl", [replace(row(), advantage=float("nan"))])
+        write_objects(tmp_path / "c.jsonl", [replace(row(), advantage=float("nan"))])
 
 
 def lines(path: Path) -> list[bytes]:
-    write_collection(path, ROWS)
+    write_objects(path, ROWS)
     return path.read_bytes().splitlines(keepends=True)
 
 
@@ -111,7 +111,7 @@ def test_a_collection_that_was_cut_is_not_taken_for_whole(tmp_path: Path):
         else:
             with pytest.raises(RunFolderError, match=r"c\.jsonl, line [1-5]: "):
                 Collection(path)
-    first, _, *rest = whole.splitlines(keepends=True)  # a line was taken out
+    first, _, *rest = whole.splitlines(keepends=True)  # a line was removed
     path.write_bytes(b"".join([first, *rest]))
     with pytest.raises(RunFolderError, match=r'line 4: the file should end with the line \{"rows": 3\}'):
         Collection(path)
@@ -122,7 +122,7 @@ def test_a_collection_that_was_cut_is_not_taken_for_whole(tmp_path: Path):
 
 def test_a_long_collection_takes_little_memory(tmp_path: Path):
     path = tmp_path / "c.jsonl"
-    write_collection(path, (row(i, tokens=400) for i in range(170)))
+    write_objects(path, (row(i, tokens=400) for i in range(170)))
     tracemalloc.start()
     collection = Collection(path)
     for batch in collection.batches(4, seed=0, epoch=0)[:3]:

@@ -1,5 +1,5 @@
-"""What every game keeps under every switch: the contract, playing on as before wherever it is restored, how much it
-samples, what it says of a run beforehand, what a cold start teaches, and that steps in vain come to an end."""
+"""What every game guarantees with every option: the contract, the same play after a restore at any step, the number of
+completions, the lines of a dry run, cold-start examples, and an end to steps in vain."""
 
 from collections.abc import Callable
 from random import Random
@@ -23,7 +23,7 @@ from tests.made import completion, play
 
 OPTIONS = [*CASES.values(), *((game, options) for game, each in PLAYED["contract"].items() for options in each)]
 SMALL: dict[str, dict[str, Any]] = {
-    # The script repeats its few questions, which the default of `tau_sim` would soon all refuse.
+    # The script repeats its few questions, all of which the default of `tau_sim` would soon refuse.
     "pasodoble": {"proposals": 3, "tau_sim": 0.99},
     "rzero": {"challenger_steps": 1, "solver_steps": 2, "votes": 4},
 }
@@ -48,7 +48,7 @@ SMALL: dict[str, dict[str, Any]] = {
         *(("spc", {"solvers": solvers}, "solvers") for solvers in ([], ["critic@round-1"])),
         ("spice", {"width": 0}, r"game\.width"),
         ("spice", {"penalty": 0.1}, r"game\.penalty"),
-        ("sqlm", {"topic": "code", "questions": "pregenerated"}, "bring tests"),
+        ("sqlm", {"topic": "code", "questions": "pregenerated"}, "have tests"),
     ],
 )
 def test_options_that_make_no_sense(name: str, options: dict[str, Any], said: str):
@@ -90,7 +90,7 @@ PHASES = {"mode": "offline", "proposals": 2}
         ("cpmobius", (2, 3), {"rollback": 4}, 3, ["after 4 rounds without a new best, counted from round 1 on"]),
         ("cpmobius", (2, 3), {}, 3, ["and 1 of each validation problem"]),
         ("cpmobius", (2, 3), {"validation_samples": 10}, 2, ["and 10 of each validation problem"]),
-        ("cpmobius", (2, 3), {"freeze_coach": True}, 3, ["the coach stays as it is"]),
+        ("cpmobius", (2, 3), {"freeze_coach": True}, 3, ["the coach is frozen"]),
         ("pasodoble", (6, 1), {}, 600, ["1 x 6 proposals, 6 answers to each question, at most 42 completions"]),
         ("pasodoble", (6, 1), PHASES, 900, ["10 updates in at most 30 steps"]),
         ("pasodoble", (6, 1), PHASES, 900, ["6 buffered questions, 6 answers to each, 36 completions"]),
@@ -101,7 +101,13 @@ PHASES = {"mode": "offline", "proposals": 2}
         ("spice", (8, 4), {}, 9, ["4 x 8 questions about passages (with choices and without in turn), 8 answers to"]),
         ("spice", (8, 4), {"form": "free"}, 9, ["(free), 8 answers to each, at most 288 completions"]),
         ("sqlm", (4, 2), {}, 20, ["topic arithmetic: each step asks 2 times for 4 questions, 4 answers to each"]),
-        ("sqlm", (4, 2), {}, 20, ["rewarded by majority", "the solver moves at every step, the proposer at 4 of 20"]),
+        (
+            "sqlm",
+            (4, 2),
+            {},
+            20,
+            ["rewarded by majority", "the solver is updated at every step, the proposer at 4 of 20"],
+        ),
         ("sqlm", (2, 1), {}, 20, ["no question splits them"]),
         ("sqlm", (4, 1), {"questions": "pregenerated"}, 5, ["up to 6,400 questions in 400 completions"]),
     ],
@@ -154,11 +160,11 @@ WRONG_LABELS = {"questions": 0, "labels_checked": 8, "label_accuracy": 0.25}
         *((name, {}, {"empty_summaries": 0.2}, None) for name in ("agon", "self-refine")),
         *((name, {}, {"empty_summaries": 0.21}, "21% of the drafts") for name in ("agon", "self-refine")),
         *(("rent", {}, {"entropy": entropy}, None) for entropy in (0.01, None)),
-        ("rent", {}, {"entropy": 0.009}, "says the same"),
+        ("rent", {}, {"entropy": 0.009}, "nearly the same text"),
         ("spc", {}, {"steps": 0}, "no solution was right"),
-        ("spc", {}, {"steps": 4, "stable": 0}, "the solver ends well from no step"),
+        ("spc", {}, {"steps": 4, "stable": 0}, "the solver is rarely right"),
         ("sqlm", {}, WRONG_LABELS, "75% of the labels"),
-        ("sqlm", {"reward": "format"}, WRONG_LABELS, None),  # nothing is trained towards them
+        ("sqlm", {"reward": "format"}, WRONG_LABELS, None),  # no seat is trained towards them
     ],
 )
 def test_what_is_warned_of(name: str, options: dict[str, Any], log: dict[str, Any], warned: str | None):
@@ -171,7 +177,7 @@ def fit(proposal: Proposal) -> Proposal:
 
 
 TOLD = Problem("p", "Ann has 2 pens and buys 3. How many?", "5", extra={"solution": "2 + 3 = 5."})
-# A role that writes problems, how its game reads what it says, and whether a problem without a solution is of use.
+# A role that writes problems, how its game reads its completions, and whether it can use a problem without a solution.
 PROPOSERS: list[tuple[str, str, dict[str, Any], Callable[[Completion], Proposal], bool]] = [
     ("cpmobius", "coach", {}, read_task, True),
     ("pasodoble", "proposer", {}, lambda said: fit(read(said, parse_proposal)), False),

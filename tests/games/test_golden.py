@@ -1,4 +1,4 @@
-"""Golden playthroughs: what each game does against a fixed script, kept as JSON in tests/golden.
+"""Golden playthroughs: each game against a fixed script, kept as JSON in tests/golden.
 
 `LITE_SELFPLAY_WRITE_GOLDEN=1 pytest tests/games/test_golden.py` writes them anew: read the difference first.
 """
@@ -39,7 +39,7 @@ def test_playthrough(case: str):
 
 
 def check_golden(case: str, steps: list[dict[str, Any]]) -> None:
-    """Compare with what was kept, or keep it."""
+    """Compare with the golden file, or write it."""
     # Since Python 3.12, `sum` adds floats with a correction: a mean in a log may differ in its last digit.
     read = float if sys.version_info < (3, 12) else lambda digits: float(f"{float(digits):.12g}")
     played = json.loads(json.dumps(steps), parse_float=read)

@@ -1,6 +1,6 @@
-"""Games trained for real, on the random model: which seats a step moves, to the bit, and what a resumed run does.
+"""Games trained on the random model: the seats that a step updates, to the bit, and resumed runs.
 
-What the random model says is no question and no answer. Here anything is one.
+The random model writes neither questions nor answers, so here any text is one.
 """
 
 import shutil
@@ -19,7 +19,7 @@ from tests.ranks.plays import anything_goes
 STEPS = 5
 STOP = 3
 """After this step a run is stopped: within a phase of every game, and between the player's step and the coach's."""
-# Options, and the seats that each of five steps may move.
+# Options, and the seats that each of five steps may update.
 GAMES: dict[str, tuple[dict[str, Any], str]] = {
     "absolute-zero": ({"seats": "two"}, " ".join(["proposer,solver"] * 5)),
     "cpmobius": ({"max_draws": 4, "low": 0, "high": 1}, "player coach player coach player"),
@@ -66,7 +66,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def moved(run: Run, step: int) -> set[str]:
-    """The seats that a step moved, by its checkpoints before and after."""
+    """The seats that a step updated, by its checkpoints before and after."""
     return {s for s in run.seats if not same_weights(*(seat_weights(run.path, n, s) for n in (step - 1, step)))}
 
 
@@ -96,7 +96,7 @@ def test_answers_are_on_record_with_their_question_and_what_nobody_judged_has_no
     asked = {row["question"]: row for row in episodes if row["role"] in ("proposer", "challenger", "coach")}
     answered = [row for row in episodes if row["role"] in ("solver", "player", "reasoner")]
     assert answered
-    for row in answered if name != "absolute-zero" else ():  # whose solver is asked about what a proposal does
+    for row in answered if name != "absolute-zero" else ():  # its solver is asked about the effect of a proposal
         assert row["problem_id"] == row["question"]
         assert (asked[row["question"]]["text"] or "?") in row["prompt"]
     if name == "cpmobius":
@@ -107,7 +107,7 @@ def test_answers_are_on_record_with_their_question_and_what_nobody_judged_has_no
 
 def test_every_completion_is_written_down_in_a_place_of_its_own(whole: Run):
     if whole.config.game.name not in ("absolute-zero", "pasodoble", "spice", "sqlm"):
-        return  # votes, and what a player is measured by, earn nothing and are not written down
+        return  # votes and measurements earn nothing and are not recorded
     tokens, places = Counter[int](), []
     for row in whole.episodes():
         tokens[row["step"]] += row["tokens"]

@@ -1,4 +1,4 @@
-"""SPICE: the bell around one half, what is no question, questions with choices, and a step by hand."""
+"""SPICE: the bell around one half, invalid questions, questions with choices, and a step by hand."""
 
 from math import exp
 from typing import Any
@@ -22,7 +22,7 @@ def asks(question: str, answer: str = "7") -> str:
 
 
 def step(said: list[str], answers: list[str], size: int = 4, kind: type = ScriptedTable, **options: Any) -> Any:
-    """A step about one passage; `step.asked` is what was asked."""
+    """A step about one passage; `step.asked` has the prompts."""
     game = small("spice", size, **options)
     ((episode,), table) = played(game, {"challenger": said, "reasoner": answers}, PASSAGES, kind=kind)
     step.asked = table.asked
@@ -53,7 +53,7 @@ def test_a_step_by_hand():
     bell = [1.0, exp(-3.125), exp(-((1 / 16) ** 2) / 0.02), -0.1]
     assert rewards(episode, "challenger") == [pytest.approx(bell)]
     assert rewards(episode, "reasoner") == [[1, 0, 0, 1], [1, 1, 1, 1], [1, 0, 0, 0]]
-    # No deviation divides.
+    # Advantages are not divided by a deviation.
     challenger, reasoner = (stream(episode, role) for role in ("challenger", "reasoner"))
     mean = sum(bell) / 4
     assert stream_advantages(challenger) == [pytest.approx([each - mean for each in bell])]

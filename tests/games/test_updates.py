@@ -1,4 +1,4 @@
-"""How often each seat moves: what a game expects is what happens where no step is in vain, and its schedule ends there.
+"""How often each seat is updated: as often as the game expects if no step is in vain, and then its schedule ends.
 
 The games are played by scripts.
 """
@@ -75,11 +75,11 @@ def script(role: str, prompt: str, index: int) -> str:
 
 
 def moves(game: Any, config: RunConfig, steps: int) -> tuple[Counter[str], list[set[str]]]:
-    """How often each seat moves in a run, and which seats at each step."""
+    """How often each seat is updated in a run, and which seats at each step."""
     table, measured = ScriptedTable(script), itertools.count()
 
     def evaluate(role: str, prompts: Any, problems: Any, n: int = 1) -> Any:
-        # Right more and more often, so that the coach of CPMobius is paid at every round.
+        # Right more and more often, so that the coach of CPMobius is rewarded in every round.
         right = next(measured)
         return [Verdict(i < right, float(i < right)) for i in range(len(prompts) * n)]
 
@@ -98,7 +98,7 @@ def moves(game: Any, config: RunConfig, steps: int) -> tuple[Counter[str], list[
 
 
 def test_every_game_of_the_library_is_here():
-    """But for SPC: how often its seats move follows from what its rounds collect, so it declares no number."""
+    """Except SPC: the updates of its seats depend on its rounds' collections, so it declares no number."""
     assert set(OPTIONS) == set(game_names()) - {"spc"}
 
 
@@ -110,7 +110,7 @@ def test_a_seats_schedule_ends_with_its_last_update(name: str, options: dict[str
     seen, each = moves(game, config, steps)
     expected = dict(game.updates(steps))
     assert expected.keys() == set(game.trained_seats())
-    assert +seen == +Counter(expected)  # a seat that is frozen never moves
+    assert +seen == +Counter(expected)  # a frozen seat is never updated
 
     linear = dict.fromkeys(game.trained_seats(), SeatConfig(lr=1.0, schedule="linear", warmup=0.0))
     adapters: Any = Seats(*game.trained_seats())

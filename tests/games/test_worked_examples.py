@@ -41,7 +41,7 @@ def test_an_example_keeps_the_format_and_leaves_something_to_read(thinks: bool):
     assert well_formed(example.completion, thinks)
     assert example.completion.endswith("5 + 3 = 8. 8 - 2 = 6. <answer>6</answer>")
     assert ("<think>" in example.completion) == thinks
-    # What a challenger would read of this draft: the recap after the reasoning, without the answer block.
+    # The challenger would read the recap after the reasoning, without the answer block.
     assert summarise(example.completion, SUM.text, thinks=thinks) == "5 + 3 = 8. 8 - 2 = 6."
     if thinks:
         reasoning = example.completion.partition("</think>")[0].removeprefix("<think>")
@@ -70,10 +70,10 @@ def test_a_challenge_never_repeats_the_attempt():
         ("27 + 14 = 41. 41 - 6 = 35.", [(0, 1)], "27 + 14 = 42. 42 - 6 = 36."),
         ("27 + 14 = 41. 41 - 6 = 35.", [(1, -10)], "27 + 14 = 41. 41 - 6 = 25."),
         ("3 * 4 = 12. 12 - 2 = 10. 10 / 2 = 5.", [(0, 2)], "3 * 4 = 14. 14 - 2 = 12. 12 / 2 = 6."),
-        # Only what takes up the slip changes: 5 - 5 is the result less what the problem names.
+        # Only steps that reuse the changed result change: 5 - 5 is the result minus the problem's number.
         ("4 + 1 = 5. 5 - 5 = 0.", [(0, 1)], "4 + 1 = 6. 6 - 5 = 1."),
         ("2 + 3 = 5. 7 + 4 = 11.", [(0, 1)], "2 + 3 = 6. 7 + 4 = 11."),
-        # Products come first, and a result may be taken up in the second place and in words.
+        # Products come first, and a result may be reused as the second operand and in words.
         (
             "48/2 = 24 clips. Of those 24, 48 + 2 * 24 = 96.",
             [(0, -1)],
@@ -82,7 +82,7 @@ def test_a_challenge_never_repeats_the_attempt():
         ("She has 8 left, because 10 - 2 = 8.", [(0, 1)], "She has 9 left, because 10 - 2 = 9."),
         ("16 - 3 - 4 = 9.\n9 * 2 = $18", [(0, 1)], "16 - 3 - 4 = 10.\n10 * 2 = $20"),
         ("500 + 500 = 1,000. 1000 * 2 = 2,000", [(0, 10)], "500 + 500 = 1,010. 1010 * 2 = 2,020"),
-        # What cannot be read, or was rounded, keeps its result.
+        # A calculation that cannot be read, or was rounded, keeps its result.
         ("(3 + 4) * 2 = 14. 14 - 2.5 * 2 = 9", [(0, 1)], "(3 + 4) * 2 = 15. 15 - 2.5 * 2 = 9"),
         ("10 / 4 = 2. 2 * 3 = 6", [(1, 1)], "10 / 4 = 2. 2 * 3 = 7"),
         # A slip that breaks a later step is not taken, but the next: it would be -1, 4.5, 6 / 0, and -1.
@@ -90,7 +90,7 @@ def test_a_challenge_never_repeats_the_attempt():
         ("5 + 3 = 8. 8 / 2 = 4.", [(0, 1), (0, 2)], "5 + 3 = 10. 10 / 2 = 5."),
         ("5 - 3 = 2. 6 / 2 = 3.", [(0, -2), (0, 1)], "5 - 3 = 3. 6 / 3 = 2."),
         ("5 - 5 = 0.", [(0, -1), (0, 1)], "5 - 5 = 1."),
-        # Without a whole result there is none.
+        # Without a whole result there is no slip.
         *((text, [], text) for text in ("no calculation", "x = 2.5", "1 - 3/7 = 4/7", "2 = -3")),
     ],
 )

@@ -13,9 +13,9 @@ The N challenges of a problem form one group although their prompts differ. Grou
 
 Kept from the paper: rewards, rotation, N = 8, rank 16, learning rate 5e-5 with linear decay and 10% warm-up, format
 weight 0.5, the recap without the final answer, both adapters updated at every step, adapter B started apart from A.
-Changed: no KL term, where section 3 has "the usual KL regularization toward a reference (the base)" without a weight.
+Changed: no KL term, because section 3 has "the usual KL regularization toward a reference (the base)" without a weight.
 Ours, where the paper is silent: alpha 32 on all linear layers, N(0, 1e-3) as B's start, temperature 1, four problems a
-step, a mean over each completion's tokens in the loss, a recap of at most 512 tokens with its tail kept.
+step, a mean over each completion's tokens in the loss, and the last 512 tokens of a longer recap.
 """
 
 import random
@@ -28,6 +28,7 @@ from lite_selfplay.games.base import Game, GameOptions
 from lite_selfplay.games.baselines.grpo import earned, judged, solo_reward
 from lite_selfplay.games.presentation import FOR_FORM, FOR_RIGHT, Figure, Pairing, priced
 from lite_selfplay.games.prompts import PROGRAM, asked, asked_after, fenced, fill, is_brief
+from lite_selfplay.games.propose_solve.questions import verified
 from lite_selfplay.games.table import Reader, Table
 from lite_selfplay.games.worked_examples import worked_example
 
@@ -42,12 +43,12 @@ _RIVAL = (
 
 
 class DraftChallengeOptions(GameOptions):
-    """Agon's switches.
+    """Agon's options.
 
     `reward`: the competitive stack (`adv`), the cooperative one or the margin ablation. `rotate` swaps the seats' roles
-    at every step. `format_weight` is lambda. `tiebreak` is gamma of the length tiebreak, 0 for off, 0.5 in the paper.
-    `opponent`: the challenger answers one draft each and reads it (`per_rollout`); or nothing is shown and the reward
-    compares with its own draft (`hidden`) or with one draft for the whole group (`shared_hidden`).
+    at every step. `format_weight` is lambda. `tiebreak` is gamma of the length tiebreak: 0 is off, the paper's is 0.5.
+    `opponent`: each challenger reads one draft (`per_rollout`); or it reads none, and the reward compares it with its
+    own draft (`hidden`) or with one draft for the whole group (`shared_hidden`).
     """
 
     reward: Reward = "adv"
@@ -60,46 +61,30 @@ class DraftChallengeOptions(GameOptions):
 def figures_of_drafts(use: str) -> tuple[Figure, ...]:
     """The figures of `challenge_log`; `use` says what a draft's recap is for."""
     return (
-        Figure(
-            "conversions",
-            "conversions a step",
-            word="conversions",
-            about="Wrong drafts after which the answer was right.",
-        ),
-        Figure(
-            "regressions",
-            "regressions a step",
-            word="regressions",
-            about="Right drafts after which the answer was wrong.",
-        ),
-        Figure(
-            "empty_summaries",
-            "empty summaries",
-            "share",
-            healthy=(0.0, MOST_EMPTY_RECAPS),
-            warning=f"{{value:.0%}} of the drafts left nothing {use}: no recap between the reasoning and the answer, "
-            "or cut off before it. A larger max_completion_tokens or a cold start helps.",
-            about="Drafts that leave nothing to read: their recap is empty.",
-        ),
-    )
+        Figure("conversions", "conversions a step", word="conversions",
+               about="Wrong drafts after which the answer was right."),
+        Figure("regressions", "regressions a step", word="regressions",
+               about="Right drafts after which the answer was wrong."),
+        Figure("empty_summaries", "empty summaries", "share", healthy=(0.0, MOST_EMPTY_RECAPS),
+               warning=f"{{value:.0%}} of the drafts have no recap {use} between the reasoning and the answer, or were "
+               "cut off before it. A larger max_completion_tokens or a cold start helps.",
+               about="Drafts with an empty recap, so that there is nothing to read."),
+    )  # fmt: skip
 
 
 def pairing_with_drafts(answer: str) -> Pairing:
-    """How a draft is shown beside what was answered after reading it, the `answer`."""
-    return Pairing(
-        "drafter",
-        "draft",
-        {
-            (False, True): f"the {answer} was right, the draft wrong",
-            (True, False): f"the draft was right, the {answer} wrong",
-            (True, True): "both right",
-            (False, False): "both wrong",
-        },
-    )
+    """How a draft is shown beside the `answer` of the seat that read it."""
+    kinds = {
+        (False, True): f"the {answer} was right, the draft wrong",
+        (True, False): f"the draft was right, the {answer} wrong",
+        (True, True): "both right",
+        (False, False): "both wrong",
+    }
+    return Pairing("drafter", "draft", kinds)
 
 
 class DraftChallenge(Game):
-    """Two seats take turns: one drafts, the other reads the draft's recap and is paid for out-solving it."""
+    """Two seats take turns: one drafts, the other reads the draft's recap and is rewarded for outdoing it."""
 
     roles = ("drafter", "challenger")
     about = "Agon: one seat drafts, a rival reads the draft and must out-solve it; roles rotate"
@@ -121,10 +106,7 @@ class DraftChallenge(Game):
         return 2 * self.problems_per_step * self.group_size
 
     def rewards(self) -> Mapping[str, str]:
-        rival = {
-            "adv": "more where the draft is wrong",
-            "margin": "more where the draft is wrong, -1 where it alone is right",
-        }
+        rival = {"adv": "more if the draft is wrong", "margin": "more if the draft is wrong, -1 if it alone is right"}
         own = ((2, FOR_RIGHT), (self.options.format_weight, FOR_FORM))
         more = (
             (self.options.reward in rival, rival.get(self.options.reward, "")),
@@ -133,7 +115,7 @@ class DraftChallenge(Game):
         return {self.roles[0]: priced(*own), self.roles[1]: priced(*own, *more)}
 
     def evaluation(self) -> EvalSpec:
-        """Both directions, where challengers read drafts in training; otherwise each seat alone, as the paper does."""
+        """Both directions if challengers read drafts in training; otherwise each seat alone, as in the paper."""
         return EvalSpec("cascade" if self.options.opponent == "per_rollout" else "single", self.trained_seats())
 
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
@@ -142,42 +124,35 @@ class DraftChallenge(Game):
         return worked_example(problem, prompt, thinks=thinks)
 
     def asked_with(self, problem: Problem, recap: str) -> str:
-        """The prompt in which a draft's recap is read."""
+        """The prompt that contains a draft's recap."""
         return challenge_prompt(problem, recap)
 
     def play(self, step: int, table: Table) -> Episode:
         problems = table.draw("problems", self.problems_per_step)
         drafts = table.ask("drafter", [asked(x) for x in problems], n=self.group_size)
         drafted = judged(table, problems, drafts, self.options.format_weight)
-
         recaps = [
             [recap_of(table, sample.completion, x) for sample in group.samples]
             for x, group in zip(problems, drafted, strict=True)
         ]
-        first, second = self.roles
+        size = self.group_size
         shown = self.options.opponent == "per_rollout"
         pairs = [(x, text) for x, row in zip(problems, recaps, strict=True) for text in row]
         prompts = [self.asked_with(x, text) if shown else asked(x) for x, text in pairs]
-        answers = [completion for (completion,) in table.ask(second, prompts)]
-
-        verdicts = iter(table.verify([(b, x) for b, (x, _) in zip(answers, pairs, strict=True)]))
-        replies = iter(answers)
-        # Which draft of its group each challenge is compared with.
-        opponents = [0 if self.options.opponent == "shared_hidden" else i for i in range(self.group_size)]
-        challenged = [
-            Group([self._challenge(x, next(replies), next(verdicts), group.samples[i], i) for i in opponents], x)
-            for x, group in zip(problems, drafted, strict=True)
+        replies = [completion for (completion,) in table.ask(self.roles[1], prompts)]
+        rows = [replies[i : i + size] for i in range(0, len(replies), size)]
+        # The draft of its group that each challenge is compared with.
+        opponents = [0 if self.options.opponent == "shared_hidden" else i for i in range(size)]
+        drafts_read = iter([(i, group.samples[i]) for group in drafted for i in opponents])
+        challenged = verified(table, problems, rows, lambda c, v, x: self._challenge(c, v, x, *next(drafts_read)))
+        streams = [
+            Stream(role, groups, drop_zero_variance=True)
+            for role, groups in zip(self.roles, (drafted, challenged), strict=True)
         ]
-        return Episode(
-            streams=[
-                Stream(first, drafted, drop_zero_variance=True),
-                Stream(second, challenged, drop_zero_variance=True),
-            ],
-            log=challenge_log(challenged, recaps),
-        )
+        return Episode(streams, log=challenge_log(challenged, recaps))
 
     def _challenge(
-        self, problem: Problem, completion: Completion, verdict: Verdict, draft: Sample, opponent: int
+        self, completion: Completion, verdict: Verdict, problem: Problem, opponent: int, draft: Sample
     ) -> Sample:
         assert draft.verdict is not None
         shorter = len(completion.token_ids) < len(draft.completion.token_ids)
@@ -205,8 +180,8 @@ def agon_reward(
     """The challenger's reward, from its own correctness c(b) and the draft's c(a), each 0 or 1.
 
     `adv` (equation 3): 2 c(b) + c(b) (1 - c(a)) + lambda phi, a ladder of 0, 2 or 3 plus format; `coop` (equation 2):
-    2 c(b) + lambda phi; `margin`: 2 c(b) + (c(b) - c(a)) + lambda phi. `tiebreak` (gamma, section 4.4) is added where
-    both are right; the caller passes 0 unless the challenge is the shorter.
+    2 c(b) + lambda phi; `margin`: 2 c(b) + (c(b) - c(a)) + lambda phi. `tiebreak` (gamma, section 4.4) is added if both
+    are right; the caller passes 0 unless the challenge is the shorter.
     """
     reward = solo_reward(challenger, well_formed, format_weight)
     if kind == "adv":
@@ -217,10 +192,9 @@ def agon_reward(
 
 
 def recap_of(table: Reader, draft: Completion, problem: Problem) -> str:
-    """What the challenger may see of a draft: its recap without the final answer, at most the last 512 tokens.
+    """The part of a draft that the challenger sees: its recap without the final answer, at most its last 512 tokens.
 
-    Of a program that is the explanation and the program itself: nobody says whether it passes (ours, where section 5.3
-    is silent).
+    A program is shown with its explanation, but without whether it passes (ours; section 5.3 is silent).
     """
     if problem.kind == PROGRAM:
         text = with_program(draft.text, thinks=table.thinks, prefill=draft.prefill)
@@ -233,7 +207,7 @@ def recap_of(table: Reader, draft: Completion, problem: Problem) -> str:
 def challenge_prompt(problem: Problem, attempt: str) -> str:
     """The challenger's prompt: the problem, then a fenced attempt, or a line saying that there is no attempt.
 
-    The attempt stands last, so that the challenges of a problem share all that is before it.
+    The attempt comes last, so that the challenges of a problem share a long beginning.
     """
     if is_brief(problem):
         return fill("challenger_brief", problem=problem.text, attempt=attempt or "none")
@@ -242,13 +216,13 @@ def challenge_prompt(problem: Problem, attempt: str) -> str:
 
 
 def own_attempt_prompt(name: str, problem: Problem, attempt: str) -> str:
-    """The prompt of a seat that reads its own attempt; `name` is the prompt's, `self_refine` or `self_cascade`."""
+    """The prompt of a seat that reads its own attempt; `name` is the template's, `self_refine` or `self_cascade`."""
     own = fill(name, attempt=fenced(attempt)) if attempt else "No attempt of yours at this problem is available."
     return asked_after(problem, own)
 
 
 def challenge_log(challenged: Sequence[Group], recaps: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """What the challenges did: conversions (wrong draft, right challenge), regressions, share of empty recaps."""
+    """The challenges' effects: conversions (wrong draft, right challenge), regressions, share of empty recaps."""
     pairs = [
         (sample.info["draft_correct"], sample.verdict.correct)
         for group in challenged

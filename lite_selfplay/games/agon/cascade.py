@@ -1,22 +1,22 @@
-"""Measuring seats as they play: each drafts for each other one, which answers after reading the recap.
+"""Measuring seats as they play: each drafts for every other, which answers after reading the recap.
 
     for each seat X:            a ~ X(. | x)                         `samples` answers a problem
     for each pair X, Y:         b ~ Y(. | x, recap of a)             one challenge a draft
 
-The answers of the first line are the drafts of the second: nothing is sampled twice. A seat by itself reads its own.
-Prompts and recaps are those of training. Source: Beliaev, "Agon" (temperature 0.6, top-p 0.95, one completion a stage,
-both directions reported).
+The answers of the first line are the drafts of the second, so nothing is sampled twice. A single seat reads its own
+drafts. Prompts and recaps are those of training. Source: Beliaev, "Agon" (temperature 0.6, top-p 0.95, one completion
+a stage, both directions reported).
 
-And the controls: a second pass that reads other things than a rival's draft, or is made by other seats.
+The controls are second passes that read something else, or that other seats make:
 
 - `self-refine`: a seat drafts, then reads its own recap in the prompt of the game of that name (`SelfRefine`);
-- `self-cascade`: the same for a seat that was never trained to refine, in words like the challenger's, but of an
-  attempt of its own and without "You win by ...";
-- `moa`: two independent drafts, each refined by who wrote it after reading the other (a layer of two agents);
-- `swap-seats`: every seat drafts for every seat, itself included: how much of a role lives in its adapter.
+- `self-cascade`: the same for a seat that was not trained to refine, with the challenger's words, but about an attempt
+  of its own and without "You win by ...";
+- `moa`: two independent drafts, each refined by its writer after reading the other (a layer of two agents);
+- `swap-seats`: every seat drafts for every seat, including itself, which shows how much of a role is in its adapter.
 
 Source: section 5 and table 1 (untrained Mixture-of-Agents, self-refinement, GRPO self-cascade). The paper prints no
-prompts: as in its cascade, what is read is a recap without its final answer (ours). Swapped seats are ours as well.
+prompts: as in its cascade, seats read a recap without its final answer (ours). Swapped seats are ours as well.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,11 +42,11 @@ from lite_selfplay.games.table import Reader
 
 @dataclass(frozen=True)
 class CascadeScore(Score):
-    """A `Score` of challenges, and how they stand to the drafts they read.
+    """A `Score` of challenges, compared with the drafts they read.
 
     `conversions` (wrong draft, right challenge), `regressions`, `both_right` and `both_wrong` count the n * samples
-    pairs. `empty_summaries` is the share of drafts whose recap was empty. The mean length of a challenge is also given
-    by whether its draft was right; None where there was no such draft.
+    pairs. `empty_summaries` is the share of drafts with an empty recap. The mean length of a challenge is also split by
+    whether its draft was right; None without such a draft.
     """
 
     conversions: int
@@ -59,7 +59,7 @@ class CascadeScore(Score):
 
 
 def seat_pairs(seats: Sequence[str]) -> list[tuple[str, str]]:
-    """Who drafts for whom: every ordered pair of seats, or one seat for itself."""
+    """Every ordered pair of seats, drafter first, or a single seat paired with itself."""
     return list(permutations(seats, 2)) or [(seats[0], seats[0])]
 
 
@@ -91,7 +91,7 @@ def cascade(
 def cascade_score(
     drafts: Rows, challenges: Rows, recaps: Sequence[Sequence[str]], *, also_read: Sequence[Judged] = ()
 ) -> CascadeScore:
-    """The score of challenges, each beside the draft it read and the recap it was shown.
+    """The score of challenges, given the draft and the recap that each read.
 
     `also_read` are further drafts that the challenges cost.
     """
@@ -121,7 +121,7 @@ def cascade_score(
 
 
 def recaps_of(examiner: Examiner, drafts: Rows) -> list[list[str]]:
-    """What a challenger may see of each draft."""
+    """The recap of each draft, as a challenger sees it."""
     return [
         [recap_of(examiner.table, draft.completion, problem) for draft in row]
         for problem, row in zip(examiner.problems, drafts, strict=True)
@@ -131,7 +131,7 @@ def recaps_of(examiner: Examiner, drafts: Rows) -> list[list[str]]:
 def read_by_rival(
     table: Reader, draft: Completion, problem: Problem, prompt: Callable[[Problem, str], str] = challenge_prompt
 ) -> tuple[str, str]:
-    """What whoever answers next may see of a draft, and its prompt."""
+    """The part of a draft that the next seat sees, and its prompt."""
     recap = recap_of(table, draft, problem)
     return recap, prompt(problem, recap)
 
@@ -142,7 +142,7 @@ def read_by_rival(
 def moa(examiner: Examiner, seats: Sequence[str]) -> Found:
     """Two independent drafts, of two seats or of one, each refined by its own seat; `A<-B`: A's, after reading B's.
 
-    A refined answer costs three completions: both drafts and itself. One seat's two are called `base(1<-2)` and
+    A refined answer costs three completions: both drafts and itself. A single seat's two are named `base(1<-2)` and
     `base(2<-1)`.
     """
     drafts = alone(examiner, seats)
@@ -163,7 +163,7 @@ def moa(examiner: Examiner, seats: Sequence[str]) -> Found:
 
 
 def _refined(examiner: Examiner, seat: str, own: Rows, other: Rows, stage: str) -> Measured:
-    """A seat's own drafts, refined. The score's conversions are of its own drafts."""
+    """A seat's own drafts, refined. The score's conversions refer to its own drafts."""
     recaps = [recaps_of(examiner, rows) for rows in (own, other)]
     prompts = []
     for problem, *pairs in zip(examiner.problems, *recaps, strict=True):
@@ -178,7 +178,7 @@ _COLUMNS = ("conversions", "regressions")
 
 
 def _twice(name: str, doing: str) -> Mode:
-    """Each seat drafts by itself, then reads its own recap."""
+    """The mode in which each seat drafts, then reads its own recap."""
     prompt = partial(own_attempt_prompt, name)
     own = partial(
         cascade,
@@ -192,16 +192,12 @@ def _twice(name: str, doing: str) -> Mode:
 
 
 CASCADE = Mode(
-    cascade,
-    reads=read_by_rival,
-    stages=lambda seats: len(seats) + len(seat_pairs(seats)),
-    columns=_COLUMNS,
-    duels=True,
+    cascade, reads=read_by_rival, stages=lambda seats: len(seats) + len(seat_pairs(seats)), columns=_COLUMNS, duels=True
 )
 SELF_REFINE = _twice("self_refine", "refines its answers to")
 SELF_CASCADE = _twice("self_cascade", "goes over its answers to")
 MOA = Mode(moa, stages=lambda seats: 4 if len(seats) == 1 else len(seats) ** 2, columns=_COLUMNS)
-# Every ordered pair of seats, each with itself among them, in the cascade's prompts and randomness.
+# Every ordered pair of seats, including each with itself, in the cascade's prompts and with its seeds.
 SWAP_SEATS = Mode(
     partial(cascade, pairs_of=lambda seats: [(first, second) for first in seats for second in seats]),
     stages=lambda seats: len(seats) + len(seats) ** 2,
@@ -211,8 +207,8 @@ SWAP_SEATS = Mode(
 
 
 class SelfRefineOptions(GameOptions):
-    """`format_weight` is lambda, what a well-formed completion earns. Agon's other switches are what they are here: a
-    draft is read by its own seat, and nobody is paid for being better than it."""
+    """`format_weight` is lambda, the reward of a well-formed completion. Agon's other options are fixed: a seat reads
+    its own draft, and nothing rewards it for being better than the draft."""
 
     format_weight: float = 0.5
     reward: ClassVar[str] = "coop"
@@ -231,8 +227,8 @@ class SelfRefine(DraftChallenge):
         one update of the seat on both groups
 
     Source: table 1 and section 5 (the model sees its own prior attempt; the cooperative reward; two passes at
-    evaluation). Ours, where the paper is silent: both passes are trained, the recap is what the challenger would read,
-    and the prompt differs from the challenger's in whose attempt it says to be.
+    evaluation). Ours, where the paper is silent: both passes are trained, the recap is the challenger's, and the prompt
+    differs from the challenger's only in whose attempt it names.
     """
 
     roles = ("drafter", "refiner")

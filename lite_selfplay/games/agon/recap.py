@@ -1,9 +1,9 @@
-r"""What a challenger sees of a draft: what is written after the reasoning, with the final answer withheld.
+r"""The part of a draft that a challenger sees: the text after the reasoning, without the final answer.
 
 Source: Beliaev, "Agon", section 4.3: the summary after the private reasoning is shown, "the final answer is withheld
 as a precaution against copying (Figure 5), though a worked summary often implies its answer anyway". Withheld are the
-answer block and what follows it, boxes, and sentences that announce the answer; the steps of a solution stay, and with
-them the value that they arrive at.
+answer block and everything after it, boxes, and sentences that announce the answer; the steps of a solution stay, and
+with them the value that they lead to.
 """
 
 import random
@@ -16,20 +16,19 @@ from lite_selfplay.tasks.slips import with_a_slip
 from lite_selfplay.verify.format import answer_spans, boxed_spans, split_reasoning
 
 WITHHELD = "?"
-WRONG_SHARE, MISSING_SHARE = 0.5, 0.1
-"""Of the drafts in a challenger's examples for cold start."""
+WRONG_SHARE, MISSING_SHARE = 0.5, 0.1  # of the drafts in a challenger's examples for cold start
 
 _ANSWER_TAG = re.compile(r"</?answer>")
 _DISPLAY = (
     r"\$\$.{,1000}?\$\$|\\\[.{,1000}?\\\]|\\begin\{(?P<environment>[A-Za-z]+\*?)\}.{,1000}?\\end\{(?P=environment)\}"
 )
-_LINE = re.compile(rf"(?:{_DISPLAY}|[^\n])*\n?", re.DOTALL)  # a displayed formula is never cut
+_LINE = re.compile(rf"(?:{_DISPLAY}|[^\n])*\n?", re.DOTALL)  # a displayed formula is never split
 _SENTENCE = re.compile(r".+?(?:[.!?](?=\s)\s*|\Z)", re.DOTALL)
 _IS = r"(?:is|are|was|were|be|becomes?|equals?)\b|[=≈→⇒]|\\(?:approx|to|implies|Rightarrow)\b"
 _WITHIN = r"(?:[^.!?\n]|\.(?=\d))"  # a sentence
 _ANNOUNCES = re.compile(
     rf"""
-    (?<!\bto\ )(?<!\bto\ (?:find|give)\ the\ )\bans(?:wers?)?\b   # whatever is said of it, but not "to answer this"
+    (?<!\bto\ )(?<!\bto\ (?:find|give)\ the\ )\bans(?:wers?)?\b   # always, except in "to answer this"
     | \b(?:final\s+\w+|correct\s+\w+|results?)\b {_WITHIN}{{,40}}? (?:{_IS}|:)
     | \b(?:solution|option|choice)s?\b {_WITHIN}{{,40}}? (?:{_IS})   # "Solution:" is a heading
     | (?<!\#)\#{{4}}[ \t]*(?!\d+[.)]\s)(?=[-−+$€£\\\d(.]|[^\s:]+\s*\Z)   # GSM8K's mark, no heading
@@ -47,15 +46,13 @@ def summarise(text: str, problem: str, *, thinks: bool = True, prefill: str = ""
     r"""The visible part of a draft without its final answer; empty if there is nothing to show.
 
     The visible part is the text after the closed reasoning block: nothing if the reasoning is never closed, or if the
-    model's template has a reasoning mode (`thinks`) and there is no such block; else, without any reasoning, the whole
-    text. Withheld are the `<answer>` block and what follows it, the content of any `\boxed{}`, and every announcement
-    of the answer, from the sentence that makes it to the end of its line. A sentence of the problem itself stays.
+    template has a reasoning mode (`thinks`) and there is no such block; the whole text if there is no reasoning.
+    Withheld are the `<answer>` block and everything after it, the content of any `\boxed{}`, and every announcement of
+    the answer, from its sentence to the end of its line. A sentence of the problem itself stays.
     """
-    split = split_reasoning(prefill + text)
-    if split.state == "open" or (thinks and split.state != "closed"):
-        return ""
-    answers = answer_spans(split.rest)  # of which the first, closed or not, ends it
-    recap = split.rest[: answers[0].start] if answers else split.rest
+    recap = _visible(text, thinks, prefill)
+    if answers := answer_spans(recap):  # the first, closed or not, ends it
+        recap = recap[: answers[0].start]
     for span in reversed(boxed_spans(recap)):
         recap = recap[: span.start] + WITHHELD + recap[span.end :]
     recap = _without_announcements(recap, problem)
@@ -65,14 +62,18 @@ def summarise(text: str, problem: str, *, thinks: bool = True, prefill: str = ""
 
 def with_program(text: str, *, thinks: bool = True, prefill: str = "") -> str:
     """The visible part of a draft whose answer is a program: all of it, without its tags; empty as in `summarise`."""
+    shown = _ANSWER_TAG.sub("", _visible(text, thinks, prefill))
+    return re.sub(r"\n{3,}", "\n\n", shown).strip()
+
+
+def _visible(text: str, thinks: bool, prefill: str) -> str:
+    """The text after the reasoning; empty if that is not closed, or missing although the template asks for it."""
     split = split_reasoning(prefill + text)
-    if split.state == "open" or (thinks and split.state != "closed"):
-        return ""
-    return re.sub(r"\n{3,}", "\n\n", _ANSWER_TAG.sub("", split.rest)).strip()
+    return "" if split.state == "open" or (thinks and split.state != "closed") else split.rest
 
 
 def _without_announcements(text: str, problem: str) -> str:
-    """A text without announcements of the answer; one such as "Final answer:" takes the next line with words along."""
+    """A text without announcements of the answer; "Final answer:" alone also removes the next line that has words."""
     shown, value_follows = "", False
     for line in (match[0] for match in _LINE.finditer(text)):
         if value_follows:
@@ -92,10 +93,10 @@ def _without_announcements(text: str, problem: str) -> str:
 
 
 def worked_attempt(problem: Problem, rng: random.Random) -> str:
-    """The recap of a draft that is written by rule, for a challenger's example: of a right draft, of one that goes on
+    """The recap of a draft written by rule, for a challenger's example: of a right draft, of one that continues
     consistently from one wrong result, or sometimes an empty one.
 
-    In the example the challenger solves the problem itself and never repeats the attempt that it is shown.
+    In the example the challenger solves the problem itself and never repeats the attempt that it sees.
     """
     solution = solution_of(problem)
     draw = rng.random()

@@ -1,1 +1,1 @@
-"""Baselines that the games are compared with: GRPO, RENT and R-Zero. Rules only, as in every game."""
+"""Baselines for comparison with the games: GRPO, RENT and R-Zero. Rules only, as in every game."""

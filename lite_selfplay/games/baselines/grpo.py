@@ -1,15 +1,15 @@
 """Plain GRPO with one seat: the baseline every game is compared with (`train grpo`).
 
-A step samples a group of completions of each problem and rewards each by itself. Against Agon's N drafts and N
-challenges it gets the same budget with `budget=paired`: 2N completions a problem.
+Each step samples a group of completions of each problem and rewards each by itself. With `budget=paired` it has the
+budget of Agon's N drafts and N challenges: 2N completions a problem.
 
-Source: Shao et al. 2024 (DeepSeekMath, GRPO); the budget is Agon's section 4.5. The reward `2 c + 0.5 phi` is Agon's
-equation 2, so that both are trained for the same thing.
+Source: Shao et al. 2024 (DeepSeekMath, GRPO); the budget is from Agon's section 4.5. The reward `2 c + 0.5 phi` is
+Agon's equation 2, so that both are trained for the same objective.
 
-Without answers, c is by `reward`: `majority`, whether a completion agrees with most of its group (Zuo et al. 2025,
-"TTRL: Test-Time Reinforcement Learning"; a tie pays nobody); `format`, 0 for all; `random`, 0 or 1 by the toss of a
-coin (Shao et al. 2025, "Spurious Rewards"), which pays nothing for form unless `format_weight` is given. An answer that
-a problem has is checked for the records alone.
+Without answers, `reward` decides c: `majority`, agreement with most of the group (Zuo et al. 2025, "TTRL: Test-Time
+Reinforcement Learning"; a tie earns nothing); `format`, always 0; `random`, 0 or 1 by the toss of a coin (Shao et al.
+2025, "Spurious Rewards"), where form earns nothing either unless `format_weight` is set. If a problem has an answer, it
+is checked for the records only.
 """
 
 import random
@@ -30,11 +30,11 @@ from lite_selfplay.games.worked_examples import worked_example
 
 
 class SoloOptions(GameOptions):
-    """`format_weight` is lambda, what a well-formed completion earns: 0.5, and 0 where `reward=random`, unless it is
-    given. `budget=paired` samples 2N a problem.
+    """`format_weight` is lambda, the reward of a well-formed completion: by default 0.5, or 0 with `reward=random`.
+    `budget=paired` samples 2N completions a problem.
 
-    `reward`: what a completion is paid for besides, the problems' `answers` or one of three that look at no answer.
-    `drop_zero_variance`: groups without variance leave the mean over completions, as in Agon's paper; TRL keeps them.
+    `reward`: agreement with the problems' `answers`, or one of three rewards that use no answer. `drop_zero_variance`:
+    groups without variance do not count in the mean over completions, as in Agon's paper; TRL counts them.
     """
 
     reward: Literal["answers", "majority", "format", "random"] = "answers"
@@ -51,7 +51,7 @@ class SoloOptions(GameOptions):
     @classmethod
     def _form_alone_pays(cls, value: float, others: ValidationInfo) -> float:
         if others.data.get("reward") == "format" and not value:
-            raise PydanticCustomError("reward", "is all that game.reward=format pays, so it must not be 0")
+            raise PydanticCustomError("reward", "is the only reward with game.reward=format, so it must not be 0")
         return value
 
 
@@ -63,22 +63,15 @@ class Solo(Game):
     Options = SoloOptions
     recipe: ClassVar[dict[str, Any]] = {"seats": {"solver": {"lr": 5e-5, "schedule": "linear", "warmup": 0.1}}}
     figures = (
-        Figure(
-            "label_accuracy",
-            "accuracy of labels",
-            "share",
-            about="Majorities that are the problem's answer, where the reward is theirs and the answer is known.",
-        ),
-    )
+        Figure("label_accuracy", "accuracy of labels", "share",
+               about="Majorities that match the problem's answer, if that is known (reward `majority`)."),
+    )  # fmt: skip
 
     def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):
         super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
         self.needs_answers = self.options.reward == "answers"
         self.own_labels = not self.needs_answers
-
-    @property
-    def completions_per_problem(self) -> int:
-        return self.group_size * (2 if self.options.budget == "paired" else 1)
+        self.completions_per_problem = group_size * (2 if self.options.budget == "paired" else 1)
 
     def rollouts_per_step(self) -> int:
         return self.problems_per_step * self.completions_per_problem
@@ -106,14 +99,14 @@ class Solo(Game):
         return Episode(streams=[Stream("solver", groups, drop_zero_variance=self.options.drop_zero_variance)], log=log)
 
     def _credits(self, table: Table, answers: list[list[Completion]]) -> list[list[bool]]:
-        """c of each completion where no answer is looked at."""
+        """c of each completion, without using an answer."""
         if self.options.reward == "majority":
             return [list(counted.agrees) for counted in vote(table, answers)]
         tossed = self.options.reward == "random"
         return [[tossed and table.rng.random() < 0.5 for _ in row] for row in answers]
 
     def _credited(self, group: Group, credit: list[bool], known: bool) -> Group:
-        """A group paid by its credit; its verdicts stay where the answer is known."""
+        """A group rewarded by its credit; it keeps its verdicts if the answer is known."""
         samples = [
             replace(
                 sample,
@@ -128,7 +121,7 @@ class Solo(Game):
 
 
 def _labels_right(groups: list[Group], agree: list[list[bool]], known: list[bool]) -> float | None:
-    """The share of labels that are right, of those that can be checked: one is where who agrees with it is right."""
+    """The share of right labels among those that can be checked: a label is right if agreeing completions are."""
     right = [
         any(s.verdict is not None and s.verdict.correct for s, a in zip(group.samples, row, strict=True) if a)
         for group, row, one in zip(groups, agree, known, strict=True)
@@ -138,15 +131,15 @@ def _labels_right(groups: list[Group], agree: list[list[bool]], known: list[bool
 
 
 def earned(verdict: Verdict, problem: Problem) -> float:
-    """c of a completion: its score; of a program 1 where it passes all tests, else 0 (Agon, section 5.3).
+    """c of a completion: its score; a program's is 1 if it passes all tests, else 0 (Agon, section 5.3).
 
-    A user's own reward function gives no reason, and its number stands.
+    A user's own reward function gives no reason, so its number is used as it is.
     """
     return 0.0 if problem.kind == PROGRAM and verdict.reason else verdict.score
 
 
 def solo_reward(correct: float, well_formed: bool, format_weight: float = 0.5) -> float:
-    """`2 c + lambda phi`: what a completion earns with nobody to compare it with (Agon, equation 2)."""
+    """`2 c + lambda phi`: the reward of a completion that is compared with no other (Agon, equation 2)."""
     return 2 * correct + format_weight * well_formed
 
 

@@ -1,14 +1,14 @@
 """RENT: entropy minimisation (Prabhudesai et al. 2025, "Maximizing Confidence Alone Improves Reasoning"), a baseline.
 
-One seat answers problems, and is paid for being sure of what it says: the reward of a completion is the negative mean
-entropy of the distributions its tokens were drawn from. No answer is ever looked at, so problems need none; where they
-have one, it is checked for the records alone.
+One seat answers problems and is rewarded for certainty: a completion's reward is the negative mean entropy of the
+distributions its tokens were sampled from. No answer is used, so problems need none; if they have one, it is checked
+for the records only.
 
     R(y) = -1/T sum_t H(pi(. | x, y_<t))        in nats
     a GRPO update of the seat on groups of N completions a problem
 
-CPMobius (section 4.1) trains it on the very benchmark it is measured on. Ours, since no numbers come with the papers
-at hand: N = 8, KL 1e-3, temperature 1, the entropy of the tempered policy that was sampled from.
+CPMobius (section 4.1) trains it on the very benchmark that measures it. Ours, since the papers at hand have no numbers:
+N = 8, KL 1e-3, temperature 1, the entropy of the tempered policy.
 """
 
 import math
@@ -24,15 +24,15 @@ from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import worked_example
 
+# Nats a token: below this, a seat writes nearly the same at every sample, and has nothing left to learn from.
 SURE = 0.01
-"""Nats a token: below, a seat says the same whatever is drawn, and has nothing left to learn from."""
 
 
 class Rent(Game):
-    """One seat, paid for being sure."""
+    """One seat, rewarded for certainty."""
 
     roles = ("solver",)
-    about = "RENT: one seat, paid for the certainty of what it says; a baseline without answers"
+    about = "RENT: one seat, rewarded for the certainty of its completions; a baseline without answers"
     needs_answers: bool = False
     own_labels: bool = True
     recipe: ClassVar[dict[str, Any]] = {
@@ -40,14 +40,11 @@ class Rent(Game):
         "roles": {"solver": {"beta": 1e-3}},
     }
     figures = (
-        Figure(
-            "entropy",
-            "entropy, nats a token",
-            healthy=(SURE, math.inf),
-            warning="the mean entropy is {value:.4f} nats a token: the seat says the same whatever is drawn",
-            about="The mean entropy of the seat's next-token distribution: what it is paid to lower.",
-        ),
-    )
+        Figure("entropy", "entropy, nats a token", healthy=(SURE, math.inf),
+               warning="the mean entropy is {value:.4f} nats a token: "
+               "the seat writes nearly the same text at every sample",
+               about="The mean entropy of the seat's next-token distribution, which its reward lowers."),
+    )  # fmt: skip
 
     def rollouts_per_step(self) -> int:
         return self.problems_per_step * self.group_size
@@ -63,7 +60,7 @@ class Rent(Game):
         answers = table.ask("solver", [asked(problem) for problem in problems], n=self.group_size)
         every = [(c, p) for p, row in zip(problems, answers, strict=True) for c in row]
         scores = iter(table.score("solver", [c for c, _ in every if c.token_ids]))
-        # For the records: the game itself looks at no answer.
+        # Only for the records.
         verdicts = iter(table.verify([(c, p) for c, p in every if p.answer is not None]))
         samples = iter(
             _sample(c, next(scores) if c.token_ids else None, next(verdicts) if p.answer is not None else None)
@@ -75,11 +72,11 @@ class Rent(Game):
 
 
 def rent_reward(entropies: Sequence[float]) -> float:
-    """The negative mean of a completion's token entropies in nats; 0 for none. Never positive."""
+    """The negative mean of a completion's token entropies in nats, never positive; 0 without tokens."""
     return -sum(entropies) / len(entropies) if entropies else 0.0
 
 
 def _sample(completion: Completion, scores: TokenScores | None, verdict: Verdict | None) -> Sample:
-    """A completion by its scores; an empty one is masked and without a reward, of which 0 would be the best."""
+    """A completion rewarded by its scores; an empty one is masked and has no reward, because 0 would be the best."""
     reward = rent_reward(scores.entropies) if scores else None
     return Sample(completion, reward, verdict, masked=scores is None)

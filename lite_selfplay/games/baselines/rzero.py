@@ -1,26 +1,26 @@
 """R-Zero: challenger and solver (Huang et al. 2025, "R-Zero: Self-Evolving Reasoning LLM from Zero Data").
 
-Two seats that start from one base move in turn. An iteration is `challenger_steps` steps, then `solver_steps`:
+Two seats that start from one base are trained in turn. An iteration is `challenger_steps` steps, then `solver_steps`:
 
     challenger step (solver frozen):    x_1 .. x_B ~ challenger;  y_1 .. y_10 ~ solver(. | x);  s = the majority's share
-                                        r = min(s, 1 - s) - size of x's BLEU cluster / B;   -1 where malformed
+                                        r = min(s, 1 - s) - size of x's BLEU cluster / B;   -1 if malformed
     first solver step:                  a pool of questions of the trained challenger, labelled by the majority of the
-                                        solver as it is, kept where 0.3 <= s <= 0.8
+                                        current solver, kept if 0.3 <= s <= 0.8
     solver step (challenger frozen):    the pool's next questions, N fresh answers each;  r = [y = label];  GRPO
 
 Kept: rewards, ten votes, the filter, BLEU clusters by average linkage cut at a distance of 0.5, KL 1e-2, GRPO on both
-sides. The label is the solver's majority, never the challenger's own answer, which must be there all the same.
-The lengths of the phases are those of the checkpoints that R-Zero's scripts keep. Ours: questions and answers a step,
-at most `max_draws` times as many questions drawn as the solver's phase can use, a smaller pool walked in a circle, BLEU
-in both directions, constant learning rates, adapters over one base in the place of whole models. Iterations follow one
-another for as long as the run lasts: the paper's three are 3 * (challenger_steps + solver_steps) steps.
+sides. The label is the solver's majority, never the challenger's own answer, although that is required.
+The lengths of the phases follow the checkpoints that R-Zero's scripts keep. Ours: questions and answers a step, at most
+`max_draws` times as many questions drawn as the solver's phase can use, cycling through a smaller pool, BLEU in both
+directions, constant learning rates, adapters over one base instead of whole models. Iterations continue for the whole
+run: the paper's three are 3 * (challenger_steps + solver_steps) steps.
 """
 
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from dataclasses import replace
+from itertools import combinations, repeat
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -28,27 +28,19 @@ from pydantic import Field
 from lite_selfplay.data import Episode, Example, Group, Problem, Sample, Stream
 from lite_selfplay.games.presentation import FOR_VOTE, Figure
 from lite_selfplay.games.prompts import asked, fill
-from lite_selfplay.games.propose_solve.propose_solve import (
-    BREAKDOWNS,
-    WATCHED,
-    YIELD,
-    FilterOptions,
-    ProposeSolve,
-)
+from lite_selfplay.games.propose_solve.propose_solve import FilteredGame, FilterOptions, family_figures, turn_shares
 from lite_selfplay.games.propose_solve.questions import (
     FATES,
     HOPELESS,
     Bounds,
     Candidate,
+    answer_sample,
     answered,
     boxed_example,
     boxed_question,
-    count_fates,
     draw_until,
-    right_or_wrong,
     shown,
     verified,
-    watched,
 )
 from lite_selfplay.games.table import Table
 
@@ -58,8 +50,8 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 def bleu_distance(a: Sequence[str], b: Sequence[str]) -> float:
     """1 - BLEU of two lists of words, in [0, 1]; 0 for equal ones.
 
-    BLEU with up to four words in a row (fewer where a text is shorter), smoothed by Chen and Cherry's method 1. BLEU
-    asks for a reference, and neither question is one: the mean of both directions (ours).
+    BLEU with up to four words in a row (fewer if a text is shorter), smoothed by Chen and Cherry's method 1. BLEU needs
+    a reference, and neither question is one: this is the mean of both directions (ours).
     """
     from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
 
@@ -75,34 +67,31 @@ def bleu_distance(a: Sequence[str], b: Sequence[str]) -> float:
     return min(1.0, max(0.0, 1.0 - sum(both) / 2))
 
 
-def clusters(questions: Sequence[str], threshold: float = 0.5) -> list[int]:
-    """The cluster of each question: average linkage over 1 - BLEU, cut at a distance of `threshold` (included)."""
+def cluster_shares(questions: Sequence[str], of: int, threshold: float = 0.5) -> list[float]:
+    """Each question's cluster size divided by `of`, the number of proposals; in (0, 1].
+
+    Clusters are by average linkage over 1 - BLEU, cut at a distance of `threshold` (included).
+    """
     from scipy.cluster.hierarchy import fcluster, linkage
 
     if len(questions) < 2:
-        return [1] * len(questions)
+        return [1 / of] * len(questions)
     words = [_WORD.findall(question.casefold()) for question in questions]
     distances = [bleu_distance(a, b) for a, b in combinations(words, 2)]
-    return [int(number) for number in fcluster(linkage(distances, "average"), threshold, "distance")]
-
-
-def cluster_shares(questions: Sequence[str], of: int, threshold: float = 0.5) -> list[float]:
-    """For each question, its cluster's size over `of`, the number of proposals they were among; in (0, 1]."""
-    numbers = clusters(questions, threshold)
-    sizes = Counter(numbers)
-    return [sizes[number] / of for number in numbers]
+    numbers = fcluster(linkage(distances, "average"), threshold, "distance").tolist()
+    return [numbers.count(number) / of for number in numbers]
 
 
 MALFORMED = -1.0
 
 
 class RZeroOptions(FilterOptions):
-    """R-Zero's switches.
+    """R-Zero's options.
 
-    `challenger_steps` and `solver_steps`: the two phases of an iteration. `votes`: answers a label is voted by.
-    `low` and `high`: the shares of the majority between which a question trains the solver. `max_draws`: how many
-    questions may be drawn for a solver's phase, as a multiple of those it can use. `similarity` takes a question's
-    share of its BLEU cluster off the challenger's reward; clusters are cut at `cluster_distance`.
+    `challenger_steps` and `solver_steps`: the two phases of an iteration. `votes`: answers that vote on a label. `low`
+    and `high`: the range of the majority's share in which a question trains the solver. `max_draws`: how many questions
+    may be drawn for a solver's phase, as a multiple of those it can use. `similarity` subtracts the share of a
+    question's BLEU cluster from the challenger's reward; clusters are cut at `cluster_distance`.
     """
 
     challenger_steps: int = Field(5, ge=1)
@@ -115,26 +104,18 @@ class RZeroOptions(FilterOptions):
     cluster_distance: float = Field(0.5, gt=0, lt=1)
 
 
-class RZero(ProposeSolve):
-    """The challenger is paid for questions that split the solver's votes; the solver learns from those that did."""
+class RZero(FilteredGame):
+    """The challenger is rewarded for questions that split the solver's votes; the solver learns from these."""
 
     roles = ("challenger", "solver")
-    about = "R-Zero: a challenger is paid for questions that split the solver's votes; the two learn in turn"
+    about = "R-Zero: a challenger is rewarded for questions that split the solver's votes; the two learn in turn"
     Options = RZeroOptions
-    figures = (
-        *YIELD,
-        *WATCHED,
-        Figure(
-            "cluster_share",
-            "share of the cluster",
-            "share",
-            of="questions",
-            about="The mean share of a step's questions that are alike: their challenger is paid less.",
-        ),
+    figures = family_figures(
+        Figure("cluster_share", "share of the cluster", "share", of="questions",
+               about="The mean share of similar questions in a step: they earn their challenger less."),
         *FATES,
         Figure("pool", "questions in the pool", how="last", about="Questions that the solver can learn from."),
-        *BREAKDOWNS,
-    )
+    )  # fmt: skip
     recipe: ClassVar[dict[str, Any]] = {
         "roles": {"*": {"beta": 1e-2}},
         "seats": {"*": {"lr": 3e-5, "schedule": "constant", "warmup": 0.0, "full_finetune_lr": 1e-6}},
@@ -143,15 +124,13 @@ class RZero(ProposeSolve):
     def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):
         super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
         self.bounds = Bounds(self.options.low, self.options.high)
-        self._pool: list[Problem] = []  # what the solver learns from in its phase
+        self._questions = problems_per_step * group_size  # of a challenger's step
+        self._pool: list[Problem] = []  # the questions of a solver's phase
         self._cursor = 0
 
     def updates(self, steps: int) -> Mapping[str, int]:
-        """The two phases of an iteration, in turn."""
-        first = self.options.challenger_steps
-        whole, rest = divmod(steps, first + self.options.solver_steps)
-        challenger = whole * first + min(rest, first)
-        return {"challenger": challenger, "solver": steps - challenger}
+        shares = turn_shares(steps, self.options.challenger_steps, self.options.solver_steps)
+        return dict(zip(self.roles, shares, strict=True))
 
     def rewards(self) -> Mapping[str, str]:
         less = ", less the share of questions like it" * self.options.similarity
@@ -176,26 +155,23 @@ class RZero(ProposeSolve):
         ]
 
     def most_rollouts(self, steps: int) -> int:
-        """Every solver's phase draws all it may at its last step, after a vain try at each step before."""
-        first, then, batch = self.options.challenger_steps, self.options.solver_steps, self._questions
-        rounds, rest = divmod(steps, first + then)
-        challenging, phases = rounds * first + min(rest, first), rounds + (rest > first)
-        solving = steps - challenging
+        """Every solver's phase draws the maximum at its last step, after drawing in vain at each step before."""
+        then, batch = self.options.solver_steps, self._questions
+        challenging, solving = turn_shares(steps, self.options.challenger_steps, then)
+        phases = math.ceil(solving / then)
         most = then * self.problems_per_step * self.options.max_draws
-        each = 1 + self.options.votes
-        draws = phases * _whole(most, batch) + (solving - phases) * _whole(most / HOPELESS, batch)
-        return (challenging * batch + draws) * each + solving * batch
-
-    @property
-    def _questions(self) -> int:
-        return self.problems_per_step * self.group_size
+        batches = phases * math.ceil(most / batch) + (solving - phases) * math.ceil(most / HOPELESS / batch)
+        return (challenging + batches) * batch * (1 + self.options.votes) + solving * batch
 
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
         return boxed_example(problem, fill("rzero_challenger"), thinks=thinks)
 
     def play(self, step: int, table: Table) -> Episode:
-        within = step % (self.options.challenger_steps + self.options.solver_steps)
-        return self._challenge(step, table) if within < self.options.challenger_steps else self._solve(step, table)
+        iteration, within = divmod(step, self.options.challenger_steps + self.options.solver_steps)
+        challenges = within < self.options.challenger_steps
+        found = self._challenge(step, table) if challenges else self._solve(step, table)
+        phase = "challenger" if challenges else "solver"
+        return replace(found, log={"phase": phase, "iteration": iteration, **found.log})
 
     # The challenger's phase
 
@@ -208,51 +184,40 @@ class RZero(ProposeSolve):
         samples = [self._rewarded(c, share) for c, share in zip(found, shares, strict=True)]
         size = self.group_size
         groups = [Group(samples[i : i + size]) for i in range(0, len(samples), size)]
-        asked = [share for share in shares if share is not None]
-        log = {
-            **self._yield_log(
-                step, "challenger", table, found, [c.group.problem for c in found if c.group and c.group.problem]
-            ),
-            "cluster_share": sum(asked) / len(asked) if asked else None,
-        }
+        known = [share for share in shares if share is not None]
+        log = self.drawn_log(table, found, [c.group.problem for c in found if c.group and c.group.problem])
+        log["cluster_share"] = sum(known) / len(known) if known else None
         return Episode([Stream("challenger", groups)], log=log)
 
     def _cluster_shares(self, found: Sequence[Candidate]) -> list[float | None]:
-        """The share of all proposals that lie in each question's cluster; None for what is no question."""
-        if not self.options.similarity:
-            return [0.0 if candidate.proposal.usable else None for candidate in found]
+        """The share of all proposals in each question's cluster; None for a proposal without a question."""
         questions = [candidate.proposal.question for candidate in found if candidate.proposal.usable]
-        shares = iter(cluster_shares(questions, len(found), self.options.cluster_distance))
+        alike = self.options.similarity
+        shares = iter(cluster_shares(questions, len(found), self.options.cluster_distance) if alike else repeat(0.0))
         return [next(shares) if candidate.proposal.usable else None for candidate in found]
 
     def _rewarded(self, candidate: Candidate, share: float | None) -> Sample:
-        completion = candidate.proposal.completion
-        info = {
-            "question": candidate.name,
-            "fate": candidate.proposal.reason or self.bounds.fate(candidate),
-            "label": candidate.label,
-            "share": candidate.share,
-            "cluster_share": share,
-        }
+        recorded = shown(candidate, self.bounds, cluster_share=share)
         reward = MALFORMED if share is None else challenger_reward(candidate.share, share)
-        return Sample(completion, reward, masked=completion.stop == "prompt_too_long", info=info)
+        return replace(recorded, reward=reward, masked=candidate.proposal.completion.stop == "prompt_too_long")
 
     # The solver's phase
 
     def _solve(self, step: int, table: Table) -> Episode:
         drawn = [] if self._pool else self._fill_pool(step, table)
-        log = self._yield_log(step, "solver", table, drawn, self._pool) if drawn else self._where(step, "solver")
+        log = self.drawn_log(table, drawn, self._pool) if drawn else {}
         count = min(self.problems_per_step, len(self._pool))
         chosen = [self._pool[(self._cursor + i) % len(self._pool)] for i in range(count)]
         self._cursor += count
         answers = table.ask("solver", list(map(asked, chosen)), n=self.group_size) if chosen else []
-        groups = verified(table, chosen, answers, right_or_wrong)
-        streams = {"challenger": [shown(candidate, self.bounds) for candidate in drawn], "solver": groups}
+        groups = verified(table, chosen, answers, answer_sample)
+        proposals = [Group([shown(candidate, self.bounds)]) for candidate in drawn]
+        streams = {"challenger": proposals, "solver": groups}
         log = {**log, "draws": len(drawn), "pool": len(self._pool)}
         return Episode([Stream(role, found) for role, found in streams.items() if found], log=log)
 
     def _fill_pool(self, step: int, table: Table) -> list[Candidate]:
-        """Draw questions of the trained challenger for the whole phase; all that were drawn."""
+        """Draw questions of the trained challenger for the whole phase, and return all of them."""
         wanted, prompt = self.options.solver_steps * self.problems_per_step, fill("rzero_challenger")
         drawn = draw_until(
             table,
@@ -268,20 +233,6 @@ class RZero(ProposeSolve):
         self._pool, self._cursor = [group.problem for group in kept[:wanted] if group and group.problem], 0
         return drawn
 
-    def _yield_log(
-        self, step: int, phase: str, table: Table, drawn: Sequence[Candidate], used: Sequence[Problem]
-    ) -> dict[str, Any]:
-        """What was proposed: `used` are the questions that train a seat."""
-        return {
-            **self._where(step, phase),
-            **self.question_yield([candidate.proposal for candidate in drawn], len(used)),
-            **self.watch.look(tokens=table.tokenize, labels=[(x.text, x.answer) for x in used], **watched(drawn)),
-            **count_fates(drawn, self.bounds),
-        }
-
-    def _where(self, step: int, phase: str) -> dict[str, Any]:
-        return {"phase": phase, "iteration": step // (self.options.challenger_steps + self.options.solver_steps)}
-
     def state(self) -> dict[str, Any]:
         pool = [{"id": x.id, "text": x.text, "answer": x.answer} for x in self._pool]
         return {**super().state(), "pool": pool, "cursor": self._cursor}
@@ -291,14 +242,9 @@ class RZero(ProposeSolve):
         self._pool, self._cursor = [Problem(**values) for values in state["pool"]], state["cursor"]
 
 
-def _whole(draws: float, batch: int) -> int:
-    """So many draws in whole batches."""
-    return math.ceil(draws / batch) * batch
-
-
 def challenger_reward(share: float, cluster_share: float) -> float:
-    """What a well-formed question earns, in [-1, 0.5].
+    """The reward of a well-formed question, in [-1, 0.5].
 
-    `min(s, 1 - s)` with `s` the share of the solver's majority, less the share of the proposals that are like it.
+    `min(s, 1 - s)`, with `s` the share of the solver's majority, minus the share of similar proposals.
     """
     return min(share, 1.0 - share) - cluster_share

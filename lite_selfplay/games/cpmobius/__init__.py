@@ -1,1 +1,1 @@
-"""CPMobius: a coach rewarded for a player's progress. `cpmobius.py` has the rules and the arithmetic."""
+"""CPMobius: a coach rewarded for a player's progress. `cpmobius.py` has the rules and the formulas."""

@@ -3,24 +3,24 @@
 Two seats cooperate. A round is two steps, that is two optimizer updates (Algorithm 1):
 
     even step:  until m tasks are kept:  x ~ coach;  y_1 .. y_n ~ player(. | x);  y* = majority;  acc = share of y*
-                    kept where 0.2 <= acc <= 0.8 (a tie has no majority and is left out)
+                    kept if 0.2 <= acc <= 0.8 (a tie has no majority and is skipped)
                 y_i1 .. y_in ~ player(. | x_i) and their majority afresh;  r_ij = [y_ij = y_i*]
                 a GRPO update of the player on its m groups
-    odd step:   Delta = accuracy of the player on the validation set, new less old, in percentage points
+    odd step:   Delta = accuracy of the player on the validation set, new minus old, in percentage points
                     (`validation_samples` answers to each problem, the same seeds every round)
                 R_i = mean_j r_ij * Delta
-                a REINFORCE update of the coach on x_1 .. x_m with R_i; with Delta = 0 nothing moves
+                a REINFORCE update of the coach on x_1 .. x_m with R_i; no update if Delta = 0
 
 Kept from the paper: rewards, filter, m = n = 16, KL 1e-3, the entropy coefficients (+0.01 coach, -0.01 player: the loss
 is `pg - coefficient * H`, so the player's entropy is reduced), temperatures 0.7 and 0.6.
-Changed: coach and player are adapters over one base, where the paper's coach is another, larger model. The learning
-rate is for adapters; the paper trained all weights at 1e-6.
-Ours, where the sources are silent: at most `max_draws` m tasks a round, after which it goes on with what it has, and a
-quarter of that where none was kept; tasks cut off, empty, or with an answer in them are refused; a kept task whose
-fresh answers have no majority is left out; the coach's loss is a mean over the tokens of its tasks, which is equation 6
-up to a factor; constant learning rates; the player that `rollback` puts back is the best of all, the one that training
-began with included, whose weights the published code does not keep; after that, Delta is against the player put back.
-Where the published code differs from the paper, a switch says `release`.
+Changed: coach and player are adapters over one base; the paper's coach is another, larger model. The learning rate is
+for adapters; the paper trained all weights at 1e-6.
+Ours, where the sources are silent: at most `max_draws` m tasks a round, after which it continues with the kept ones,
+and a quarter of that if none was kept; tasks that are cut off, empty or contain an answer are refused; a kept task
+whose fresh answers have no majority is skipped; the coach's loss is a mean over the tokens of its tasks, which is
+equation 6 up to a factor; constant learning rates; `rollback` restores the best player of all, including the initial
+one, whose weights the published code does not keep, and Delta is then relative to the restored player.
+Options marked "release" follow the published code, which differs from the paper.
 """
 
 import math
@@ -31,32 +31,20 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from lite_selfplay.credit import advantages, rewards_of
-from lite_selfplay.data import (
-    Completion,
-    Episode,
-    Example,
-    Group,
-    Problem,
-    Restore,
-    Sample,
-    Snapshot,
-    Stream,
-)
+from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Restore, Sample, Snapshot, Stream
 from lite_selfplay.games.collections import completion_from_json
 from lite_selfplay.games.presentation import FOR_VOTE, Figure
 from lite_selfplay.games.prompts import asked, fill
-from lite_selfplay.games.propose_solve.propose_solve import BREAKDOWNS, WATCHED, YIELD, FilterOptions, ProposeSolve
+from lite_selfplay.games.propose_solve.propose_solve import FilteredGame, FilterOptions, family_figures
 from lite_selfplay.games.propose_solve.questions import (
     FATES,
     Bounds,
     Candidate,
     Proposal,
     answered,
-    count_fates,
     draw_until,
     read,
     shown,
-    watched,
 )
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import after_reasoning, solution_of
@@ -68,8 +56,8 @@ CoachReward = Literal["mean", "delta", "advantage"]
 
 @dataclass(frozen=True)
 class Taught:
-    """A task that the player was trained on, until its coach is paid: the mean of the player's 0/1 rewards, and the
-    token-weighted mean of its advantages that are not 0."""
+    """A task that trained the player and whose coach is not yet rewarded, with the mean of the player's 0/1 rewards and
+    the token-weighted mean of its nonzero advantages."""
 
     name: str
     completion: Completion
@@ -78,21 +66,21 @@ class Taught:
 
 
 def player_reward(agrees: bool, kind: PlayerReward = "zero_one") -> float:
-    """Equation 7: 1 where an answer is the majority's, else 0; `signed` (release): +1 and -1."""
+    """Equation 7: 1 for an answer of the majority, else 0; `signed` (release): +1 and -1."""
     return float(agrees) if kind == "zero_one" else 2.0 * agrees - 1.0
 
 
 def coach_reward(kind: CoachReward, delta: float, share: float, advantage: float) -> float:
-    """What a task earns its coach. `delta` is in percentage points.
+    """The coach's reward for a task. `delta` is in percentage points.
 
-    `mean` (equation 5): the mean of the player's rewards, which is the `share` of answers that agree with the
-    majority, times Delta; `delta` and `advantage` (release): Delta alone, or times the player's weighted `advantage`.
+    `mean` (equation 5): Delta times the mean of the player's rewards, which is the `share` of answers that agree with
+    the majority; `delta` and `advantage` (release): Delta alone, or times the player's weighted `advantage`.
     """
     return delta * {"mean": share, "delta": 1.0, "advantage": advantage}[kind]
 
 
 def token_weighted(values: Sequence[float], lengths: Sequence[int]) -> float:
-    """The mean of the values that are not 0, each counted once per token of its completion; 0 if all are 0."""
+    """The mean of the nonzero values, each weighted with its completion's tokens; 0 if all are 0."""
     tokens = sum(length for value, length in zip(values, lengths, strict=True) if value)
     return math.fsum(v * length for v, length in zip(values, lengths, strict=True)) / tokens if tokens else 0.0
 
@@ -100,10 +88,9 @@ def token_weighted(values: Sequence[float], lengths: Sequence[int]) -> float:
 def progress(before: Sequence[int], after: Sequence[int], samples: int = 1) -> tuple[float, float | None]:
     """Delta, the difference of two accuracies on the same problems in percentage points, and its standard error.
 
-    `before` and `after` say how many of `samples` answers to each problem were right. The error is that of the mean
-    over problems of the differences, paired by problem (sample variance): answers to one problem are not independent,
-    so that more of them bring it down only as far as they bring each difference nearer to its mean. None for one
-    problem.
+    `before` and `after` count the right answers among `samples` to each problem. The error is that of the mean over
+    problems of the paired differences (sample variance), since answers to one problem are not independent. None for a
+    single problem.
     """
     changes = [int(a) - int(b) for b, a in zip(before, after, strict=True)]
     mean = sum(changes) / len(changes)
@@ -117,17 +104,16 @@ BEST = "player-best"
 
 
 class CpMobiusOptions(FilterOptions):
-    """CPMobius's switches.
+    """CPMobius's options.
 
     `filter` keeps tasks whose majority's share lies in [`low`, `high`]; without it every task with a majority is kept.
-    `max_draws`: how many tasks may be drawn a round, as a multiple of m. `resample` draws the player's answers and the
-    vote afresh for kept tasks (paper) or reuses those of the filter (release). `reward` of the player: 0 and 1 (paper)
-    or -1 and +1 (release). `coach_reward`: the mean of the player's 0/1 rewards times Delta (paper), Delta alone, or
-    Delta times the token-weighted mean of the player's advantages that are not 0 (both release). `freeze_coach`: only
-    the player learns. `validation_samples`: the player's answers to each validation problem, 10 in the release.
-    `rollback`: the player with the best validation score is put back after so many rounds without a new best score,
-    once the score is below the best one; 0 is never (paper), 15 in the release. Rounds count towards it from round
-    `rollback_from` on, the first round being 1.
+    `max_draws`: the most tasks drawn a round, as a multiple of m. `resample` samples the player's answers to kept tasks
+    and votes again (paper) or reuses those of the filter (release). `reward`: the player's, 0 and 1 (paper) or -1 and
+    +1 (release). `coach_reward`: Delta times the mean of the player's 0/1 rewards (paper), Delta alone, or Delta times
+    the token-weighted mean of the player's nonzero advantages (both release). `freeze_coach`: only the player is
+    trained. `validation_samples`: the player's answers to each validation problem, 10 in the release. `rollback`:
+    restore the player with the best validation score after this many rounds without a new best, if the current score is
+    lower; 0 is never (paper), 15 in the release. Rounds, counted from 1, count towards it from `rollback_from` on.
     """
 
     filter: bool = True
@@ -143,42 +129,27 @@ class CpMobiusOptions(FilterOptions):
     rollback_from: int = Field(1, ge=1)
 
 
-class CpMobius(ProposeSolve):
-    """The coach writes tasks and is paid for the player's progress on a validation set."""
+class CpMobius(FilteredGame):
+    """The coach writes tasks and is rewarded for the player's progress on a validation set."""
 
     roles = ("coach", "player")
     sources: tuple[str, ...] = ("validation",)
     solver = "player"
-    about = "CPMobius: a coach writes tasks, and is paid for the player's progress on a validation set"
+    about = "CPMobius: a coach writes tasks, and is rewarded for the player's progress on a validation set"
     Options = CpMobiusOptions
-    figures = (
-        *YIELD,
-        *WATCHED,
+    figures = family_figures(
         Figure("acceptance", "accepted questions", "share", of="draws", about="Drawn tasks of the right difficulty."),
         *FATES,
         Figure("kept", "tasks kept", about="Drawn tasks that the player learns from."),
-        Figure(
-            "restored", "players put back", "share", about="Rounds after which the best player took the place of it."
-        ),
-        Figure(
-            "validation_accuracy",
-            "accuracy on validation, %",
-            how="last",
-            about="The player on the validation problems.",
-        ),
-        Figure(
-            "best_validation_accuracy",
-            "best accuracy on validation, %",
-            how="last",
-            about="The highest of them so far.",
-        ),
-        Figure(
-            "delta",
-            "Delta, percentage points",
-            about="The player's progress on the validation problems, which pays the coach.",
-        ),
-        *BREAKDOWNS,
-    )
+        Figure("restored", "players restored", "share",
+               about="Rounds after which the best player was restored."),
+        Figure("validation_accuracy", "accuracy on validation, %", how="last",
+               about="The player on the validation problems."),
+        Figure("best_validation_accuracy", "best accuracy on validation, %", how="last",
+               about="The highest of them so far."),
+        Figure("delta", "Delta, percentage points",
+               about="The player's progress on the validation problems, which is the coach's reward."),
+    )  # fmt: skip
     recipe: ClassVar[dict[str, Any]] = {
         "roles": {
             "coach": {"temperature": 0.7, "beta": 1e-3, "entropy": 0.01, "loss": "dapo"},
@@ -192,15 +163,17 @@ class CpMobius(ProposeSolve):
         super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
         chosen = self.options
         self.bounds = Bounds(chosen.low, chosen.high) if chosen.filter else Bounds(0.0, 1.0)
-        self._taught: list[Taught] = []  # in between the two steps of a round
-        # How often the player solved each validation problem: before its update, and when it was best.
-        self._before: list[int] | None = None
-        self._best: list[int] | None = None
+        self._most_draws = chosen.max_draws * problems_per_step
+        self._fresh_answers = problems_per_step * group_size if chosen.resample else 0
+        self._taught: list[Taught] = []  # between the two steps of a round
+        # How often the player solved each validation problem: before its update, and at its best.
+        self._before: list[int] = []
+        self._best: list[int] = []
         self._stale = 0  # rounds since the best player
         self._skipped = 0
 
     def updates(self, steps: int) -> Mapping[str, int]:
-        """Each seat moves at one of a round's two steps, the player at the first."""
+        """Each seat is updated at one of a round's two steps, the player at the first."""
         return {"coach": 0 if self.options.freeze_coach else steps // 2, "player": -(-steps // 2)}
 
     def rewards(self) -> Mapping[str, str]:
@@ -217,7 +190,7 @@ class CpMobius(ProposeSolve):
         kept_where = share if self.options.filter else "a majority"
         lines = [
             f"rounds: {-(-steps // 2)}, of two steps: the player learns; then it is measured and the coach "
-            + ("stays as it is" if self.options.freeze_coach else "learns"),
+            + ("is frozen" if self.options.freeze_coach else "learns"),
             f"draws: {m} tasks at a time until {m} are kept ({kept_where}), at most {most} a round",
             f"a round samples {m * (1 + n) + again:,} to {most * (1 + n) + again:,} completions "
             f"({n} answers a task{', and again for kept ones' if again else ''}) and {samples} of each validation "
@@ -232,23 +205,15 @@ class CpMobius(ProposeSolve):
         return lines
 
     def kept_at_start(self) -> Sequence[Snapshot]:
-        """The player that training begins with is the first best one."""
+        """The initial player is the first best one."""
         return [Snapshot("player", BEST)] if self.options.rollback else []
 
     def most_rollouts(self, steps: int) -> int:
-        """Every round draws all it may; its coach's step samples nothing but the measurement."""
+        """Every round draws the maximum; its second step samples nothing but the measurement."""
         return -(-steps // 2) * (self._most_draws * (1 + self.group_size) + self._fresh_answers)
 
-    @property
-    def _most_draws(self) -> int:
-        return self.options.max_draws * self.problems_per_step
-
-    @property
-    def _fresh_answers(self) -> int:
-        return self.problems_per_step * self.group_size if self.options.resample else 0
-
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
-        """A problem's text, after its solution where the coach thinks."""
+        """A problem's text, after its solution if the coach reasons."""
         return Example(fill("coach"), after_reasoning(problem.text, solution_of(problem) or "", thinks))
 
     def play(self, step: int, table: Table) -> Episode:
@@ -257,7 +222,7 @@ class CpMobius(ProposeSolve):
     # The even step: tasks, answers, the player's update
 
     def _learn(self, step: int, table: Table) -> Episode:
-        if self._before is None:
+        if not self._before:
             self._before = self._best = self._measure(table)
         m = self.problems_per_step
         drawn = draw_until(
@@ -274,26 +239,23 @@ class CpMobius(ProposeSolve):
         trained = self._fresh(table, kept[:m])
         groups = [self._group(candidate) for candidate in trained]
         self._taught = [self._taught_by(c, group) for c, group in zip(trained, groups, strict=True)]
-        labels = [(candidate.proposal.question, candidate.label) for candidate in trained]
         log = {
             "phase": "player",
             "round": step // 2,
             "validation_accuracy": self._percent(self._before),
-            **self.question_yield([candidate.proposal for candidate in drawn], len(trained)),
-            **self.watch.look(tokens=table.tokenize, labels=labels, **watched(drawn)),
-            **count_fates(drawn, self.bounds),
+            **self.drawn_log(table, drawn, [group.problem for group in groups if group.problem]),
             "draws": len(drawn),
             "kept": len(kept),
             "acceptance": len(kept) / len(drawn),
             "short": m - min(m, len(kept)),
             "lost_majority": min(m, len(kept)) - len(trained),
         }
-        # The coach's tasks, for the record: it is paid, if at all, in the next step.
-        streams = [Stream("coach", [shown(candidate, self.bounds) for candidate in drawn])]
+        # The coach's tasks are only recorded: their rewards, if any, come in the next step.
+        streams = [Stream("coach", [Group([shown(candidate, self.bounds)]) for candidate in drawn])]
         return Episode([*streams, Stream("player", groups)] if groups else streams, log=log)
 
     def _fresh(self, table: Table, kept: Sequence[Candidate]) -> list[Candidate]:
-        """The kept tasks with the answers to train on; one whose fresh answers have no majority is left out."""
+        """The kept tasks with the answers to train on; tasks whose fresh answers have no majority are skipped."""
         if not self.options.resample or not kept:
             return list(kept)
         proposals, names = [c.proposal for c in kept], [c.name for c in kept]
@@ -313,19 +275,16 @@ class CpMobius(ProposeSolve):
 
     def _teach(self, step: int, table: Table) -> Episode:
         taught, self._taught = self._taught, []
-        before = self._before
-        if before is None:
-            before = self._best = self._measure(table)
-        # Without a task the player was not moved, and measuring it again would give what it gave.
-        after = self._measure(table) if taught else before
-        delta, error = progress(before, after, self.options.validation_samples)
+        # Without a task the player was not updated, and measuring it again would change nothing.
+        after = self._measure(table) if taught else self._before
+        delta, error = progress(self._before, after, self.options.validation_samples)
         self._skipped += not delta
         actions = self._keep_the_best(after, step // 2 + 1)
         log = {
             "phase": "coach",
             "round": step // 2,
             "validation_accuracy": self._percent(after),
-            "best_validation_accuracy": self._percent(self._best or after),
+            "best_validation_accuracy": self._percent(self._best),
             "delta": delta,
             "delta_error": error,
             "rounds_without_progress": self._skipped,
@@ -349,9 +308,9 @@ class CpMobius(ProposeSolve):
         return 100 * sum(right) / (len(right) * self.options.validation_samples)
 
     def _keep_the_best(self, after: list[int], round_: int) -> list[Snapshot | Restore]:
-        """Note the player's score; with `rollback`, keep the best player or put it back."""
+        """Note the player's score; with `rollback`, keep the best player or restore it."""
         self._before, patience = after, self.options.rollback
-        if self._best is None or sum(after) > sum(self._best):
+        if sum(after) > sum(self._best):
             self._best, self._stale = after, 0
             return [Snapshot("player", BEST)] if patience else []
         self._stale += round_ >= self.options.rollback_from
@@ -366,7 +325,7 @@ class CpMobius(ProposeSolve):
             found.append(
                 f"only {log['kept']} of the {log['kept'] + log['short']} tasks of this round were found in "
                 f"{log['draws']} draws (too hard {log['too_hard']}, too easy {log['too_easy']}, without a majority "
-                f"{log['no_majority']}, refused {sum(log['refused'].values())}): it goes on with these"
+                f"{log['no_majority']}, refused {sum(log['refused'].values())}): the round continues with these"
             )
         return found
 
@@ -385,15 +344,15 @@ class CpMobius(ProposeSolve):
         self._taught = [
             Taught(**{**values, "completion": completion_from_json(values["completion"])}) for values in state["taught"]
         ]
-        self._before, self._best = state["before"], state["best"]
+        self._before, self._best = state["before"] or [], state["best"] or []
         self._stale, self._skipped = state["stale"], state["skipped"]
 
 
 def read_task(completion: Completion) -> Proposal:
-    """A coach's completion as a task: its whole text after the reasoning (section 3.1).
+    """A coach's completion as a task: all of its text after the reasoning (section 3.1).
 
-    Refused (ours): a task that was cut off, or that holds an answer block or a boxed value, since the player would only
-    have to copy it.
+    Refused (ours): a task that was cut off, or that contains an answer block or a boxed value, which the player would
+    only copy.
     """
     proposal = read(completion, lambda text: (text, None))
     if proposal.usable and completion.cut_off:

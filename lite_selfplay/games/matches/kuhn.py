@@ -1,10 +1,10 @@
-"""Kuhn poker, whose truth is known: exact policies, values and exploitability of the seats that learn it.
+"""Kuhn poker, with exact policies, values and exploitability of the seats that learn it.
 
-Three cards, J < Q < K; each player gets one and puts in a chip. First passes or bets a chip, second passes or bets
-after that, and first once more where it passed and second bet. To pass after a bet is to fold. Returns are the chips
-won. In equilibrium the first player loses 1/18 a match (Kuhn 1950). An information set is named by a card and the moves
-so far, as in `Qpb`; a policy maps the twelve of them to the probability of `b`. NashConv is what best responses would
-win against both players together: 0 in equilibrium, 11/12 for the uniform policy.
+Three cards, J < Q < K; each player gets one and puts in a chip. The first player passes or bets a chip, then the second
+does, and then the first once more if it passed and the second bet. To pass after a bet is to fold. Returns are the
+chips won. In equilibrium the first player loses 1/18 a match (Kuhn 1950). An information set is named by a card and the
+moves so far, as in `Qpb`; a policy maps the twelve of them to the probability of `b`. NashConv is the sum that best
+responses would win against both players: 0 in equilibrium, 11/12 for the uniform policy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,21 +30,21 @@ from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.table import Table
 
 CARDS = "JQK"
+# The information sets: the first player's six, which have an even number of moves so far, then the second's.
 SETS = tuple(card + history for history in ("", "pb", "p", "b") for card in CARDS)
-"""The information sets: the first player's six, whose moves so far are of even number, then the second's."""
 WORDS = {"p": "pass", "b": "bet"}
-_LETTERS = "ACDEFGHILMNO"  # none that stands for a card or a move
+_LETTERS = "ACDEFGHILMNO"  # none of these is a card or a move
 Policy = Mapping[str, float]
 
 
 def chips(cards: Sequence[str], history: str) -> int | None:
-    """What the first player has won; None where the match goes on."""
+    """The first player's winnings; None if the match continues."""
     high = 1 if CARDS.index(cards[0]) > CARDS.index(cards[1]) else -1
     return {"pp": high, "bb": 2 * high, "pbb": 2 * high, "bp": 1, "pbp": -1}.get(history)
 
 
 def value(policy: Policy) -> float:
-    """The chips that the first player wins a match, in the mean."""
+    """The first player's mean winnings a match, in chips."""
     deals = list(permutations(CARDS, 2))
     return sum(_value(policy, cards, "") for cards in deals) / len(deals)
 
@@ -57,13 +57,13 @@ def _value(policy: Policy, cards: Sequence[str], history: str) -> float:
 
 
 def best_response(policy: Policy, player: int) -> float:
-    """What the best of a player's 64 pure policies wins against the other's part of a policy."""
+    """The winnings of the best of a player's 64 pure policies against the other's part of a policy."""
     own, sign = SETS[6 * player : 6 * player + 6], 1 - 2 * player
     return max(sign * value({**policy, **dict(zip(own, pure, strict=True))}) for pure in product((0.0, 1.0), repeat=6))
 
 
 def nash_conv(policy: Policy) -> float:
-    """What best responses of both players would win together: 0 in equilibrium and nowhere else."""
+    """The sum that best responses of both players would win: 0 in equilibrium and nowhere else."""
     return best_response(policy, 0) + best_response(policy, 1)
 
 
@@ -73,7 +73,7 @@ def equilibrium(alpha: float = 0.2) -> dict[str, float]:
     return {**first, "Jp": 1 / 3, "Qp": 0.0, "Kp": 1.0, "Jb": 0.0, "Qb": 1 / 3, "Kb": 1.0}
 
 
-_FAMILY = {place: (equilibrium(0)[place], equilibrium(1 / 3)[place]) for place in SETS}
+_FAMILY = {name: (equilibrium(0)[name], equilibrium(1 / 3)[name]) for name in SETS}
 
 
 class KuhnPoker(Environment):
@@ -102,21 +102,21 @@ class KuhnPoker(Environment):
         return {move: spelled(move, word) for move, word in WORDS.items()}
 
 
-def seen(place: str) -> str:
-    """What a player sees in an information set: its card, the moves so far, and a letter of the set's own, many times
-    over, as a random base tells sentences apart by little else."""
-    return f"Kuhn {place[0]} {place[1:] or '-'} {64 * _LETTERS[SETS.index(place)]}"
+def seen(name: str) -> str:
+    """A player's view of an information set: its card, the moves so far, and a letter of its own, repeated because a
+    random base hardly distinguishes sentences by anything else."""
+    return f"Kuhn {name[0]} {name[1:] or '-'} {64 * _LETTERS[SETS.index(name)]}"
 
 
 def in_equilibrium(environment: Environment, player: int, rng: Random) -> str:
-    """An opponent that nobody wins against in the mean."""
+    """An opponent that no policy beats on average."""
     assert isinstance(environment, KuhnPoker)
-    place = environment.cards[player] + environment.history
-    return "b" if rng.random() < equilibrium()[place] else "p"
+    name = environment.cards[player] + environment.history
+    return "b" if rng.random() < equilibrium()[name] else "p"
 
 
 class KuhnOptions(MatchOptions):
-    """`exact_every`: after how many steps the exact figures are worked out again; 0 never."""
+    """`exact_every`: steps between computations of the exact figures; 0 never."""
 
     exact_every: int = Field(10, ge=0)
     weight: float = Field(0.5, ge=0)
@@ -124,36 +124,36 @@ class KuhnOptions(MatchOptions):
 
 
 class Kuhn(MatchGame):
-    """Kuhn poker between two seats that change sides from step to step, with their exact exploitability."""
+    """Kuhn poker between two seats that change sides at every step, with their exact exploitability."""
 
     roles = ("first", "second")
-    about = "Kuhn poker between two seats: several turns, and an exact equilibrium to hold them against"
+    about = "Kuhn poker between two seats: several turns, and an exact equilibrium to compare them with"
     Options = KuhnOptions
     opponents: ClassVar = {"random": at_random, "equilibrium": in_equilibrium}
     recipe: ClassVar[dict[str, Any]] = {
         "run": {"steps": 960, "group_size": 16, "problems_per_step": 12, "max_completion_tokens": 2},
         "cold_start": {"enabled": True, "steps": 40, "lr": 2e-3},
-        # So sharp that the random base, whose logits are bounded, can mix two moves without writing others.
+        # Sharp enough for the random base, whose logits are bounded, to mix two moves without writing others.
         "roles": {"*": {"temperature": 0.5}},
         "seats": {"*": {"lr": 3e-4, "clip": 0.05}},
     }
     figures: ClassVar[Sequence[Figure]] = (
         Figure("nash_conv", "NashConv", how="last", word="NashConv",
-               about="What best responses would win against both players together: 0 in equilibrium."),
+               about="The sum that best responses would win against both players: 0 in equilibrium."),
         Figure("nash_conv_average", "NashConv of the averaged policy", how="last",
-               about="The same of the average over all policies that were measured, the later ones weighing more."),
+               about="The same for the average over all measured policies, with more weight on later ones."),
         Figure("exact_value", "exact value for the first player", how="last",
-               about="The chips that the policy wins the first player a match, in the mean; in equilibrium -1/18."),
+               about="The first player's mean winnings a match, in chips; in equilibrium -1/18."),
         Figure("illegal_mass", "probability of an illegal move", "share", how="last",
-               about="What is missing from 1 after all spellings of the legal moves, over the twelve sets."),
+               about="1 minus the probability of all spellings of the legal moves, over the twelve sets."),
         *(Figure(role, f"probability of a bet, {role} player", "share", how="last", within=_FAMILY,
-                 about="By card and moves so far; the bands are where the equilibria lie.") for role in roles),
+                 about="By card and moves so far; the bands show the range of the equilibria.") for role in roles),
         *MatchGame.figures,
     )  # fmt: skip
 
     def __init__(self, options: Any = None, **sizes: int):
         super().__init__(options, **sizes)
-        self.average: dict[str, list[float]] = {place: [0.0, 0.0] for place in SETS}
+        self.average: dict[str, list[float]] = {name: [0.0, 0.0] for name in SETS}
 
     def make(self, rng: Random) -> Environment:
         return KuhnPoker(rng)
@@ -167,7 +167,7 @@ class Kuhn(MatchGame):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
-        self.average = {place: list(sums) for place, sums in state["average"].items()}
+        self.average = {name: list(sums) for name, sums in state["average"].items()}
 
     def play(self, step: int, table: Table) -> Episode:
         episode, every = super().play(step, table), self.options.exact_every
@@ -176,31 +176,31 @@ class Kuhn(MatchGame):
         return replace(episode, log={**episode.log, **self._exact(step, table, episode)})
 
     def _exact(self, step: int, table: Table, episode: Episode) -> dict[str, Any]:
-        """The exact figures of the policy with which a step was played, and of the average over all that were measured.
+        """The exact figures of the step's policy, and of the average over all measured policies.
 
-        A policy weighs in the average by the square of its step, and an information set in it by how often the player's
-        own moves lead there, as if one of the policies were drawn for each match.
+        The average weights a policy with the square of its step, and an information set in it with the probability that
+        the player's own moves lead there, as if one of the policies were drawn for each match.
         """
         policy, legal = dict[str, float](), list[float]()
         for stream in episode.streams:
-            places = {seen(place): place for place in SETS if len(place) % 2 == 1 - self.roles.index(stream.role)}
-            moves = {prompt: KuhnPoker(Random()).moves() for prompt in places}
+            names = {seen(name): name for name in SETS if len(name) % 2 == 1 - self.roles.index(stream.role)}
+            moves = {prompt: KuhnPoker(Random()).moves() for prompt in names}
             found = self.policy(table, stream.role, moves, stream.groups[0].samples[0].completion.sampling)
             legal += [sum(p.values()) for p in found.values()]
-            policy |= {places[prompt]: p["b"] / (sum(p.values()) or 1.0) for prompt, p in found.items()}
+            policy |= {names[prompt]: p["b"] / (sum(p.values()) or 1.0) for prompt, p in found.items()}
         if len(policy) < len(SETS):
             return {}
-        for place, sums in self.average.items():
-            weight = (step + 1) ** 2 * (1 - policy[place[0]] if len(place) == 3 else 1.0)
-            sums[0], sums[1] = sums[0] + weight * policy[place], sums[1] + weight
-        average = {place: sums[0] / (sums[1] or 1.0) for place, sums in self.average.items()}
+        for name, sums in self.average.items():
+            weight = (step + 1) ** 2 * (1 - policy[name[0]] if len(name) == 3 else 1.0)
+            sums[0], sums[1] = sums[0] + weight * policy[name], sums[1] + weight
+        average = {name: sums[0] / (sums[1] or 1.0) for name, sums in self.average.items()}
         return {
             "nash_conv": nash_conv(policy),
             "nash_conv_average": nash_conv(average),
             "exact_value": value(policy),
             "illegal_mass": 1 - sum(legal) / len(legal),
-            "first": {place: policy[place] for place in SETS[:6]},
-            "second": {place: policy[place] for place in SETS[6:]},
+            "first": {name: policy[name] for name in SETS[:6]},
+            "second": {name: policy[name] for name in SETS[6:]},
         }
 
     @classmethod

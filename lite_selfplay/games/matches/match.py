@@ -1,15 +1,15 @@
-"""Matches of several turns between seats: an environment says the rules, `MatchGame` does the rest.
+"""Matches of several turns between seats: an environment has the rules, `MatchGame` does the rest.
 
-All matches of a step advance together: one batch a turn and player. A turn is a row of its own, whose prompt is the
-whole state as its player sees it, so that gradients fall on a seat's own words alone. A return is compared with the
+All matches of a step advance together, in one batch a turn and player. A turn is a sample of its own, whose prompt is
+the whole state as its player sees it, so that gradients apply to a seat's own words only. A return is compared with the
 running mean of its role's returns (role-conditioned advantage estimation, SPIRAL, Liu et al. 2025, section 3.3), and an
 illegal move forfeits the match (their section 3.2: -1.5, and +0.5 for the others).
 
-Where an environment names its legal moves, self-play can be regularised: each move's advantage loses
+If an environment lists its legal moves, self-play can be regularised: each move's advantage is reduced by
 `weight * log(p / q)`, with p the seat's own probability of that move, in all its spellings, and q that of a reference:
-the uniform policy, which makes it an entropy bonus over moves, or the seat as it was at the last renewal (R-NaD,
-Perolat et al. 2021; magnetic mirror descent, Sokota et al. 2022). What is taken off is centred, so that it adds no
-variance between matches.
+the uniform policy, which makes it an entropy bonus over moves, or the seat at the last renewal (R-NaD, Perolat et al.
+2021; magnetic mirror descent, Sokota et al. 2022). The reduction is centred, so that it adds no variance between
+matches.
 """
 
 import math
@@ -41,34 +41,33 @@ from lite_selfplay.games.table import Table
 from lite_selfplay.verify.extract import completion_text, extract_answer
 from lite_selfplay.verify.format import split_reasoning
 
-Moves = Mapping[str, Sequence[str]]
-"""The legal moves, each with the texts that count as it."""
+Moves = Mapping[str, Sequence[str]]  # the legal moves, each with the texts that count as it
 
 DRAW, UNFINISHED, BROKEN = "a draw", "not finished", "broken"
 _LEGAL = Accuracy("legal", "legal moves", "not legal", "legal", "not legal")
 
 
 class IllegalMove(Exception):
-    """Raised by `Environment.act`, with the reason: the match is over, and the player has forfeited it."""
+    """Raised by `Environment.act`, with the reason: the player has forfeited the match, which ends."""
 
 
 class Environment:
-    """One match. Any other exception than IllegalMove ends the match, which is then learned from by nobody."""
+    """One match. Any exception but IllegalMove ends the match, and no seat learns from it."""
 
     def turn(self) -> tuple[int, str] | None:
-        """Whose turn it is, counted from 0, and all that this player sees; None once the match has ended."""
+        """The player whose turn it is, counted from 0, and all that it sees; None once the match has ended."""
         raise GameError(f"{type(self).__name__} does not say whose turn it is: override turn()")
 
     def act(self, player: int, text: str) -> None:
-        """Take a move: the text of an `<answer>` block, else all that was said after any reasoning."""
+        """Take a move: the text of an `<answer>` block, otherwise all text after any reasoning."""
         raise GameError(f"{type(self).__name__} does not say what a move does: override act()")
 
     def returns(self) -> Sequence[float]:
-        """What each player has won, once the match has ended."""
+        """Each player's winnings, once the match has ended."""
         raise GameError(f"{type(self).__name__} does not say what is won: override returns()")
 
     def moves(self) -> Moves:
-        """The legal moves of this turn; none where they cannot be listed. A cold start, the opponent `random` and
+        """The legal moves of this turn; empty if they cannot be listed. A cold start, the opponent `random` and
         regularised self-play need them."""
         return {}
 
@@ -80,23 +79,24 @@ def spelled(*words: str) -> list[str]:
 
 
 def at_random(environment: Environment, player: int, rng: Random) -> str:
-    """An opponent that takes any legal move."""
+    """An opponent that takes a random legal move."""
     if not (moves := list(environment.moves())):
         raise GameError("the opponent `random` needs an environment that names its legal moves")
     return rng.choice(moves)
 
 
+# An opponent that moves by rule: (match, its player number, random generator) to the text of a move.
 Opponent = Callable[[Environment, int, Random], str]
-"""Whoever moves by rule: (the match, the player it is, its randomness) to the text of a move."""
 
 
 class MatchOptions(GameOptions):
-    """`forfeit` is what an illegal move loses; the others win a third of it. A match ends without a winner after
-    `most_turns`. `opponent` names one that a single seat plays against, on each side in turn, in place of self-play.
-    `shuffled` deals the returns of a step's matches out to other matches: a control, which teaches nothing.
+    """`forfeit` is the loss for an illegal move; the others win a third of it. A match ends without a winner after
+    `most_turns`. `opponent` names one that a single seat plays against, on each side in turn, instead of self-play.
+    `shuffled` assigns the returns of a step's matches to other matches: a control that teaches nothing. `decay` is that
+    of the running means.
 
-    `weight` is that of regularised self-play, `renew` how many steps its reference lasts (0: the uniform policy stays),
-    and after `fade` steps the weight has halved (0: never).
+    `weight` is that of regularised self-play, `renew` the steps between renewals of its reference (0: the uniform
+    policy stays), and `fade` the steps in which the weight halves (0: never).
     """
 
     decay: float = Field(0.95, ge=0, lt=1)
@@ -111,7 +111,7 @@ class MatchOptions(GameOptions):
 
 @dataclass(frozen=True)
 class Move:
-    """What a player said in its turn: `completion` is None for an opponent's, `legal_moves` what it could have said."""
+    """A player's turn: `completion` is None for an opponent by rule, `legal_moves` are those before the turn."""
 
     player: int
     text: str
@@ -122,7 +122,7 @@ class Move:
 
 @dataclass
 class Match:
-    """A match in play. `players` are the names of those that play it, in order: seats, roles, or opponents."""
+    """A match in play. `players` are the names of its players in order: seats, roles, or opponents."""
 
     game: "MatchGame"
     seed: int
@@ -133,14 +133,14 @@ class Match:
 
     def __post_init__(self) -> None:
         self._rng = Random(self.seed)
-        self._trying(self._begin)
+        self.environment: Environment = self._trying(lambda: self.game.make(Random(self._rng.getrandbits(64))))
 
     def waits_for(self) -> tuple[int, str] | None:
-        """The player whose turn it is, once opponents by rule have moved, and what it sees; None where it is over."""
+        """The next player, after opponents by rule have moved, and what it sees; None if the match is over."""
         return None if self.outcome else self._trying(self._next)
 
     def take(self, player: int, completion: Completion) -> None:
-        """Take what a seat said."""
+        """Take a seat's completion as its move."""
         self._trying(lambda: self._act(player, self.game.read(completion), completion))
 
     def _trying(self, part: Callable[[], Any]) -> Any:
@@ -148,11 +148,8 @@ class Match:
             return part()
         except LiteSelfPlayError:
             raise
-        except Exception as error:  # of the environment, whatever it is: this match is lost, and no other
+        except Exception as error:  # any error of the environment ends this match, and no other
             self._end(BROKEN, error=f"{type(error).__name__}: {error}"[:200])
-
-    def _begin(self) -> None:
-        self.environment = self.game.make(Random(self._rng.getrandbits(64)))
 
     def _next(self) -> tuple[int, str] | None:
         while not self.outcome:
@@ -189,7 +186,7 @@ class Match:
 
 
 def play_together(matches: Sequence[Match], ask: Callable[[str, list[str], list[Match]], list[Completion]]) -> None:
-    """Play matches to their ends, a batch a turn and player. `ask` gets who is asked, the prompts, their matches."""
+    """Play matches to their ends, in a batch a turn and player. `ask` gets the player's name, prompts and matches."""
     while True:
         waiting: dict[tuple[int, str], list[tuple[Match, str]]] = {}
         for match in matches:
@@ -204,10 +201,10 @@ def play_together(matches: Sequence[Match], ask: Callable[[str, list[str], list[
 
 
 class MatchGame(Game):
-    """A game of matches: override `make`, name the `roles` in the order of the players, and that is all.
+    """A game of matches: override `make`, and name the `roles` in the order of the players.
 
     A step plays `run.problems_per_step * run.group_size` matches. There is a seat for each player, named A, B, ..., and
-    they change sides from step to step. `opponents` are those that move by rule, by name.
+    the seats change sides at every step. `opponents` move by rule; they are listed by name.
     """
 
     Options = MatchOptions
@@ -217,17 +214,17 @@ class MatchGame(Game):
     opponents: ClassVar[Mapping[str, Opponent]] = {"random": at_random}
     figures: ClassVar[Sequence[Figure]] = (
         Figure("value", "return of the first player", word="value",
-               about="The mean of what the first player won in the matches of a step."),
+               about="The first player's mean winnings in a step's matches."),
         Figure("illegal", "matches lost by an illegal move", "share", word="illegal",
-               about="A match that ends by a move that the rules do not allow is forfeited."),
-        Figure("moves", "moves a match", about="How long a match was in the mean."),
-        Figure("unfinished", "matches that reached the bound of turns", "share",
+               about="An illegal move forfeits the match."),
+        Figure("moves", "moves a match", about="The mean length of a match."),
+        Figure("unfinished", "matches that reached the turn limit", "share",
                about="They end without a winner after `game.most_turns`."),
-        Figure("broken", "matches that the environment broke off", how="sum", healthy=(0, 0),
+        Figure("broken", "matches ended by an environment's error", how="sum", healthy=(0, 0),
                warning="the environment raised an exception in {value:.0f} matches of this step",
-               about="Nobody learns from a match in which the environment raised an exception."),
+               about="No seat learns from a match in which the environment raised an exception."),
         Figure("baseline", "running mean of a role's returns", how="last",
-               about="What the next return of a role is compared with."),
+               about="The baseline of a role's next return."),
     )  # fmt: skip
 
     def __init__(self, options: Any = None, **sizes: int):
@@ -244,11 +241,11 @@ class MatchGame(Game):
         return dict.fromkeys(self.roles, paid)
 
     def make(self, rng: Random) -> Environment:
-        """A new match, dealt by `rng`: the same for the same randomness."""
+        """A new match, which depends on `rng` only."""
         raise GameError(f"{type(self).__name__} does not say what is played: override make()")
 
     def prompt(self, observation: str) -> str:
-        """What a player is asked that sees so much."""
+        """The prompt of a player with this observation."""
         return observation
 
     def read(self, completion: Completion) -> str:
@@ -257,12 +254,11 @@ class MatchGame(Game):
         return (extract_answer(text, block_only=True) or split_reasoning(text).rest).strip()
 
     def dealt(self, match: Match, player: int) -> str:
-        """What a player's returns are compared within, such as its cards: never anything that it has done itself. By
-        default all returns of a role have one running mean."""
+        """A key, such as a player's cards, for the running mean that its returns are compared with; it must not depend
+        on its own moves. By default a role has one running mean."""
         return ""
 
     def _compared(self, match: Match, player: int) -> str:
-        """The key of the running mean with which a player's return in a match is compared."""
         return f"{self.roles[player]} {self.dealt(match, player)}".rstrip()
 
     @classmethod
@@ -280,7 +276,7 @@ class MatchGame(Game):
         self.baseline.restore(state["baseline"])
 
     def cold_start(self, role: str, problem: Problem, rng: Random, *, thinks: bool) -> Example | None:
-        """A legal move of the role's at random, in a match that is played at random."""
+        """A random legal move of the role, in a match that is played at random."""
         environment, found = self.make(rng), list[Example]()
         for _ in range(self.options.most_turns):
             if (turn := environment.turn()) is None or not (moves := list(environment.moves())):
@@ -315,14 +311,14 @@ class MatchGame(Game):
         return Episode(streams, actions=renewed, log=self._log(matches, whole))
 
     def _players(self, number: int) -> list[str]:
-        """Who plays a match: each role itself, or, against an opponent by rule, one of them."""
+        """A match's players: each role itself, or, against an opponent by rule, only one of them."""
         opponent, own = self.options.opponent, number % len(self.roles)
         return [opponent if opponent and i != own else role for i, role in enumerate(self.roles)]
 
     def _group(
         self, match: Match, number: int, player: int, returns: Sequence[float] | None, terms: Mapping[int, float]
     ) -> Group | None:
-        """A player's moves in a match; those of a broken match are there for the record alone."""
+        """A player's moves in a match; those of a broken match are only recorded."""
         baseline, samples = self.baseline.of(self._compared(match, player)), []
         for turn, move in enumerate(match.moves, 1):
             if move.player != player or move.completion is None:
@@ -337,7 +333,7 @@ class MatchGame(Game):
         return Group(samples, problem, baseline) if samples else None
 
     def _regularised(self, step: int, table: Table, matches: Sequence[Match]) -> dict[int, float]:
-        """What regularisation takes off the advantage of each legal move, by the move's identity."""
+        """The reduction of each legal move's advantage by regularisation, by the move's identity."""
         options = self.options
         if not options.weight:
             return {}
@@ -368,14 +364,14 @@ class MatchGame(Game):
     def policy(
         self, table: Table, role: str, asked: Mapping[str, Moves], sampling: Sampling, seat: str | None = None
     ) -> dict[str, dict[str, float]]:
-        """The exact probability of each legal move after each prompt: that of all its spellings together, so that what
-        is missing from 1 is illegal. `sampling` is that of the role's completions; `seat` is another speaker."""
+        """The exact probability of each legal move after each prompt, summed over its spellings, so that the rest to 1
+        is illegal. `sampling` is that of the role's completions; `seat` names another seat to score."""
         rows: dict[tuple[str, tuple[int, ...]], tuple[str, Completion]] = {}
         for prompt, moves in asked.items():
             for name, texts in moves.items():
                 for text in texts:
                     one = table.completed(Example(prompt, text))
-                    if len(one.token_ids) - 1 <= sampling.max_tokens:  # the last one ends it, or is cut off
+                    if len(one.token_ids) - 1 <= sampling.max_tokens:  # the last token ends it, or is cut off
                         ids = tuple(one.token_ids[: sampling.max_tokens])
                         rows.setdefault((prompt, ids), (name, replace(one, token_ids=ids, sampling=sampling)))
         scores = table.score(role, [one for _, one in rows.values()], seat=seat) if rows else []
@@ -429,6 +425,6 @@ def _reference(seat: str) -> str:
 
 
 def _normal(policy: Mapping[str, float]) -> dict[str, float]:
-    """The probabilities of legal moves among themselves."""
+    """The probabilities of the legal moves, normalised among themselves."""
     least = {name: max(p, 1e-12) for name, p in policy.items()}
     return {name: p / math.fsum(least.values()) for name, p in least.items()}

@@ -1,13 +1,12 @@
-"""The evaluation mode `versus`: matches of seats against the game's opponents by rule, and against each other.
+"""The evaluation mode `versus`: matches of seats against opponents by rule, and against each other.
 
-Matches are dealt in pairs (for n players, n at a time): the same deal with the sides swapped. A match counts as won
-where a seat's return is above every other's. Seats speak at the run's temperature, unless another is asked for.
+Matches are dealt in pairs (for n players, n at a time): the same deal with the sides swapped. A match is won if a
+seat's return is above every other's. Seats are sampled at the run's temperature, unless another is requested.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 from lite_selfplay.data import Completion
 from lite_selfplay.errors import ConfigError
@@ -21,8 +20,8 @@ from lite_selfplay.tasks.task import derived_seed
 
 @dataclass(frozen=True)
 class MatchScore(Score):
-    """Its pass@1 is the share of matches that were won. `payoff` is the mean return, with its 95% bootstrap interval
-    over deals; `broken` counts the matches that the environment broke off, whose return is 0."""
+    """Its pass@1 is the share of matches won. `payoff` is the mean return, with its 95% bootstrap interval over deals;
+    `broken` counts the matches that ended with an error of the environment, whose return is 0."""
 
     draws: int
     losses: int
@@ -33,9 +32,9 @@ class MatchScore(Score):
 
 
 def deals(game: str) -> Task:
-    """Numbered matches of a game by its name. Raises ConfigError for a game of another kind."""
+    """Numbered matches of a game, by its name. Raises ConfigError for a game of another kind."""
     if not issubclass(find_game(game), MatchGame):
-        raise ConfigError(f"{game} is no game of matches between players, which the mode `versus` measures")
+        raise ConfigError(f"{game} has no matches between players, which the mode `versus` measures")
     return numbered(game)
 
 
@@ -60,10 +59,10 @@ def _measured(examiner: Examiner, game: MatchGame, seat: str, other: str) -> Mea
         Match(game, derived_seed("deal", deal), [seat if i == side else other for i in range(len(game.roles))])
         for deal, side in zip(dealt, sides, strict=True)
     ]
-    places = {id(match): i for i, match in enumerate(matches)}
+    indices = {id(match): i for i, match in enumerate(matches)}
 
     def ask(who: str, prompts: list[str], these: list[Match]) -> list[Completion]:
-        about = [(places[id(match)], f"{who}, turn {len(match.moves)}") for match in these]
+        about = [(indices[id(match)], f"{who}, turn {len(match.moves)}") for match in these]
         return examiner.say(who, prompts, examiner.sampling, about)
 
     play_together(matches, ask)
@@ -81,9 +80,17 @@ def _measured(examiner: Examiner, game: MatchGame, seat: str, other: str) -> Mea
     payoff = sum(sum(values) for values in payoffs.values()) / len(matches)
     _, low, high = paired_bootstrap([0.0] * len(means), means) if len(means) > 1 else (payoff, payoff, payoff)
     broken = sum(match.outcome == BROKEN for match in matches)
-    more: dict[str, Any] = {"draws": draws, "losses": losses, "broken": broken}
-    more |= {"payoff": payoff, "payoff_low": low, "payoff_high": high}
-    return Measured(rows, score_of(rows, kind=MatchScore, **more))
+    score = score_of(
+        rows,
+        kind=MatchScore,
+        draws=draws,
+        losses=losses,
+        broken=broken,
+        payoff=payoff,
+        payoff_low=low,
+        payoff_high=high,
+    )
+    return Measured(rows, score)
 
 
 VERSUS = Mode(

@@ -1,5 +1,4 @@
 """PasoDoble: a proposer writes problems from passages, a solver solves them.
 
-`pasodoble.py` has the rules and the text format of proposals, `rewards.py` the options and the arithmetic, `offline.py`
-the alternating phases and their buffer.
+`pasodoble.py` has the rules, options and formulas, `offline.py` the alternating phases and their buffer.
 """

@@ -4,60 +4,58 @@ Two seats, `proposer` and `solver`. One step (algorithms 1 and 2, sections 3.3 t
 
     for each passage of knowledge:
         q_1, a_1 .. q_J, a_J ~ proposer(. | passage)
-        y_j1 .. y_jK ~ solver(. | q_j)                       where q_j is well-formed
+        y_j1 .. y_jK ~ solver(. | q_j)                       if q_j is well-formed
         p_j = share of y_j1 .. y_jK that match a_j
-        R(q_j) = (1.1 - p_j) + 0.2 diversity(q_j)            0 where p_j <= 0.2, diversity <= 0.3 or q_j is malformed
+        R(q_j) = (1.1 - p_j) + 0.2 diversity(q_j)            0 if p_j <= 0.2, diversity <= 0.3 or q_j is malformed
     valid = questions with 0.2 < p < 1 and diversity > 0.3
-    online: where a question is valid both seats move, the proposer on its groups of J, the solver on valid questions
-        (`gate` has the paper's and the release's own rules for this)
+    online: if a question is valid both seats are updated, the proposer on its groups of J, the solver on valid
+        questions (`gate` has the paper's and the release's own rules for this)
     offline: `proposer_steps` such updates of the proposer alone, valid questions entering a buffer; then
         `solver_steps` updates of the solver alone, on buffered questions, answered afresh and filtered by p again
 
-Diversity is one less the share of the last 100 questions whose token sets have a Jaccard index above tau_sim with the
+Diversity is 1 minus the share of the last 100 questions whose token sets have a Jaccard index above tau_sim with the
 question's; a step's questions are compared with the history before it, then all well-formed ones enter it.
 
 Kept from the paper: rewards, filters, J = K = 6, one passage a step, temperature 0.6, no KL term, 10 and 5 offline
-steps. From the release: advantages divided by the group's deviation, and the cosine schedule that its code names (its
-DeepSpeed files put a constant rate in its place, as the presets do).
-Ours: learning rates for adapters, with a warm-up unless a preset is taken; a question too long for the solver's prompt
-is malformed; a guard against questions that hold their answer, which count as p = 0 and train nobody (the release
-trains the solver on them); a bound on a phase's attempts; a buffered question that a step meets several times is one
-attempt for eviction; completions of 512 tokens by default (the paper has 6,144). Where the sources are
-silent: diversity is 1 while the history is empty, and a share of what there is while it is short.
+steps. From the release: advantages divided by the group's deviation, and the cosine schedule named in its code (its
+DeepSpeed files use a constant rate instead, as the presets do).
+Ours: learning rates for adapters, with a warm-up unless a preset is used; a question too long for the solver's prompt
+is malformed; a guard against questions that contain their answer, which count as p = 0 and train no seat (the release
+trains the solver on them); a bound on a phase's attempts; a buffered question that occurs several times in a step is
+one attempt for eviction; completions of 512 tokens by default (the paper has 6,144). Where the sources are silent:
+diversity is 1 if the history is empty, and a share of the existing questions if it is short.
 """
 
 import random
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from statistics import fmean
+from typing import Any, ClassVar, Literal
 
-from lite_selfplay.credit import has_variance
+from pydantic import Field
+
+from lite_selfplay.credit import has_variance, rewards_of
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.errors import ConfigError
 from lite_selfplay.games.pasodoble.offline import OfflineSchedule, QuestionBuffer
-from lite_selfplay.games.pasodoble.rewards import (
-    Gate,
-    PasoDobleOptions,
-    pass_rate,
-    proposer_reward,
-    question_diversity,
-    why_invalid,
-)
 from lite_selfplay.games.presentation import BY_COIN, Figure
 from lite_selfplay.games.prompts import asked, fenced, fill
 from lite_selfplay.games.propose_solve.propose_solve import (
-    BREAKDOWNS,
     SHOWN_CHARACTERS,
-    WATCHED,
-    YIELD,
     ProposeSolve,
+    ProposeSolveOptions,
+    family_figures,
     proposed,
+    turn_shares,
     well_formed,
 )
 from lite_selfplay.games.propose_solve.questions import (
     Candidate,
+    LeakGuard,
+    answer_sample,
     answered,
     by_answer,
     fit_to_ask,
@@ -70,22 +68,111 @@ from lite_selfplay.games.propose_solve.questions import (
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import after_reasoning, solution_of
 
-_PROBLEM_CLOSE = "</problem>"
+Gate = Literal["retained", "valid", "pass_rate"]
+
+
+class PasoDobleOptions(ProposeSolveOptions):
+    """PasoDoble's options.
+
+    `mode`: `online`, where every step updates both seats, or `offline`, where they alternate. `seats`: an adapter each,
+    or one `shared` adapter with both gradients (online). `proposals` is J; K is the group size, and a step's passages
+    are its problems. `knowledge=none` shows the proposer no passage. `freeze_proposer` trains the solver alone.
+    `reward=random` rewards answers by the toss of a coin, `random_with_format` only those in the right format.
+    `diversity=off` drops bonus and clip. `tau_sim`, `history`, `min_diversity`, `diversity_weight` and `min_pass_rate`
+    are the numbers of the reward. `leak_guard` says which questions give their answer away. `credit=group_mean` does
+    not divide by the deviation. `question_tokens` is the solver's longest prompt.
+
+    `gate` says which questions make a step an update. `retained`: those that train the solver, with a pass rate between
+    the bounds and unlike earlier ones. `valid` (paper): also those that are always solved, which update the proposer
+    alone. `pass_rate` (release): those with a pass rate between the bounds, however similar to earlier ones; the solver
+    trains on them, and the step is skipped if all proposals of each passage have equal rewards.
+
+    Offline: phases of `proposer_steps` and `solver_steps` updates alternate, each of at most `attempts` times as many
+    steps; a solver's step has `solver_questions` questions. `eviction` drops buffered questions that were always
+    solved, or whose pass rate did not rise by `eviction_margin` in their last `eviction_patience` attempts.
+    """
+
+    mode: Literal["online", "offline"] = "online"
+    seats: Literal["two", "shared"] = "two"
+    proposals: int = Field(6, ge=2)
+    knowledge: Literal["passages", "none"] = "passages"
+    freeze_proposer: bool = False
+    reward: Literal["difficulty", "random", "random_with_format"] = "difficulty"
+    diversity: bool = True
+    diversity_weight: float = Field(0.2, ge=0)
+    min_diversity: float = Field(0.3, ge=0, le=1)
+    min_pass_rate: float = Field(0.2, ge=0, lt=1)
+    tau_sim: float = Field(0.3, ge=0, le=1)
+    history: int = Field(100, ge=1)
+    leak_guard: LeakGuard = "token3"
+    gate: Gate = "retained"
+    credit: Literal["group", "group_mean"] = "group"
+    question_tokens: int = Field(512, ge=1)
+    proposer_steps: int = Field(10, ge=1)
+    solver_steps: int = Field(5, ge=1)
+    attempts: int = Field(3, ge=1)
+    solver_questions: int = Field(6, ge=1)
+    eviction: bool = False
+    eviction_margin: float = Field(0.01, ge=0)
+    eviction_patience: int = Field(3, ge=1)
+
+
+def jaccard(a: AbstractSet[int], b: AbstractSet[int]) -> float:
+    """The share of the tokens of either set that are in both, in [0, 1]; 1 for two empty sets (section 3.3)."""
+    union = len(a | b)
+    return len(a & b) / union if union else 1.0
+
+
+def question_diversity(tokens: AbstractSet[int], history: Collection[AbstractSet[int]], tau_sim: float = 0.3) -> float:
+    """1 minus the share of the history whose Jaccard index with a question is above `tau_sim`, in [0, 1].
+
+    Token sets are those of the base's tokenizer. An empty history returns 1 (ours; section 3.3 divides by its size).
+    """
+    if not history:
+        return 1.0
+    unlike = sum(jaccard(tokens, earlier) <= tau_sim for earlier in history)
+    return unlike / len(history)  # one division, so that 70 of 100 alike is exactly 0.3
+
+
+def pass_rate(group: Group) -> float:
+    """p, the share of a question's answers that match the proposer's: the mean of their rewards of 0 or 1."""
+    return fmean(rewards_of(group.samples))
+
+
+def proposer_reward(
+    rate: float, diversity: float | None, *, weight: float = 0.2, min_pass_rate: float = 0.2, min_diversity: float = 0.3
+) -> float:
+    """`(1.1 - p) + weight * diversity`, but 0 if `p <= min_pass_rate` or `diversity <= min_diversity` (section 3.3).
+
+    `diversity` None drops both the bonus and the clip (the ablation of section 5.3.4). With the paper's numbers the
+    result is 0, or between 0.1 and 1.1.
+    """
+    if rate <= min_pass_rate or (diversity is not None and diversity <= min_diversity):
+        return 0.0
+    return 1.1 - rate + (weight * diversity if diversity is not None else 0.0)
+
+
+def why_invalid(rate: float, diversity: float | None, *, min_pass_rate: float = 0.2, min_diversity: float = 0.3) -> str:
+    """Why a question does not train the solver: `too_hard`, `too_easy` or `alike`; empty if `min_pass_rate < p < 1` and
+    `diversity > min_diversity` (section 3.5). `diversity` None is ignored."""
+    if rate <= min_pass_rate:
+        return "too_hard"
+    return "too_easy" if rate >= 1 else "alike" if diversity is not None and diversity <= min_diversity else ""
 
 
 def proposer_prompt(passage: str = "") -> str:
-    """What the proposer is asked: the request after a fenced passage, or after a line that leaves the topic open."""
+    """The proposer's prompt: the request after a fenced passage, or after a line that leaves the topic open."""
     if not passage:
         return fill("pasodoble_proposer", knowledge="Choose any topic of mathematics.")
     return fill("pasodoble_proposer", knowledge=f"Here is a text to draw on:\n{fenced(passage.strip())}")
 
 
 def parse_proposal(text: str) -> tuple[str, str | None] | None:
-    """The question and the boxed answer of a reply without its reasoning; None where there is no problem block.
+    """The question and the boxed answer of a reply without its reasoning; None without a problem block.
 
-    The answer is None where no closed `<answer>` block with a boxed value follows the last problem block.
+    The answer is None if no closed `<answer>` block with a boxed value follows the last problem block.
     """
-    before, closing, after = text.rpartition(_PROBLEM_CLOSE)
+    before, closing, after = text.rpartition("</problem>")
     question = last_tagged(before + closing, "problem")
     if question is None:
         return None
@@ -95,8 +182,8 @@ def parse_proposal(text: str) -> tuple[str, str | None] | None:
 
 @dataclass(frozen=True)
 class JudgedProposal(Candidate):
-    """A proposal and what became of it. `diversity` is None where it was not asked about; `invalid` says why a
-    well-formed question trains no solver."""
+    """A proposal with its outcome. `diversity` is None if it was not computed; `invalid` says why a well-formed
+    question does not train the solver."""
 
     reward: float = 0.0
     diversity: float | None = None
@@ -116,10 +203,10 @@ def openers(
 ) -> list[JudgedProposal]:
     """The questions that make their step an update; without one it is skipped.
 
-    `groups` are the proposers' samples. `retained`: every question that trains the solver. `valid` (section 3.5): every
-    question that pays its proposer, one that is always solved among them; with a `frozen` proposer, whom that would
-    help nobody, as `retained`. `pass_rate` (release): every question that trains the solver, if the proposals of some
-    group are not all paid alike.
+    `groups` are the proposers' samples. `retained`: all questions that train the solver. `valid` (section 3.5): all
+    questions that reward their proposer, including those that are always solved; with a `frozen` proposer, which these
+    could not train, as `retained`. `pass_rate` (release): all questions that train the solver, if the rewards of some
+    group's proposals differ.
     """
     if gate == "valid" and not frozen:
         return [each for each in judged if each.reward > 0]
@@ -129,53 +216,38 @@ def openers(
 
 
 def in_vain(tried: Sequence[Stream], learned: Sequence[Stream]) -> list[Stream]:
-    """What was sampled and nobody learns from, for the record; all that was `tried` in a step that is skipped."""
+    """Sampled groups that no seat learns from, for the record; all of `tried` in a skipped step."""
     kept = {id(group) for stream in learned for group in stream.groups}
     left = [replace(stream, groups=[group for group in stream.groups if id(group) not in kept]) for stream in tried]
     return [stream for stream in left if stream.groups or not learned]
 
 
 def refused_texts(judged: Sequence[JudgedProposal]) -> dict[str, str]:
-    """The beginning of the first proposal of each reason for which none was kept."""
+    """The beginning of the first proposal with each reason for refusal."""
     reasons = [(each.proposal.reason or each.invalid, each.proposal.completion.text) for each in judged]
     return {reason: text[:SHOWN_CHARACTERS] for reason, text in reversed(reasons) if reason}
 
 
 class PasoDoble(ProposeSolve):
-    """A proposer reads a passage and writes problems at the edge of what the solver can do."""
+    """A proposer reads a passage and writes problems at the limit of the solver's ability."""
 
     roles = ("proposer", "solver")
     about = "PasoDoble: a proposer turns passages into problems at the solver's edge, online or offline"
     Options = PasoDobleOptions
-    figures = (
-        *YIELD,
-        Figure(
-            "valid_rate",
-            "valid questions",
-            "share",
-            of="proposals",
-            about="Proposals of the right difficulty and diversity that do not give their answer away.",
-        ),
-        Figure(
-            "diversity", "diversity", "share", of="questions", about="How much a question differs from earlier ones."
-        ),
-        *WATCHED,
-        Figure("invalid", "invalid questions", how="sum", about="Questions that train nobody, by their reason."),
+    figures = family_figures(
+        Figure("invalid", "invalid questions", how="sum", about="Questions that train no seat, by reason."),
         Figure("buffer", "buffered questions", how="last", about="Questions kept for offline training."),
-        Figure(
-            "evicted",
-            "evicted questions",
-            how="sum",
-            about="Questions dropped from the buffer: always solved, or not solved more often any more.",
+        Figure("evicted", "evicted questions", how="sum",
+               about="Questions dropped from the buffer: always solved, or no longer solved more often."),
+        Figure("leaks", "questions that give their answer away", how="sum",
+               about="Proposals refused because their question states its own answer."),
+        early=(
+            Figure("valid_rate", "valid questions", "share", of="proposals",
+                   about="Proposals of the right difficulty and diversity that do not give their answer away."),
+            Figure("diversity", "diversity", "share", of="questions",
+                   about="How much a question differs from earlier ones."),
         ),
-        Figure(
-            "leaks",
-            "questions that give their answer away",
-            how="sum",
-            about="Proposals refused since their question states its own answer.",
-        ),
-        *BREAKDOWNS,
-    )
+    )  # fmt: skip
     recipe: ClassVar[dict[str, Any]] = {
         "group_size": 6,
         "problems_per_step": 1,
@@ -189,7 +261,7 @@ class PasoDoble(ProposeSolve):
         chosen = self.options
         if chosen.seats == "shared" and (chosen.mode == "offline" or chosen.freeze_proposer):
             raise ConfigError(
-                "game.seats=shared has one adapter for both roles, so neither can stay as it is while the other moves: "
+                "game.seats=shared has one adapter for both roles, so one cannot be frozen while the other is trained: "
                 "use it with game.mode=online and without game.freeze_proposer"
             )
         self.sources = ("passages",) if chosen.knowledge == "passages" else ()
@@ -199,17 +271,19 @@ class PasoDoble(ProposeSolve):
         self._skips = 0
 
     def rollouts_per_step(self) -> int:
-        """The most completions of a step: every proposal a question."""
+        """The most completions a step can have: every proposal is a question."""
         proposing = self.problems_per_step * self.options.proposals * (1 + self.group_size)
         replaying = self.options.solver_questions * self.group_size if self.options.mode == "offline" else 0
         return max(proposing, replaying)
 
     def updates(self, steps: int) -> Mapping[str, int]:
-        """Online every step moves both seats; offline they take turns, in phases in which no step is in vain."""
-        if self.options.seats == "shared":
+        """Online every step updates both seats; offline they alternate, in phases without a skipped step."""
+        chosen = self.options
+        if chosen.seats == "shared":
             return {"shared": steps}
-        proposer, solver = self.schedule.shares(steps) if self.options.mode == "offline" else (steps, steps)
-        return {"proposer": 0 if self.options.freeze_proposer else proposer, "solver": solver}
+        phases = turn_shares(steps, chosen.proposer_steps, chosen.solver_steps)
+        proposer, solver = phases if chosen.mode == "offline" else (steps, steps)
+        return {"proposer": 0 if chosen.freeze_proposer else proposer, "solver": solver}
 
     def rewards(self) -> Mapping[str, str]:
         unlike = f", up to {self.options.diversity_weight:g} for being unlike earlier ones" * self.options.diversity
@@ -225,20 +299,20 @@ class PasoDoble(ProposeSolve):
         what = f"{passages} x {each} proposals, {answers} answers to each question, at most {most} completions"
         if self.options.mode == "online":
             return [f"online: a step is {what}; without a valid question it is skipped"]
-        chosen, schedule = self.options, self.schedule
-        fewest, most_iterations = steps / schedule.most_steps(), steps / schedule.fewest_steps()
+        chosen = self.options
+        most_iterations = steps / (chosen.proposer_steps + chosen.solver_steps)
         return [
             f"offline, proposer's phase: {chosen.proposer_steps} updates in at most "
             f"{chosen.proposer_steps * chosen.attempts} steps; a step is {what}; valid questions enter the buffer",
             f"offline, solver's phase: {chosen.solver_steps} updates in at most "
             f"{chosen.solver_steps * chosen.attempts} steps; a step is {chosen.solver_questions} buffered questions, "
             f"{answers} answers to each, {chosen.solver_questions * answers} completions",
-            f"{steps} steps are {fewest:.1f} to {most_iterations:.1f} iterations",
+            f"{steps} steps are {most_iterations / chosen.attempts:.1f} to {most_iterations:.1f} iterations",
         ]
 
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
-        """The passage it read is the solution alone, so that what is learned is to compose a problem and not to copy
-        one. None where the problem brings no solution, or would be refused in play, by its guard among others."""
+        """The passage is the solution alone, so that the seat learns to compose a problem, not to copy one. None
+        without a solution, or if play would refuse the proposal, for example by its guard."""
         if (solution := solution_of(problem)) is None:
             return None
         question, answer = problem.text.strip(), str(problem.answer).strip()
@@ -265,7 +339,7 @@ class PasoDoble(ProposeSolve):
         groups = [Group(samples[i * size : (i + 1) * size], passage) for i, passage in enumerate(passages)]
         opening = openers(judged, groups, self.options.gate, frozen=self.options.freeze_proposer)
         valid = [each.group for each in judged if each.valid and each.group and opening]
-        log = self._proposing_log(table, judged, len(opening))  # before the phase moves on
+        log = self._proposing_log(table, judged, len(opening))  # before the schedule advances
         streams = []
         if opening and not self.options.freeze_proposer:
             streams.append(Stream("proposer", groups, self.options.credit))
@@ -299,7 +373,7 @@ class PasoDoble(ProposeSolve):
             return JudgedProposal(**vars(asked))
         chosen = self.options
         diversity = question_diversity(tokens, self._history, chosen.tau_sim) if chosen.diversity else None
-        rate = pass_rate(asked.group) if asked.group else 0.0  # one that gives its answer away counts as never solved
+        rate = pass_rate(asked.group) if asked.group else 0.0  # a question that leaks its answer counts as never solved
         bounds = {"min_pass_rate": chosen.min_pass_rate, "min_diversity": chosen.min_diversity}
         reward = proposer_reward(rate, diversity, weight=chosen.diversity_weight, **bounds)
         why = why_invalid(rate, diversity if chosen.gate != "pass_rate" else None, **bounds)
@@ -311,7 +385,7 @@ class PasoDoble(ProposeSolve):
         valid = [each for each in judged if each.valid]
         diversities = [each.diversity for each in formed if each.diversity is not None]
         self._skips += not opening
-        looked = self.watch.look(
+        looked = self.watch.observe(
             [each.proposal.question for each in formed],
             tokens=table.tokenize,
             pass_rates=[each.rate for each in formed if each.rate is not None],
@@ -328,21 +402,16 @@ class PasoDoble(ProposeSolve):
             "leaks": sum(proposal.reason == "leaks" for proposal in proposals),
             "diversity": sum(diversities) / len(diversities) if diversities else None,
             **looked,
-            **(
-                {} if opening else {"refused_texts": refused_texts(judged)}
-            ),  # a skipped step has no stream to show them
+            # A skipped step has no stream that would show them.
+            **({} if opening else {"refused_texts": refused_texts(judged)}),
         }
 
     # Solving
 
     def _solvers_sample(self, rng: random.Random, answer: Completion, verdict: Verdict, problem: Problem) -> Sample:
-        reward = float(verdict.correct)
-        if self.options.reward != "difficulty":
-            reward = float(rng.random() < 0.5)
-        if self.options.reward == "random_with_format" and not verdict.well_formed:
-            reward = 0.0
-        masked = answer.stop == "prompt_too_long"
-        return Sample(answer, reward, verdict, masked=masked, info={"question": problem.id})
+        right = verdict.correct if self.options.reward == "difficulty" else rng.random() < 0.5
+        formless = self.options.reward == "random_with_format" and not verdict.well_formed
+        return answer_sample(answer, verdict, problem, float(right and not formless))
 
     def _replay(self, step: int, table: Table) -> Episode:
         """A step of the solver's phase: the next buffered questions, answered afresh."""
@@ -365,7 +434,7 @@ class PasoDoble(ProposeSolve):
             "evicted": evicted,
             "iteration": self.schedule.iteration,
             "buffer": len(self.buffer),
-            **self.watch.look([], tokens=table.tokenize, pass_rates=[rate for _, rate in rates]),
+            **self.watch.observe([], tokens=table.tokenize, pass_rates=[rate for _, rate in rates]),
         }
         self.schedule.advance(updated=bool(kept), buffered=len(self.buffer))
         streams = [Stream("solver", kept, chosen.credit)] if kept else []

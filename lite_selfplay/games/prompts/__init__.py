@@ -1,8 +1,7 @@
-"""Prompts: one template file per role, with `$name` for each value to fill in, and worked examples before a problem.
+"""Prompts: one template file a role, with `$name` for each value, and worked examples to put before a problem.
 
-The examples are how base models, which follow no instructions, are measured. The papers ask them with four or five and
-print none of them: these are ours, of a few subjects, in the format that the solver's prompt asks for. No benchmark
-holds one of them.
+Base models, which follow no instructions, are measured with worked examples. The papers use four or five and print
+none: these are ours, of a few subjects, in the format of the solver's prompt. None is from a benchmark.
 """
 
 from dataclasses import replace
@@ -23,34 +22,34 @@ def _template(name: str) -> Template:
 
 
 def fill(name: str, **values: str) -> str:
-    """The prompt of a role. Raises KeyError if the template needs a value that is not given."""
+    """The prompt of a role. Raises KeyError if a value of the template is missing."""
     return _template(name).substitute(values)
 
 
 def fenced(text: str) -> str:
-    """A text between fences, which it cannot close itself."""
+    """A text in a code fence that it cannot close itself."""
     return "```\n" + text.replace("```", "'''") + "\n```"
 
 
 def asked(problem: Problem) -> str:
-    """What a seat by itself is asked: the problem, and the form of an answer of its kind."""
+    """The prompt of a single seat: the problem, and the answer format of its kind."""
     name = "solver_program" if problem.kind == PROGRAM else "solver_brief" if is_brief(problem) else "solver"
     return fill(name, problem=problem.text)
 
 
 def is_brief(problem: Problem) -> bool:
-    """Whether the task wants short prompts that begin alike, of which the beginning is read once for all problems."""
+    """Whether the task wants short prompts with a common beginning, which is computed once for all problems."""
     return problem.extra.get("asked_briefly") is True
 
 
 def asked_after(problem: Problem, attempt: str) -> str:
-    """What a seat is asked that has read `attempt`, which stands last."""
+    """The prompt of a seat that reads `attempt`, which comes last."""
     name = "challenger_program" if problem.kind == PROGRAM else "challenger"
     return fill(name, problem=problem.text, attempt=attempt)
 
 
 def problem_asked(prompt: str) -> str:
-    """The problem's own text in a prompt that `asked` made; another prompt as it is."""
+    """The problem's text in a prompt of `asked`; another prompt unchanged."""
     for name in ("solver", "solver_program"):
         prompt = prompt.removesuffix(fill(name, problem=""))
     return prompt.removeprefix(fill("solver_brief", problem="")).strip()

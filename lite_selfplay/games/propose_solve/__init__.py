@@ -1,5 +1,5 @@
-"""What the games share in which one role writes problems and another solves them.
+"""Shared code of the games in which one role writes problems and another solves them.
 
-Parsing proposals, voting on answers, filtering by difficulty, and warning when questions collapse. The rules of a
-single paper never belong here.
+It reads proposals, votes on answers, filters by difficulty, and warns when questions collapse. Rules of a single paper
+do not belong here.
 """

@@ -1,7 +1,7 @@
-"""The collapse watch of games that write their own problems: signs that the questions, or their labels, go bad.
+"""Signs of collapse in games that write their own problems: repeated questions and wrong labels.
 
-A proposer that is paid for questions of a certain difficulty may find one such question and repeat it; a vote may agree
-on what is wrong. Each step's `log` says how far that has gone, and `warnings` puts a bound to it.
+A proposer paid for questions of a certain difficulty may find one and repeat it; a vote may agree on a wrong answer.
+Each step's `log` has figures on both, and `collapse_warnings` has bounds on the figures.
 """
 
 import re
@@ -14,27 +14,22 @@ from lite_selfplay.verify.exact import judge
 from lite_selfplay.verify.formulas import calculate
 from lite_selfplay.verify.latex import values
 
-HISTORY = 200
-"""Earlier questions that a new one is compared with."""
+HISTORY = 200  # the number of earlier questions that a new one is compared with
 
-BINS = 5
-"""Of the histogram of pass rates: [0, 0.2), [0.2, 0.4), ... [0.8, 1]."""
+BINS = 5  # of the histogram of pass rates: [0, 0.2), [0.2, 0.4), ... [0.8, 1].
 
 MOST_REPEATED, MOST_AT_AN_END, FEWEST_RIGHT = 0.5, 0.95, 0.5
+# Distinct tokens of all questions together, as a multiple of a question's mean length. Their share has no fixed bound,
+# because it falls with the number of questions. Sums, at a token a digit, reach 1.2 to 1.7 for any number of questions;
+# identical questions reach at most 1.
 FEWEST_DISTINCT = 1.0
-"""Different tokens of all questions together, as a multiple of the mean length of a question.
-
-The share of distinct tokens has no bound by itself, since it falls with the number of questions. Sums, a digit a token,
-come to 1.2 to 1.7 here for any number of questions; equal questions to 1 at most.
-"""
-FEWEST_JUDGED = 4
-"""Shares over fewer questions or labels than this are no sign of anything."""
+FEWEST_JUDGED = 4  # shares over fewer questions or labels than this mean nothing
 
 _NUMBER = r"(?<![\w.])(?:0|[1-9]\d{0,11}(?:,\d{3})*)(?:\.\d{1,12})?(?![\w.,]\d)"
 _EXPRESSION = re.compile(rf"(?<![\w.)])[-−(\s]*{_NUMBER}[\s)]*(?:[-+*/×÷x·−][-−(\s]*{_NUMBER}[\s)]*)+")
-_LONGEST = 1000  # characters; a longer question is no bare calculation, and would keep the pattern busy
+_LONGEST = 1000  # characters; a longer question is no bare calculation, and would slow the pattern down
 
-# What may stand beside a calculation without changing what is asked; "sqrt", "%" or "remainder" would.
+# Words that may stand beside a calculation because they do not change its value; "sqrt", "%" or "remainder" would.
 _WORDS = frozenset(
     "a addition and answer arithmetic calculate calculation can compute determine difference division equal equals "
     "evaluate exact exactly expression final find following give how is it me much multiplication of out please "
@@ -45,12 +40,12 @@ _BESIDE = re.compile(r"[\sA-Za-z?.:,;='\"’`*_$-]*")
 
 
 class CollapseWatch:
-    """Remembers questions and says of each step how far the family's known ways to fail have gone."""
+    """Remembers questions and measures the family's known failures at each step."""
 
     def __init__(self) -> None:
         self._seen: deque[str] = deque(maxlen=HISTORY)
 
-    def look(
+    def observe(
         self,
         questions: Sequence[str],
         *,
@@ -61,12 +56,12 @@ class CollapseWatch:
     ) -> dict[str, Any]:
         """One step's figures; the questions enter the history.
 
-        `pass_rates` and `vote_shares` in [0, 1], one a question that was answered. `labels` are questions with the
-        label that was trained on; those whose true value can be computed are compared. Shares are None where there is
-        nothing to take a share of.
+        Questions that differ only in case and spacing are repetitions. `pass_rates` and `vote_shares`, in [0, 1], have
+        an entry for each answered question. `labels` are questions with the labels trained on, which are compared with
+        the true value if it can be computed. A share of nothing is None.
         """
         seen, repeated = set(self._seen), 0
-        for question in map(plain, questions):
+        for question in (" ".join(each.casefold().split()) for each in questions):
             repeated += question in seen
             seen.add(question)
             self._seen.append(question)
@@ -80,8 +75,8 @@ class CollapseWatch:
             "repeated": _share(repeated, len(questions)),
             "distinct_tokens": _share(len(set(ids)), len(ids)),
             "pass_rates": histogram,
-            "pass_rate": _mean(pass_rates),
-            "vote_share": _mean(vote_shares),
+            "pass_rate": _share(sum(pass_rates), len(pass_rates)),
+            "vote_share": _share(sum(vote_shares), len(vote_shares)),
             "labels_checked": len(judged),
             "label_accuracy": _share(sum(judged), len(judged)),
         }
@@ -91,18 +86,18 @@ class CollapseWatch:
         return list(self._seen)
 
     def restore(self, seen: Sequence[str]) -> None:
-        """Take back what `state` gave."""
+        """Restore the history that `state` returned."""
         self._seen = deque(seen, maxlen=HISTORY)
 
 
 def collapse_warnings(log: Mapping[str, Any]) -> list[str]:
-    """A sentence for each figure of `CollapseWatch.look` that has passed its bound."""
+    """A sentence for each figure of `CollapseWatch.observe` beyond its bound."""
     found = []
     questions, rates = log.get("questions", 0), log.get("pass_rates") or [0]
     if questions >= FEWEST_JUDGED and (log["repeated"] or 0) > MOST_REPEATED:
         found.append(
             f"{log['repeated']:.0%} of the questions repeat earlier ones: the proposer is collapsing. A higher "
-            "temperature, a smaller learning rate or, where the game has one, its diversity term helps"
+            "temperature, a smaller learning rate or, if the game has one, its diversity term helps"
         )
     if questions >= FEWEST_JUDGED and 0 < (log["distinct_tokens"] or 0) * questions < FEWEST_DISTINCT + 1e-9:
         found.append(
@@ -110,8 +105,8 @@ def collapse_warnings(log: Mapping[str, Any]) -> list[str]:
             "question has: they are all alike"
         )
     if (answered := sum(rates)) >= FEWEST_JUDGED:
-        for place, word in ((0, "hardly ever"), (-1, "nearly always")):
-            if rates[place] / answered > MOST_AT_AN_END:
+        for end, word in ((0, "hardly ever"), (-1, "nearly always")):
+            if rates[end] / answered > MOST_AT_AN_END:
                 found.append(f"the solver's answers agree with the label {word}, so there is little to learn from")
     if log.get("labels_checked", 0) >= FEWEST_JUDGED and log["label_accuracy"] < FEWEST_RIGHT:
         found.append(
@@ -121,25 +116,19 @@ def collapse_warnings(log: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def plain(question: str) -> str:
-    """A question in one case with single blanks: two with equal forms are the same one."""
-    return " ".join(question.casefold().split())
-
-
 def label_is_right(question: str, label: str | None) -> bool | None:
-    """Whether a label is the question's true value; None where there is no label or the truth cannot be computed.
+    """Whether a label is the question's true value; None without a label, or if this cannot be computed.
 
-    Compared as the checker compares answers ("$72$" and "72.0" are 72); None as well where that cannot tell.
+    The comparison is the checker's ("$72$" and "72.0" are 72).
     """
     truth = true_value(question)
     return None if truth is None or label is None else judge([values(str(truth))], label)
 
 
 def true_value(question: str) -> Fraction | None:
-    """The value of the one calculation a question holds, such as `(12 + 5) * 3`; None where it holds none or several.
+    """The value of the only calculation in a question, such as `(12 + 5) * 3`; None if there is none or several.
 
-    A question with numbers beside its calculation, or with words or signs that are not known to leave its value alone,
-    may ask for something else, and has no value here.
+    Also None if other numbers, words or signs, except those known not to matter, might change what is asked.
     """
     question = " ".join(question.split())
     if len(question) > _LONGEST or len(found := list(_EXPRESSION.finditer(question))) != 1:
@@ -150,9 +139,5 @@ def true_value(question: str) -> Fraction | None:
     return calculate(found[0][0])
 
 
-def _share(part: int, whole: int) -> float | None:
+def _share(part: float, whole: int) -> float | None:
     return part / whole if whole else None
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None

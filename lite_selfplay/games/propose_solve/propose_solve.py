@@ -1,11 +1,12 @@
 """The base of the games in which one role writes problems and another solves them.
 
-It counts the steps that brought no question, and watches for signs of collapse. A step without a question is skipped;
-after too many of them in a row the game stops and shows the last proposals.
+It watches for signs of collapse and counts steps without a question. Such a step is skipped; after too many in a row
+the game stops and shows the last proposals.
 """
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -32,94 +33,63 @@ from lite_selfplay.games.propose_solve.collapse import (
     collapse_warnings,
     label_is_right,
 )
-from lite_selfplay.games.propose_solve.questions import REASONS, Candidate, Proposal, count_reasons
+from lite_selfplay.games.propose_solve.questions import REASONS, Bounds, Candidate, Proposal
+from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import worked_example
 
+# The remark on an answer whose label is not the question's true value, if that can be computed.
 LABEL_WRONG = "label wrong"
-"""What is said of an answer whose label is not the question's value, where that can be computed."""
 
 AGREES, DIFFERS = "the answer agrees with the label", "the answer does not agree with the label"
 UNANSWERED, NO_QUESTION = "a question by itself", "no question"
 _REFUSED = frozenset(REASONS) - {""}
 
-FEWEST_VOTES = 0.5
-"""Below this share, the label of a typical question is no majority's."""
+FEWEST_VOTES = 0.5  # below this share, a typical question's label is not the answer of a majority
 
 SHOWN_PROPOSALS, SHOWN_CHARACTERS = 3, 300
 
-# The figures of every game of the family, in the order in which each game puts its own between them.
+# The figures of every game of the family, in the order in which `family_figures` combines them with a game's own.
 YIELD = (
     Figure("usable", "usable questions", "share", of="proposals", part=True, about="Proposals left to train on."),
-    Figure("proposals", "proposals a step", about="Completions that were to pose a question."),
-    Figure(
-        "pass_rate",
-        "pass rate",
-        "share",
-        of="pass_rates",
-        about="How often answers to a question agree with its label: near 0 or 1 there is little to learn from.",
-    ),
-)
+    Figure("proposals", "proposals a step", about="Completions that should pose a question."),
+    Figure("pass_rate", "pass rate", "share", of="pass_rates",
+           about="How often answers to a question agree with its label: near 0 or 1 there is little to learn from."),
+)  # fmt: skip
 WATCHED = (
-    Figure(
-        "repeated",
-        "repeated questions",
-        "share",
-        of="questions",
-        healthy=(0.0, MOST_REPEATED),
-        about="Questions that are among the last 200: the proposer collapses where they grow.",
-    ),
-    Figure(
-        "distinct_tokens",
-        "distinct tokens",
-        "share",
-        of="questions",
-        about="Different tokens among all tokens of a step's questions; compare steps of one run alone.",
-    ),
-    Figure(
-        "vote_share",
-        "vote share",
-        "share",
-        of="questions",
-        healthy=(FEWEST_VOTES, 1.0),
-        about="The share of a question's answers in the largest class of equal ones: split votes label nothing well.",
-    ),
-    Figure(
-        "label_accuracy",
-        "accuracy of labels",
-        "share",
-        of="labels_checked",
-        healthy=(FEWEST_RIGHT, 1.0),
-        about="Whether the label is the question's value, of questions that are bare calculations.",
-    ),
-)
+    Figure("repeated", "repeated questions", "share", of="questions", healthy=(0.0, MOST_REPEATED),
+           about="Questions that are among the last 200; a growing share means that the proposer collapses."),
+    Figure("distinct_tokens", "distinct tokens", "share", of="questions",
+           about="Different tokens among all tokens of a step's questions; comparable only within a run."),
+    Figure("vote_share", "vote share", "share", of="questions", healthy=(FEWEST_VOTES, 1.0),
+           about="The share of a question's answers in the largest class of equal ones: "
+           "split votes label nothing well."),
+    Figure("label_accuracy", "accuracy of labels", "share", of="labels_checked", healthy=(FEWEST_RIGHT, 1.0),
+           about="Labels that are the question's value, among questions that are bare calculations."),
+)  # fmt: skip
 BREAKDOWNS = (
-    Figure(
-        "usable",
-        "steps without a usable question",
-        of="proposals",
-        how="zeros",
-        about="Steps of which no proposal was left to train on.",
-    ),
+    Figure("usable", "steps without a usable question", of="proposals", how="zeros",
+           about="Steps without a proposal left to train on."),
     Figure("refused", "refused", "share", of="proposals", part=True, about="Invalid proposals, by their reason."),
-    Figure(
-        "pass_rates",
-        "questions by pass rate",
-        "share",
-        of="pass_rates",
-        part=True,
-        about="How many questions the solver hardly ever, sometimes, or nearly always answers as their label says.",
-    ),
-)
+    Figure("pass_rates", "questions by pass rate", "share", of="pass_rates", part=True,
+           about="How many questions the solver hardly ever, sometimes, or nearly always answers as their label says."),
+)  # fmt: skip
+
+
+def family_figures(
+    *own: Figure, early: Sequence[Figure] = (), watched: Sequence[Figure] = WATCHED
+) -> tuple[Figure, ...]:
+    """The family's figures with a game's own among them."""
+    return (*YIELD, *early, *watched, *own, *BREAKDOWNS)
 
 
 def well_formed(proposal: Proposal) -> bool:
-    """Whether a proposal is a question with an answer, if only one that gives it away."""
+    """Whether a proposal is a question with an answer, even if the question gives the answer away."""
     return proposal.reason in ("", "leaks")
 
 
 def proposed(asked: Candidate, reward: float, rate: float | None, why: str | None = None, **info: Any) -> Sample:
-    """A proposal with what it earns, "correct" unless `why` says otherwise: by default where none or all answers are
-    right. `rate` is the share of those that are."""
+    """A proposal with its reward. It counts as correct unless `why` gives a reason; by default the reason is that none
+    or all of its answers are right, according to their share `rate`."""
     proposal, extreme = asked.proposal, "too_easy" if rate == 1 else "" if rate else "too_hard"
     reason = proposal.reason or (extreme if why is None else why)
     verdict = Verdict(not reason, float(not reason), proposal.answer, well_formed(proposal), reason)
@@ -128,15 +98,27 @@ def proposed(asked: Candidate, reward: float, rate: float | None, why: str | Non
     return Sample(proposal.completion, reward, verdict, masked=masked, info=told)
 
 
+def proposed_by_share(asked: Candidate, earns: Callable[[float], float], refused: float) -> Sample:
+    """A proposal that earns by the share of right answers, or `refused` if it is no question."""
+    rate = asked.share if asked.group else None
+    return proposed(asked, refused if rate is None else earns(rate), rate)
+
+
+def turn_shares(steps: int, first: int, second: int) -> tuple[int, int]:
+    """How many of a run's steps each of two alternating phases gets, `first` and `second` steps long."""
+    rounds, rest = divmod(steps, first + second)
+    own = rounds * first + min(rest, first)
+    return own, steps - own
+
+
 class ProposeSolveOptions(GameOptions):
-    """The switches of every game of the family. `max_empty_steps`: how many steps in a row may bring no question."""
+    """The options of every game of the family. `max_empty_steps`: how many steps in a row may bring no question."""
 
     max_empty_steps: int = Field(10, ge=1)
 
 
 class FilterOptions(ProposeSolveOptions):
-    """Switches of a game that filters by difficulty: questions train the solver where the share of the majority lies in
-    [`low`, `high`]."""
+    """Options of a `FilteredGame`: a question trains the solver if its majority's share lies in [`low`, `high`]."""
 
     low: float = Field(ge=0, le=1)
     high: float = Field(ge=0, le=1)
@@ -149,14 +131,14 @@ class FilterOptions(ProposeSolveOptions):
 
 
 class ProposeSolve(Game):
-    """What the games of the family remember and watch: steps without a question, and signs of collapse."""
+    """The family's common part: roles and seats, evaluation, counting and watching, transcripts."""
 
     own_labels: bool = True
     sources: tuple[str, ...] = ()
     Options: ClassVar[type[GameOptions]] = ProposeSolveOptions
     solver: ClassVar[str] = "solver"
     """The role whose seat is evaluated: it answers, the others propose."""
-    figures: ClassVar[Sequence[Figure]] = (*YIELD, *WATCHED, *BREAKDOWNS)
+    figures: ClassVar[Sequence[Figure]] = family_figures()
     remarks: ClassVar[tuple[str, ...]] = (LABEL_WRONG,)
 
     def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):
@@ -165,7 +147,7 @@ class ProposeSolve(Game):
         self._empty_steps = 0
 
     def seats(self, step: int) -> Mapping[str, str]:
-        """A seat for each role, or one for all where the option `seats` is `shared`."""
+        """A seat for each role, or one for all if the option `seats` is `shared`."""
         shared = getattr(self.options, "seats", "two") == "shared"
         return dict.fromkeys(self.roles, "shared") if shared else super().seats(step)
 
@@ -173,38 +155,34 @@ class ProposeSolve(Game):
         return EvalSpec("single", (self.seats(0)[self.solver],))
 
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        """The solver learns to solve such problems as a task's, the other role to write them; a shared seat both."""
+        """A task's problem: the solver learns to solve it, the other role to write it, a shared seat both."""
         if role == self.solver:
             return worked_example(problem, asked(problem), thinks=thinks)
         return self.worked_proposal(problem, thinks=thinks)
 
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
-        """A problem as the proposal that should have led to it; None where it cannot be one."""
+        """A problem as the reply that would propose it; None if there can be none."""
         return None
 
     def warnings(self, log: Mapping[str, Any]) -> list[str]:
         return collapse_warnings(log)
 
     def question_yield(self, proposals: Sequence[Proposal], usable: int) -> dict[str, Any]:
-        """Note how many of a step's proposals are usable, and say so in its log. `usable`: questions left to train on.
+        """Count a step's usable proposals and return their part of its log. `usable`: questions left to train on.
 
-        Raises GameError, with the last proposals as they were, after `max_empty_steps` steps in a row without one.
+        Raises GameError, quoting the last proposals, after `max_empty_steps` steps in a row without one.
         """
+        refused = dict(sorted(Counter(p.reason for p in proposals if p.reason).items()))
         self._empty_steps = empty = 0 if usable else self._empty_steps + 1
         if empty >= self.options.max_empty_steps:
-            reasons = ", ".join(f"{count} {reason}" for reason, count in count_reasons(proposals).items())
+            reasons = ", ".join(f"{count} {reason}" for reason, count in refused.items())
             texts = [repr(proposal.completion.text[:SHOWN_CHARACTERS]) for proposal in proposals[-SHOWN_PROPOSALS:]]
             raise GameError(
                 f"{empty} step{'s' if empty > 1 else ''} in a row brought no question to train on (refused: "
                 f"{reasons or 'none'}). The last proposals: {' | '.join(texts) or 'none'}. "
                 "A cold start (--cold-start), a larger max_completion_tokens or another model helps"
             )
-        return {
-            "proposals": len(proposals),
-            "usable": usable,
-            "refused": count_reasons(proposals),
-            "empty_steps": empty,
-        }
+        return {"proposals": len(proposals), "usable": usable, "refused": refused, "empty_steps": empty}
 
     @classmethod
     def accuracy_of(cls, role: str) -> Accuracy:
@@ -212,7 +190,7 @@ class ProposeSolve(Game):
 
     @classmethod
     def step_words(cls, log: Mapping[str, Any]) -> list[str]:
-        """How many of a step's proposals are left to train on; nothing for a step that proposes nothing."""
+        """The usable share of a step's proposals; nothing for a step without proposals."""
         if not log.get("proposals"):
             return []
         reason, count = max((log.get("refused") or {"": 0}).items(), key=lambda item: item[1])
@@ -229,10 +207,10 @@ class ProposeSolve(Game):
 
     @classmethod
     def transcripts(cls, rows: Iterable[Row]) -> list[Transcript]:
-        """Proposals, each with at most two answers to it, one that agrees with its label and one that does not, which
-        may come at a later step; those without an answer alone.
+        """Proposals, each with at most one right and one wrong answer to it, possibly from a later step; proposals
+        without answers alone.
 
-        Rows with a proposal and with answers to it name the same question, `Sample.info["question"]`.
+        The rows of a proposal and of its answers share a question's name, `Sample.info["question"]`.
         """
         rows, proposals = list(rows), dict[str, Row]()
         for row in rows:
@@ -254,13 +232,13 @@ class ProposeSolve(Game):
 
     @classmethod
     def transcript(cls, rows: tuple[Row, ...], kind: str) -> Transcript:
-        """A transcript whose problem is the question that was answered."""
+        """A transcript whose problem is the answered question."""
         found = super().transcript(rows[-1:], kind)
         return replace(found, rows=rows, subject=str(rows[-1].get("question") or found.subject))
 
     @classmethod
     def verdict(cls, row: Row) -> str:
-        """Of a proposal `accepted`, `not accepted (too easy)`, `no question (off format)` or `not judged`."""
+        """A proposal's outcome: `accepted`, `not accepted (too easy)`, `no question (off format)` or `not judged`."""
         fate = _fate(row)
         if not cls._proposes(row):
             return super().verdict(row)
@@ -270,7 +248,7 @@ class ProposeSolve(Game):
 
     @classmethod
     def remarks_on(cls, transcript: Transcript) -> list[str]:
-        """Whether an answer was judged by a label that is not the question's value."""
+        """Whether an answer was judged by a label that is not the question's true value."""
         row, label = transcript.rows[-1], transcript.rows[-1].get("label")
         wrong = isinstance(label, str) and not cls._proposes(row) and label_is_right(transcript.problem, label) is False
         return [LABEL_WRONG] if wrong else []
@@ -287,6 +265,30 @@ class ProposeSolve(Game):
         self.watch.restore(state["seen"])
 
 
+class FilteredGame(ProposeSolve):
+    """A game whose questions train the solver if their majority's share is within `bounds`."""
+
+    bounds: Bounds
+
+    def drawn_log(self, table: Table, drawn: Sequence[Candidate], used: Sequence[Problem]) -> dict[str, Any]:
+        """Figures of drawn questions, of which `used` train a seat."""
+        voted = [candidate for candidate in drawn if candidate.vote is not None]
+        shares = [candidate.share for candidate in voted]
+        fates = Counter(map(self.bounds.fate, drawn))
+        observed = self.watch.observe(
+            [candidate.proposal.question for candidate in voted],
+            tokens=table.tokenize,
+            pass_rates=shares,
+            vote_shares=shares,
+            labels=[(problem.text, problem.answer) for problem in used],
+        )
+        return {
+            **self.question_yield([candidate.proposal for candidate in drawn], len(used)),
+            **observed,
+            **{fate: fates[fate] for fate in ("no_majority", "too_hard", "too_easy")},
+        }
+
+
 def _fate(row: Row) -> str:
-    """What a game wrote of a proposal: a reason, or that it was kept."""
+    """A proposal's outcome in its row: a reason, or that it was kept."""
     return str(row.get("fate") or row.get("reason") or "")

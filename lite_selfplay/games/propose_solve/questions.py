@@ -1,17 +1,16 @@
-"""Questions: read out of what a proposer wrote, answered, labelled by a majority, and drawn until enough fit.
+"""Questions: read from proposals, answered, labelled by a majority vote, and drawn until enough fit.
 
-A proposal without a question is data and no error: it keeps its reason, and is counted by it.
+A proposal without a question is no error: it keeps its reason and is counted under it.
 
-Votes are counted by answer class (`lite_selfplay.verify.keys`), worked out from each answer alone, so that neither the
-order of the answers nor the direction of a comparison matters. A completion without an answer votes for nothing, and so
-does an answer that states no value: the question restated, or "I do not know".
+Votes are counted by answer class (`lite_selfplay.verify.keys`), computed from each answer alone, so that the order of
+the answers does not matter. A completion without an answer votes for nothing, and so does an answer without a value:
+the question restated, or "I do not know".
 
-CPMobius (difficulty-filtered batching, section 3.1) and R-Zero keep questions by how far the answers to them agree.
+CPMobius (difficulty-filtered batching, section 3.1) and R-Zero keep questions by the agreement of their answers.
 """
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Annotated, Any, Literal
@@ -28,18 +27,18 @@ from lite_selfplay.verify.extract import completion_text
 from lite_selfplay.verify.format import boxed_spans, split_reasoning, well_formed
 from lite_selfplay.verify.keys import spoken_value, vote_key
 
+# Reasons why a proposal is no question; the empty one means that it is one.
 REASONS = tuple(" prompt_too_long truncated off_format empty no_answer too_long repeated leaks invalid".split(" "))
-"""Why a proposal is no question; the empty one is a question's."""
 
 
-# In the place of what proposed a question that is asked again, or comes from a list.
+# The proposing completion of a question that is asked again, or comes from a list.
 NOBODYS = Completion("", "", (), (), (), "eos", "", -1, Sampling())
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What a proposer's completion proposes. `reason` is one of `REASONS`, empty if there is a question; `task` is what
-    a game makes of it."""
+    """A proposer's completion, read. `reason` is one of `REASONS`, empty if there is a question; `task` is the game's
+    own object for it."""
 
     completion: Completion
     question: str = ""
@@ -52,7 +51,7 @@ class Proposal:
         return not self.reason
 
     def refused(self, reason: str) -> "Proposal":
-        """The same proposal as no question."""
+        """The same proposal, marked as no question."""
         return replace(self, reason=reason)
 
     def problem(self, name: str) -> Problem:
@@ -61,7 +60,7 @@ class Proposal:
 
 
 def read(completion: Completion, parse: Callable[[str], tuple[str, str | None] | None]) -> Proposal:
-    """A completion as a proposal. `parse` gives question and answer of a text, None where it finds no marker."""
+    """A completion as a proposal. `parse` returns a text's question and answer, or None without the expected marker."""
     if completion.stop == "prompt_too_long":
         return Proposal(completion, reason="prompt_too_long")
     reasoning = split_reasoning(completion_text(completion))
@@ -75,13 +74,13 @@ def read(completion: Completion, parse: Callable[[str], tuple[str, str | None] |
 
 
 def last_tagged(text: str, tag: str) -> str | None:
-    """What stands in the last `<tag>...</tag>` of a text; None without one."""
+    """The content of the last `<tag>...</tag>` in a text; None without one."""
     found = re.findall(rf"<{tag}>((?:(?!<{tag}>).)*?)</{tag}>", text, re.DOTALL)
     return found[-1].strip() if found else None
 
 
 def last_boxed(text: str) -> str | None:
-    r"""What stands in the last `\boxed{...}` of a text that is closed and has something in it; None without one."""
+    r"""The content of the last closed, non-empty `\boxed{...}` in a text; None without one."""
     spans = [span for span in boxed_spans(text) if span.closed and span.content.strip()]
     return spans[-1].content.strip() if spans else None
 
@@ -98,29 +97,27 @@ def boxed_question(completion: Completion) -> Proposal:
 
 
 def boxed_example(problem: Problem, prompt: str, *, thinks: bool) -> Example | None:
-    """A problem that brings a worked solution as the reply that `boxed_question` reads; None without a solution."""
+    """A problem with a worked solution as the reply that `boxed_question` reads; None without a solution."""
     if (solution := solution_of(problem)) is None:
         return None
     reply = f"<question>{problem.text}</question>\n\\boxed{{{problem.answer}}}"
     return Example(prompt, after_reasoning(reply, solution, thinks))
 
 
+# Which questions give their answer away: see `leaks`. YAML reads a bare `off` as false.
 LeakGuard = Annotated[
     Literal["token3", "substring", "off"], BeforeValidator(lambda value: "off" if value is False else value)
 ]
-"""Which questions give their answer away: see `leaks`. YAML reads a bare `off` as false."""
-SHORTEST_LEAK = 3
-"""Characters; a shorter answer stands in many an honest question."""
+SHORTEST_LEAK = 3  # characters; many honest questions contain a shorter answer
 _BOXED = re.compile(r"\\boxed\s*\{.*\}", re.DOTALL)
 
 
 def leaks(question: str, answer: str, guard: LeakGuard = "token3") -> bool:
     r"""Whether a question gives its answer away.
 
-    `token3` (ours): the answer has three characters or more and stands in the question as a whole token, whatever the
+    `token3` (ours): the answer has three characters or more and is a whole token of the question, in upper or lower
     case, or the question has a `\boxed`; 12.5 and 1,250 are one token each. `substring` (PasoDoble's release): the
-    answer stands in the question anywhere, the question in the answer, or the question has a `\boxed{...}`. `off`:
-    never.
+    question contains the answer, or the answer the question, or the question has a `\boxed{...}`. `off`: never.
     """
     if guard == "off":
         return False
@@ -136,7 +133,7 @@ def leaks(question: str, answer: str, guard: LeakGuard = "token3") -> bool:
 
 
 def fit_to_ask(proposal: Proposal, table: Table, *, most: int, guard: LeakGuard) -> Proposal:
-    """The proposal, refused if it has no answer, gives it away, or makes a solver's prompt of over `most` tokens."""
+    """The proposal, refused if it has no answer, leaks it, or needs a solver's prompt of more than `most` tokens."""
     if not proposal.usable:
         return proposal
     if proposal.answer is None:
@@ -146,18 +143,13 @@ def fit_to_ask(proposal: Proposal, table: Table, *, most: int, guard: LeakGuard)
     return proposal.refused("leaks") if leaks(proposal.question, proposal.answer, guard) else proposal
 
 
-def count_reasons(proposals: Iterable[Proposal]) -> dict[str, int]:
-    """How many proposals were no question, by reason."""
-    return dict(sorted(Counter(p.reason for p in proposals if p.reason).items()))
-
-
 @dataclass(frozen=True)
 class Vote:
-    """What a group of answers to one question agrees on.
+    """The vote of a group of answers to one question.
 
-    `label` is the plainest answer of the largest class, None on a tie or where no class is larger than the votes for
-    nothing; `votes` that class's size, 0 in the latter case; `of` the number of answers, votes for nothing included.
-    `agrees[k]`: whether answer k is in the class of the label. `answers` as they were read, None where none was found.
+    `label` is the plainest answer of the largest class, None for a tie or if no class is larger than the votes for
+    nothing; `votes` is that class's size, 0 in the latter case; `of` the number of answers, votes for nothing included.
+    `agrees[k]`: whether answer k is in the label's class. `answers` are the extracted answers, None if there was none.
     """
 
     label: str | None
@@ -174,14 +166,14 @@ class Vote:
 def vote(table: Table, groups: Sequence[Sequence[Completion]], *, figures: bool = False) -> list[Vote]:
     """The majority of each group of completions.
 
-    Votes for nothing never win, but count in the denominator; with `figures` they are also the answers without a digit.
-    A tie for the largest class has no label, and neither has a group in which most votes are for nothing.
+    Votes for nothing never win but count in the denominator; with `figures`, answers without a digit are such votes. A
+    tie for the largest class has no label, nor has a group in which most votes are for nothing.
     """
     return [count([table.read_answer(completion) for completion in group], figures=figures) for group in groups]
 
 
 def count(answers: Sequence[str | None], *, figures: bool = False) -> Vote:
-    """The vote of written answers. The same answers in any order give the same label, votes and agreement."""
+    """The vote of extracted answers, which does not depend on their order."""
     classes = [
         None if answer is None or (figures and not re.search(r"\d", answer)) else vote_key(answer) for answer in answers
     ]
@@ -194,41 +186,35 @@ def count(answers: Sequence[str | None], *, figures: bool = False) -> Vote:
 
 
 def verdicts_by_vote(completions: Sequence[Completion], counted: Vote, *, thinks: bool) -> list[Verdict]:
-    """Each completion's verdict by the vote on its group: correct where it agrees with the label."""
-    judged = zip(completions, counted.answers, counted.agrees, strict=True)
+    """Each completion's verdict by its group's vote: correct if it agrees with the label."""
+    unlike = "no_majority" if counted.label is None else "wrong"
     return [
         Verdict(
             correct=agrees,
             score=float(agrees),
             answer=answer,
             well_formed=well_formed(completion.text, thinks, completion.prefill),
-            reason="" if agrees else _reason(answer, counted),
+            reason="" if agrees else "no_answer" if answer is None else unlike,
         )
-        for completion, answer, agrees in judged
+        for completion, answer, agrees in zip(completions, counted.answers, counted.agrees, strict=True)
     ]
 
 
-def _reason(answer: str | None, counted: Vote) -> str:
-    return "no_answer" if answer is None else "no_majority" if counted.label is None else "wrong"
-
-
 FATES = (
-    Figure(
-        "no_majority", "questions without a majority", about="Drawn questions whose votes are tied, or for nothing."
-    ),
+    Figure("no_majority", "questions without a majority",
+           about="Drawn questions whose votes are tied, or for nothing."),
     Figure("too_hard", "questions too hard", about="Drawn questions whose majority has too small a share."),
     Figure("too_easy", "questions too easy", about="Drawn questions whose majority has too large a share."),
     Figure("draws", "questions drawn", about="Questions drawn to fill a round."),
-)
-HOPELESS = 4
-"""The share of all draws, one in so many, that may keep nothing before drawing ends."""
+)  # fmt: skip
+HOPELESS = 4  # drawing ends after 1/HOPELESS of all draws if none was kept
 
 Fate = Literal["kept", "refused", "no_majority", "too_hard", "too_easy"]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A proposal, the solver's answers to it, and their vote, if there was one; no answers to what is no question."""
+    """A proposal with the solver's answers to it (none if it is no question) and their vote, if there was one."""
 
     name: str
     proposal: Proposal
@@ -237,7 +223,7 @@ class Candidate:
 
     @property
     def share(self) -> float:
-        """The share of the answers in the largest class, or without a vote their mean score; 0 without answers."""
+        """The share of answers in the largest class, or without a vote their mean score; 0 without answers."""
         if self.vote is not None:
             return self.vote.share
         return fmean(each.verdict.score for each in self.group.samples if each.verdict) if self.group else 0.0
@@ -249,13 +235,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The shares between which a question is kept, both included. `low` 0 and `high` 1 keep all that have a label."""
+    """The range of shares, ends included, in which a question is kept. 0 to 1 keeps every question with a label."""
 
     low: float
     high: float
 
     def fate(self, candidate: Candidate) -> Fate:
-        """What becomes of a candidate. One without a majority has no label, whatever its share."""
+        """A candidate's outcome. Without a majority it has no label, whatever its share."""
         if not candidate.proposal.usable:
             return "refused"
         if candidate.label is None:
@@ -266,14 +252,15 @@ class Bounds:
 Pay = Callable[[Completion, Verdict, Problem], Sample]
 
 
-def right_or_wrong(answer: Completion, verdict: Verdict, problem: Problem) -> Sample:
-    """An answer that earns 1 for being right."""
+def answer_sample(answer: Completion, verdict: Verdict, problem: Problem, reward: float | None = None) -> Sample:
+    """A solver's answer with its reward: by default 1 for a right one, else 0."""
+    earned = float(verdict.correct) if reward is None else reward
     masked = answer.stop == "prompt_too_long"
-    return Sample(answer, float(verdict.correct), verdict, masked=masked, info={"question": problem.id})
+    return Sample(answer, earned, verdict, masked=masked, info={"question": problem.id})
 
 
 def verified(table: Table, problems: Sequence[Problem], rows: Sequence[Sequence[Completion]], pay: Pay) -> list[Group]:
-    """A group for each problem, of the completions in its row: all are verified in one call, and `pay` rewards each."""
+    """A group for each problem, of the completions in its row, verified in one call and rewarded by `pay`."""
     verdicts = iter(table.verify([(c, problem) for problem, row in zip(problems, rows, strict=True) for c in row]))
     return [
         Group([pay(c, next(verdicts), problem) for c in row], problem)
@@ -284,7 +271,7 @@ def verified(table: Table, problems: Sequence[Problem], rows: Sequence[Sequence[
 def by_answer(
     table: Table, problems: Sequence[Problem], rows: Sequence[Sequence[Completion]], pay: Pay
 ) -> list[tuple[Group, Vote | None]]:
-    """Answers judged by their problems' own."""
+    """Answers judged by their problems' own answers."""
     return [(group, None) for group in verified(table, problems, rows, pay)]
 
 
@@ -311,13 +298,13 @@ def answered(
     names: str | Sequence[str],
     *,
     judge: Judge = by_vote,
-    pay: Pay = right_or_wrong,
+    pay: Pay = answer_sample,
     pose: Callable[[Proposal, str], Problem] = Proposal.problem,
 ) -> list[Candidate]:
-    """Proposals, by their names or with numbers behind a single one, with `n` answers each of the solver, in order.
+    """Proposals, each with `n` answers of the solver, in order. `names` is a name for each, or a prefix for numbers.
 
-    A question too long for a prompt is refused. `pose` makes a problem of a proposal, `judge` groups of the answers to
-    it, `pay` a sample of each.
+    A question too long for a prompt is refused. `pose` turns a proposal into a problem, `judge` its answers into a
+    group, and `pay` an answer into a sample.
     """
     names = [f"{names}-{k}" for k in range(len(proposals))] if isinstance(names, str) else names
     found = [Candidate(*each) for each in zip(names, proposals, strict=True)]
@@ -346,8 +333,8 @@ def draw_until(
 ) -> list[Candidate]:
     """All candidates drawn, a batch of `propose` at a time, until `wanted` of them are kept or `most` were drawn.
 
-    Each question is answered `n` times by the solver. More than `wanted` may be kept, since a batch is judged whole. A
-    quarter of the draws without a single question that is kept ends it, too: the rest would hardly be better.
+    The solver answers each question `n` times. Batches are judged whole, so more than `wanted` may be kept. Drawing
+    also ends after a quarter of the draws if none was kept, because the rest would hardly be better.
     """
     drawn: list[Candidate] = []
     kept = 0
@@ -359,26 +346,13 @@ def draw_until(
     return drawn
 
 
-def count_fates(candidates: Iterable[Candidate], bounds: Bounds) -> dict[str, int]:
-    """How many candidates had no majority, or were too hard or too easy."""
-    counts = Counter(bounds.fate(candidate) for candidate in candidates)
-    return {fate: counts[fate] for fate in ("no_majority", "too_hard", "too_easy")}
-
-
-def shown(candidate: Candidate, bounds: Bounds) -> Group:
-    """A proposal for the record alone: masked, without a reward, with what became of it."""
-    fate = bounds.fate(candidate)
-    info = {
+def shown(candidate: Candidate, bounds: Bounds, **info: Any) -> Sample:
+    """A proposal with its outcome, only to be recorded."""
+    told = {
         "question": candidate.name,
-        "fate": candidate.proposal.reason if fate == "refused" else fate,
+        "fate": candidate.proposal.reason or bounds.fate(candidate),
         "label": candidate.label,
         "share": candidate.share,
+        **info,
     }
-    return Group([Sample(candidate.proposal.completion, None, masked=True, info=info)])
-
-
-def watched(candidates: Sequence[Candidate]) -> dict[str, Any]:
-    """The questions that were answered, for the collapse watch."""
-    asked = [candidate for candidate in candidates if candidate.vote is not None]
-    shares = [candidate.share for candidate in asked]
-    return {"questions": [each.proposal.question for each in asked], "pass_rates": shares, "vote_shares": shares}
+    return Sample(candidate.proposal.completion, None, masked=True, info=told)

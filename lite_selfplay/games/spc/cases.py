@@ -1,12 +1,12 @@
-"""A case: a step of a right solution, what becomes of it from phase to phase, and what that earns.
+"""Cases: a step of a right solution, its outcome in each phase, and the rewards for it.
 
-The phases of play in which seats speak take cases and give cases, which the game writes to a file after each. Source:
-"SPC: Evolving Self-Play Critic via Adversarial Games for LLM Reasoning", sections 3.2 to 3.4. Ours: how many
-completions validate a step (4; the paper says N), what a reply is worth that cannot be read, and that the first of four
+The phases of play that sample seats take cases and return cases, which the game writes to a file after each. Source:
+"SPC: Evolving Self-Play Critic via Adversarial Games for LLM Reasoning", sections 3.2 to 3.4. Ours: the number of
+completions that validate a step (4; the paper says N), the rewards of unreadable replies, and that the first of four
 critiques decides a game.
 
-What passes between the roles as text stands here as well: prompts, a rewritten step, a verdict, examples of each. The
-wording is ours, and so are the five kinds of error, which the paper names in an appendix that its text lacks.
+The texts that pass between the roles are here as well: prompts, rewritten steps, verdicts, and examples of each. The
+wording is ours, and so are the five kinds of error: the paper names its own in an appendix that its text lacks.
 """
 
 import random
@@ -19,7 +19,7 @@ from typing import Any, Literal
 from lite_selfplay.data import Completion, Example, Group, Problem, Sample, Sampling
 from lite_selfplay.games.collections import completion_from_json, read_objects
 from lite_selfplay.games.prompts import fill
-from lite_selfplay.games.propose_solve.questions import verified
+from lite_selfplay.games.propose_solve.questions import answer_sample, verified
 from lite_selfplay.games.spc.steps import StepPair, beginning, replaced, split_steps, without_notes
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import after_reasoning, solution_of
@@ -33,8 +33,7 @@ KINDS = (
     "invalid inference",
     "wrong substitution or variable",
 )
-OPENING = "Let us solve this step by step."
-"""Stands for the beginning of a solution whose first step is judged or rewritten."""
+OPENING = "Let us solve this step by step."  # the beginning of a solution before its first step
 
 Judgement = Literal["correct", "incorrect"]
 
@@ -51,8 +50,8 @@ _ANNOUNCES = re.compile(
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A sneaky generator's reply: the new `step`, the `kind` of error it names. `reason` says why there is no step that
-    could be tried, empty where there is one."""
+    """A sneaky generator's reply: the new `step` and the `kind` of error. `reason` says why the step cannot be tried;
+    it is empty if it can."""
 
     step: str = ""
     kind: str = ""
@@ -67,23 +66,23 @@ class Critique:
     reason: str = ""
 
     def agrees(self, correct: bool) -> bool:
-        """Whether it judges a step as it is; a critique without a judgement never does."""
+        """Whether the judgement of a step is right; a critique without a judgement never is."""
         return self.judgement == ("correct" if correct else "incorrect")
 
 
 def solver_prompt(problem: str) -> str:
-    """What a solver is asked; `steps.beginning` is what its reply begins with where a solution is gone on with."""
+    """The solver's prompt; a reply that continues a solution begins with `steps.beginning`."""
     return fill("spc_solver", problem=problem)
 
 
 def sneaky_prompt(problem: str, before: str, step: str) -> str:
-    """What the sneaky generator is asked: to rewrite the last, correct step of the beginning of a solution."""
+    """The sneaky generator's prompt: rewrite the last, correct step of the beginning of a solution."""
     kinds = "\n".join(f"- {kind}" for kind in KINDS)
     return fill("spc_sneaky", problem=problem, before=before.strip() or OPENING, step=step.strip(), kinds=kinds)
 
 
 def critic_prompt(problem: str, before: str, step: str) -> str:
-    """What the critic is asked: to judge the last step of the beginning of a solution."""
+    """The critic's prompt: judge the last step of the beginning of a solution."""
     return fill("spc_critic", problem=problem, before=before.strip() or OPENING, step=step.strip())
 
 
@@ -91,8 +90,8 @@ def read_rewrite(completion: Completion, original: str) -> Rewrite:
     """A sneaky generator's completion, read after its reasoning; the last block of each tag counts.
 
     Reasons: `prompt_too_long`, `truncated` and `off_format` (no step or no kind), `unknown_kind`, `empty`, `unchanged`;
-    `announces`, where the step speaks of an error as the original does not; `answers`, where it gives a final answer as
-    the original does not, so that it would end the solution instead of misleading it (the last two are ours).
+    `announces` if the step mentions an error and the original does not; `answers` if it has a final answer and the
+    original does not, so that it would end the solution instead of misleading it (the last two are ours).
     """
     if completion.stop == "prompt_too_long":
         return Rewrite(reason="prompt_too_long")
@@ -119,45 +118,28 @@ def _gives_answer(step: str) -> bool:
 
 
 def read_critique(completion: Completion) -> Critique:
-    """A critic's completion, read after its reasoning: `Correct` or `Incorrect` in an answer block, whatever the case.
+    """A critic's completion, read after its reasoning: `Correct` or `Incorrect` in an answer block, in any case.
 
     Reasons for no judgement: `prompt_too_long`, `truncated`, `off_format` (no block), `unclear` (other words in the
-    last block), `contradictory` (blocks that say both; ours).
+    last block), `contradictory` (blocks with both words; ours).
     """
     if completion.stop == "prompt_too_long":
         return Critique(reason="prompt_too_long")
-    return read_judgement(
-        split_reasoning(completion_text(completion)).rest, "truncated" if completion.cut_off else "off_format"
-    )
-
-
-def read_judgement(text: str, without: str = "off_format") -> Critique:
-    """The judgement of a critique's text; `without` is the reason where it has no answer block."""
+    text = split_reasoning(completion_text(completion)).rest
     blocks = [block.strip(" \n\t.*!").lower() for block in _ANSWER.findall(text)]
     if not blocks:
-        return Critique(reason=without)
+        return Critique(reason="truncated" if completion.cut_off else "off_format")
     if {"correct", "incorrect"} <= set(blocks):
         return Critique(reason="contradictory")
-    if blocks[-1] == "correct":
-        return Critique("correct")
-    return Critique("incorrect") if blocks[-1] == "incorrect" else Critique(reason="unclear")
+    read = {"correct": Critique("correct"), "incorrect": Critique("incorrect")}
+    return read.get(blocks[-1], Critique(reason="unclear"))
 
 
-def rewrite_reply(kind: str, change: str, step: str) -> str:
-    """A sneaky generator's reply, as it is asked for."""
-    return f"<error>{kind}</error>\n<change>{change}</change>\n<step>{step.strip()}</step>"
-
-
-def critique_reply(gist: str, critique: str, correct: bool) -> str:
-    """A critic's reply, as it is asked for."""
-    return f"{gist} {critique}\n\n<answer>{'Correct' if correct else 'Incorrect'}</answer>"
-
-
-# Examples for cold start, written by rule from pairs of steps and worked solutions: no teacher is asked
+# Examples for cold start, written by rule from pairs of steps and worked solutions, without a teacher
 
 
 def solver_example(problem: Problem, *, thinks: bool = False) -> Example | None:
-    """A problem's worked solution, a step a paragraph, with its answer boxed; None where the problem brings none."""
+    """A problem's worked solution, a step a paragraph, with its answer boxed; None without one."""
     solution = solution_of(problem)
     if solution is None:
         return None
@@ -169,17 +151,16 @@ def solver_example(problem: Problem, *, thinks: bool = False) -> Example | None:
 def sneaky_example(pair: StepPair, *, thinks: bool = False) -> Example:
     """The correct step of a pair rewritten as the wrong one.
 
-    Where it is not known what kind of error that is, a step with the same words is an arithmetic slip, any other an
-    invalid inference.
+    If the kind of error is not known, a step with the same words is an arithmetic slip, any other an invalid inference.
     """
     kind = pair.kind or (KINDS[0] if _words(pair.right) == _words(pair.wrong) else KINDS[3])
     change = pair.change or f"The step says: {pair.right.strip()} I make it say something that does not follow."
-    reply = rewrite_reply(kind, change, pair.wrong)
+    reply = f"<error>{kind}</error>\n<change>{change}</change>\n<step>{pair.wrong.strip()}</step>"
     return Example(sneaky_prompt(pair.problem, pair.before, pair.right), after_reasoning(reply, change, thinks))
 
 
 def critic_examples(pair: StepPair, *, thinks: bool = False) -> tuple[Example, Example]:
-    """Critiques of the correct step of a pair and of the wrong one."""
+    """Critiques of the correct and of the wrong step of a pair."""
     taken = len(split_steps(pair.before))
     gist = "So far, nothing has been worked out."
     if taken:
@@ -187,11 +168,11 @@ def critic_examples(pair: StepPair, *, thinks: bool = False) -> tuple[Example, E
     right = pair.check or "The last step follows from what comes before it."
     wrong = pair.flaw or "The last step does not follow from what comes before it."
 
-    def example(step: str, critique: str, correct: bool) -> Example:
-        reply = critique_reply(gist, critique, correct)
+    def example(step: str, critique: str, answer: str) -> Example:
+        reply = f"{gist} {critique}\n\n<answer>{answer}</answer>"
         return Example(critic_prompt(pair.problem, pair.before, step), after_reasoning(reply, critique, thinks))
 
-    return example(pair.right, right, True), example(pair.wrong, wrong, False)
+    return example(pair.right, right, "Correct"), example(pair.wrong, wrong, "Incorrect")
 
 
 def _words(step: str) -> list[str]:
@@ -200,12 +181,11 @@ def _words(step: str) -> list[str]:
 
 SNEAKY, CRITIC = "sneaky", "critic"
 
-TRIALS = ("original", "sneaky")
 STABLE = 0.75
 
+# A step's outcome: too few completions from the original are right; the rewrite cannot be used; it misleads no solver;
+# the critic has no judgement (yet); the critic catches the error, or is fooled.
 Fate = Literal["unstable", "refused", "harmless", "undecided", "caught", "fooled"]
-"""What becomes of a step: its original is solved too rarely from; the rewrite cannot be used; the rewrite misleads
-nobody; the critic gives no judgement; the critic catches the error, or is fooled."""
 
 
 @dataclass(frozen=True)
@@ -222,11 +202,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class Case:
-    """A step under attack: the last of `steps`, which begin a solution of `problem`; `solver` goes on from it.
+    """A step under attack: the last of `steps`, which begin a solution of `problem` that `solver` continues.
 
-    `original` and `sneaky` say how often that ended well after the step as it was and after the rewrite in `attack`;
-    `critiques` are of the rewrite, `untouched` of the step as it was. None or empty is what did not come to pass, or
-    not yet. `unread`: the rewritten step made the solver's prompt too long.
+    `original` and `sneaky` count the right continuations of the original step and of the rewrite in `attack`;
+    `critiques` are of the rewrite, `untouched` of the original. A phase that did not happen (yet) leaves None or an
+    empty tuple. `unread`: the rewritten step made the solver's prompt too long.
     """
 
     id: str
@@ -242,28 +222,28 @@ class Case:
 
     @property
     def step(self) -> str:
-        """The step as it was."""
+        """The original step."""
         return self.steps[-1].strip()
 
     @property
     def before(self) -> str:
-        """The steps that lead to it."""
+        """The steps before it."""
         return "".join(self.steps[:-1]).strip()
 
     @property
-    def rewrite(self) -> Rewrite | None:
-        """What the sneaky generator made of the step."""
+    def rewrite(self) -> Rewrite:
+        """The sneaky generator's rewrite of the step."""
         if self.attack is None:
-            return None
+            return Rewrite(reason="not_written")
         found = read_rewrite(self.attack, self.step)
         return replace(found, reason="prompt_too_long") if self.unread else found
 
     def start(self, step: str) -> str | None:
-        """The beginning of a reply that is gone on with after the step as it was (`original`) or the rewritten one
-        (`sneaky`); None where that cannot be tried."""
+        """The beginning of a reply that continues after the original step (`original`) or the rewritten one (`sneaky`);
+        None if that cannot be tried."""
         if step == "original":
             return beginning(self.steps)
-        if self.rewrite is None or self.rewrite.reason:
+        if self.rewrite.reason:
             return None
         return beginning(replaced(self.steps, len(self.steps) - 1, self.rewrite.step))
 
@@ -273,31 +253,23 @@ class Case:
         return self.sneaky is not None and self.sneaky.right == 0
 
     def is_stable(self, at_least: float = STABLE) -> bool:
-        """Whether the step is solved from often enough to be called correct: in at least 75% (section 3.2)."""
+        """Whether enough completions from the step are right to call it correct: at least 75% (section 3.2)."""
         return self.original is not None and self.original.right >= at_least * self.original.of
 
     def fate(self, stable: float = STABLE) -> Fate:
-        """What became of the step. Raises ValueError where something has not come to pass yet."""
-        if self.original is None:
-            raise ValueError("the original step was not tried")
+        """The step's outcome; a valid error is `undecided` until a critic judges it."""
         if not self.is_stable(stable):
             return "unstable"
-        if self.rewrite is None:
-            raise ValueError("a stable step has no rewrite")
         if self.rewrite.reason:
             return "refused"
-        if self.sneaky is None:
-            raise ValueError("a rewrite was not tried")
         if not self.is_valid:
             return "harmless"
-        if not self.critiques:
-            raise ValueError("a valid error was not judged")
-        decisive = read_critique(self.critiques[0])
+        decisive = read_critique(self.critiques[0]) if self.critiques else Critique()
         return "undecided" if decisive.judgement is None else "caught" if decisive.agrees(correct=False) else "fooled"
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Case":
-        """The case that `asdict` gives. Raises LookupError, TypeError or ValueError for anything else."""
+        """The case that `asdict` wrote. Raises LookupError, TypeError or ValueError for anything else."""
         steps = tuple(values["steps"])
         if not steps or not all(isinstance(text, str) for text in (*steps, values["id"], values["solver"])):
             raise TypeError("steps, id and solver must be texts")
@@ -306,7 +278,7 @@ class Case:
                 **values,
                 "problem": Problem(**values["problem"]),
                 "steps": steps,
-                **{name: None if values[name] is None else Trial(**values[name]) for name in TRIALS},
+                **{name: None if values[name] is None else Trial(**values[name]) for name in ("original", "sneaky")},
                 "attack": None if values["attack"] is None else completion_from_json(values["attack"]),
                 **{name: tuple(map(completion_from_json, values[name])) for name in ("critiques", "untouched")},
             }
@@ -314,35 +286,34 @@ class Case:
 
 
 def sneaky_reward(found: Fate) -> float | None:
-    """+1 for a critic that is fooled; -1 for an error that is caught, or for none; None where nothing was decided.
+    """+1 if the critic is fooled; -1 if the error is caught, or is none; None if nothing was decided.
 
-    A reply that cannot be read is no error either (ours).
+    An unreadable reply counts as no error (ours).
     """
     return None if found in ("unstable", "undecided") else 1.0 if found == "fooled" else -1.0
 
 
 def critic_reward(critique: Critique, *, correct: bool) -> float:
-    """+1 for a judgement that is right about the step, -1 for one that is wrong, or for none."""
+    """+1 for a right judgement of the step, -1 for a wrong one or none."""
     return 1.0 if critique.agrees(correct) else -1.0
 
 
 def read_cases(path: Path) -> list[Case]:
-    """Cases as they were written. Raises RunFolderError, with file and line, where they are damaged."""
+    """Cases as they were written. Raises RunFolderError, with file and line, if they are damaged."""
     return read_objects(path, Case.from_json, "step under attack")
 
 
 # The phases of play
 
-Ask = Callable[[Sequence[str]], list[list[Completion]]]
-"""Asks a seat: `n` completions of each prompt."""
+Ask = Callable[[Sequence[str]], list[list[Completion]]]  # asks a seat for `n` completions of each prompt
 
 
 def sampled_solutions(
     table: Table, problems: Sequence[Problem], solvers: Sequence[str], samples: int, name: str
 ) -> tuple[list[Case], list[Group]]:
-    """A random step of every right solution that the solvers write, and all solutions, for the record.
+    """A random step of every right solution by the solvers, and all solutions, for the record.
 
-    `name` begins the cases' ids.
+    The cases' ids begin with `name`.
     """
     cases: list[Case] = []
     groups: list[Group] = []
@@ -360,7 +331,7 @@ def sampled_solutions(
 
 
 def written_solutions(table: Table, problems: Sequence[Problem], solver: str, name: str) -> list[Case]:
-    """A random step of every solution that a file brings along; none of one that states another answer than its row."""
+    """A random step of every solution in a file, except solutions with another answer than their row's."""
     cases: list[Case] = []
     texts = [without_notes(str(problem.extra.get("solution") or "")) for problem in problems]
     read = [Completion("", text, (), (), (), "eos", "", -1, Sampling()) for text in texts]
@@ -377,23 +348,21 @@ def _case(name: str, problem: Problem, solution: str, solver: str, rng: random.R
 
 
 def tried(table: Table, cases: Sequence[Case], rollouts: int, step: Literal["original", "sneaky"]) -> list[Case]:
-    """The cases, with how often their solvers end well from the step as it was or, where it can be tried, from the
-    rewritten one."""
+    """The cases with their solvers' counts of right continuations, after the original step or, where it can be tried,
+    after the rewritten one."""
     result = list(cases)
     starts = {i: start for i, case in enumerate(cases) if (start := case.start(step)) is not None}
     for solver in dict.fromkeys(cases[i].solver for i in starts):
-        places = [i for i in starts if cases[i].solver == solver]
-        prompts = [solver_prompt(cases[i].problem.text) for i in places]
-        beginnings = [starts[i] for i in places]
+        own = [i for i in starts if cases[i].solver == solver]
+        prompts = [solver_prompt(cases[i].problem.text) for i in own]
+        beginnings = [starts[i] for i in own]
         rows = table.ask("solver", prompts, n=rollouts, beginnings=beginnings, seat=solver)
-        pairs = [(completion, cases[i].problem) for i, row in zip(places, rows, strict=True) for completion in row]
-        right = iter([verdict.correct for verdict in table.verify(pairs)])
-        for i, row in zip(places, rows, strict=True):
-            unread = any(completion.stop == "prompt_too_long" for completion in row)
-            ended_well = sum([next(right) for _ in row])
-            trial = Trial(0 if unread else ended_well, rollouts)
-            found: dict[str, Any] = {"unread": True} if unread and step == "sneaky" else {step: trial}
-            result[i] = replace(cases[i], **found)
+        groups = verified(table, [cases[i].problem for i in own], rows, answer_sample)
+        for i, group in zip(own, groups, strict=True):
+            unread = any(sample.completion.stop == "prompt_too_long" for sample in group.samples)
+            right = 0 if unread else sum(sample.reward == 1 for sample in group.samples)
+            trial: dict[str, Any] = {step: Trial(right, rollouts)}
+            result[i] = replace(cases[i], **({"unread": True} if unread and step == "sneaky" else trial))
     return result
 
 
@@ -406,14 +375,13 @@ def rewritten(ask: Ask, cases: Sequence[Case]) -> list[Case]:
 def judged(ask: Ask, cases: Sequence[Case]) -> list[Case]:
     """The cases, with a critic's judgements of the rewrites that mislead."""
     valid = [i for i, case in enumerate(cases) if case.is_valid]
-    attacked = [(cases[i], rewrite) for i in valid if (rewrite := cases[i].rewrite) is not None]
-    asked = [critic_prompt(case.problem.text, case.before, rewrite.step) for case, rewrite in attacked]
+    asked = [critic_prompt(cases[i].problem.text, cases[i].before, cases[i].rewrite.step) for i in valid]
     found = dict(zip(valid, ask(asked) if asked else [], strict=True))
     return [replace(case, critiques=tuple(found.get(i, ()))) for i, case in enumerate(cases)]
 
 
 def judged_untouched(ask: Ask, cases: Sequence[Case], rng: random.Random) -> list[Case]:
-    """The cases, with judgements of as many steps as they were, drawn at random, as there are rewrites that mislead."""
+    """The cases, with judgements of original steps, drawn at random, as many as there are misleading rewrites."""
     chosen = sorted(rng.sample(range(len(cases)), sum(case.is_valid for case in cases)))
     rows = ask([critic_prompt(cases[i].problem.text, cases[i].before, cases[i].step) for i in chosen]) if chosen else []
     found = dict(zip(chosen, rows, strict=True))

@@ -1,13 +1,13 @@
-"""Worked solutions gone wrong by rule: in one step, one calculation is changed.
+"""Errors in worked solutions, made by rule: one calculation of one step is changed.
 
-A calculation is one of GSM8K's calculator notes (`<<48/2=24>>24`), or is written out (`48/2 = 24`); only exact ones are
-used, which are recomputed here in fractions. Two changes:
+A calculation is one of GSM8K's calculator notes (`<<48/2=24>>24`), or is written out (`48/2 = 24`). Only exact ones,
+which are recomputed here in fractions, are used. Two changes:
 
 - `NUMBER`: another result, so that the equation is false: an arithmetic slip;
-- `OPERATOR`: another operator, and the result it gives: a wrong formula.
+- `OPERATOR`: another operator, and its result: a wrong formula.
 
-Whatever the change, the step's result is not what its calculation, as it was, comes to: the step is wrong beyond doubt
-where the solution was right. All of it is ours.
+With either change the step's result is not that of its original calculation: in a right solution, the step is wrong
+beyond doubt. All of this is ours.
 """
 
 import random
@@ -33,7 +33,7 @@ _NOTE = rf"<<(?P<note>[^<>=]+)=(?P<noted>[^<>=]+)>>\$?(?P<result>{_NUMBER})"
 _NOTED = re.compile(_NOTE)
 _ANY_NOTE = re.compile(rf"<<(?P<note>[^<>=]*)=?(?P<noted>[^<>]*)>>\$?(?P<result>{_NUMBER})?")
 _EQUALS = re.compile(rf"\s*=\s*\$?\s*(?:{_NOTE}|(?P<plain>{_NUMBER}))(?!{_SIGN}\$?[\d.(]|\s*=)")
-_GOES_ON = re.compile(r"[-+*x×/÷−–^(]\s*\Z")  # the expression began before
+_GOES_ON = re.compile(r"[-+*x×/÷−–^(]\s*\Z")  # the expression began earlier
 _FINAL_LINE = re.compile(r"\n?####.*\Z", re.DOTALL)
 _DECIMALS = 2
 _SLIPS = (-10, -2, -1, 1, 2, 10)
@@ -43,8 +43,8 @@ _TOGETHER = re.compile(r"\*\s*\*|/\s*/|[\d.]\s*\(|\)\s*[\d.(]|\d\s+\d")  # power
 
 @dataclass(frozen=True)
 class Calculation:
-    """A calculation of a step: its expression, what it comes to, where its result stands in the step, and where the
-    expression does, if it is written out."""
+    """A step's calculation: its expression and value, the span of its result in the step, and the span of the
+    expression if it is written out."""
 
     expression: str
     value: Fraction
@@ -57,7 +57,7 @@ class Calculation:
 
 @dataclass(frozen=True)
 class Corruption:
-    """A wrong step without notes, the kind of its error, what it says `now`, and the calculation as it was."""
+    """A wrong step without notes, the kind of its error, its text `now`, and the original calculation."""
 
     step: str
     kind: str
@@ -65,18 +65,18 @@ class Corruption:
     was: Calculation
 
 
+# A calculation, the expression to replace its own (empty to keep it), and the result to write.
 Option = tuple[Calculation, str, Fraction]
-"""A calculation, the expression to put in its place (empty for its own), and the result to say."""
 
 
-@lru_cache(10_000)  # the same expression is looked at several times
+@lru_cache(10_000)  # each expression is evaluated several times
 def value_of(expression: str) -> Fraction | None:
-    """What an expression of decimal numbers, + - * / and brackets comes to; None for any other, or a division by 0."""
+    """The value of an expression of decimal numbers, + - * / and brackets; None for any other, or a division by 0."""
     return calculate(expression) if _ARITHMETIC.fullmatch(expression) and not _TOGETHER.search(expression) else None
 
 
 def calculations(step: str) -> list[Calculation]:
-    """The exact calculations of a step, by the place of their results."""
+    """The exact calculations of a step, in the order of their results."""
     noted = _NOTED.finditer(step)
     said: list[tuple[str, tuple[int, int], tuple[int, int] | None]] = [
         (m["note"], m.span("result"), None) for m in noted
@@ -92,17 +92,17 @@ def calculations(step: str) -> list[Calculation]:
         value = value_of(expression)
         if value is not None and value == _number(step[slice(*result)]) and re.search(r"\d\D*[-+*/]", expression):
             found[result] = Calculation(expression, value, result, written)
-    return [found[place] for place in sorted(found)]
+    return [found[span] for span in sorted(found)]
 
 
 def holds(step: str) -> bool | None:
-    """Whether all calculations that are written out in a step without notes are exact; None where none is."""
+    """Whether all calculations written out in a step without notes are exact; None if there are none."""
     sides = [(value_of(match[0].translate(_SIGNS)), equals["plain"]) for match, equals in _equations(step)]
     return all(result and value == _number(result) for value, result in sides) if sides else None
 
 
 def _equations(step: str) -> Iterator[tuple[re.Match[str], re.Match[str]]]:
-    """What is written out, `48/2`, and what is said of it, ` = 24`."""
+    """Each written calculation, `48/2`, with its result, ` = 24`."""
     notes = [note.span() for note in _ANY_NOTE.finditer(step)]
     for match in _WRITTEN.finditer(step):
         equals = _EQUALS.match(step, match.end())
@@ -112,7 +112,7 @@ def _equations(step: str) -> Iterator[tuple[re.Match[str], re.Match[str]]]:
 
 
 def is_exact(step: str) -> bool:
-    """Whether all calculator notes of a step come to what they say, and to what the step says behind them."""
+    """Whether all calculator notes of a step are exact, and match the numbers behind them."""
     for note in _ANY_NOTE.finditer(step):
         value = value_of(note["note"])
         if value is None or value != value_of(note["noted"]) or (note["result"] and value != _number(note["result"])):
@@ -121,7 +121,7 @@ def is_exact(step: str) -> bool:
 
 
 def corrupt(step: str, rng: random.Random, *, kinds: Sequence[str] = (NUMBER, OPERATOR)) -> Corruption | None:
-    """A step with one calculation changed; None where it allows no error of these kinds."""
+    """A step with one calculation changed; None if it allows no error of these kinds."""
     found = calculations(step)
     for kind in rng.sample(kinds, len(kinds)):
         if options := (_other_results if kind == NUMBER else _other_operators)(step, found):
@@ -135,10 +135,9 @@ def corrupt(step: str, rng: random.Random, *, kinds: Sequence[str] = (NUMBER, OP
 
 
 def _other_operators(step: str, found: Sequence[Calculation]) -> list[Option]:
-    """The last calculation with another operator, where that comes to something else, above 0, with few decimals.
+    """The last calculation with another operator, if the value differs, is above 0 and has few decimals.
 
-    Only where it is written out and its result stands nowhere else: the rest of the step would go on from the right
-    one.
+    Only if it is written out and its result occurs nowhere else: the rest of the step would use the right one.
     """
     was = found[-1] if found else None
     if was is None or was.written is None or not _stands_once(step, was):
@@ -156,8 +155,8 @@ def _other_operators(step: str, found: Sequence[Calculation]) -> list[Option]:
 
 
 def _other_results(step: str, found: Sequence[Calculation]) -> list[Option]:
-    """Each calculation with wrong results above 0: a little off at the last decimal, or with two neighbouring digits
-    exchanged."""
+    """Each calculation with wrong results above 0: off by a little at the last decimal, or with two adjacent digits
+    swapped."""
     options: list[Option] = []
     for was in found:
         digits = step[slice(*was.result)].replace(",", "")
@@ -171,11 +170,11 @@ def _other_results(step: str, found: Sequence[Calculation]) -> list[Option]:
 
 
 def _stands_once(step: str, was: Calculation) -> bool:
-    """Whether the result of a calculation is mentioned in no other place of a step, its notes apart."""
+    """Whether a calculation's result occurs nowhere else in a step, except in its notes."""
     hidden = re.sub(r"<<[^<>]*>>", lambda note: " " * len(note[0]), step)
-    places = [m.span() for m in _STANDING.finditer(hidden) if _number(m[0]) == was.value]
+    spans = [m.span() for m in _STANDING.finditer(hidden) if _number(m[0]) == was.value]
     written = was.written or was.result
-    return all(place == was.result or written[0] <= place[0] < written[1] for place in places)
+    return all(span == was.result or written[0] <= span[0] < written[1] for span in spans)
 
 
 def _number(text: str) -> Fraction:
@@ -183,8 +182,8 @@ def _number(text: str) -> Fraction:
 
 
 def spelled(value: Fraction, like: str = "") -> str:
-    """A value above 0 as a decimal number, with the thousands separators and at least the decimals of `like`, if it
-    has any; empty where it has more than two decimals and `like` has fewer."""
+    """A value above 0 as a decimal number, with the thousands separators and at least the decimals of `like`; empty if
+    it has more than two decimals and more than `like`."""
     places = len(like.partition(".")[2])
     while (value * 10**places).denominator != 1:
         places += 1
@@ -206,18 +205,18 @@ def corruptions(problem: Problem, rng: random.Random, kinds: Sequence[str] = (NU
     """
     solution = problem.extra.get("solution")
     steps = split_steps(_FINAL_LINE.sub("", solution)) if isinstance(solution, str) else []
-    for place, step in enumerate(steps):
+    for index, step in enumerate(steps):
         right = without_notes(step).strip()
         if not is_exact(step) or holds(right) is False:
             return
-        before = without_notes("".join(steps[:place]))
+        before = without_notes("".join(steps[:index]))
         made = corrupt(step, rng, kinds=kinds)
         if made is None:
             continue
         found = calculations(step)
         needed = list(map(str, found))
         yield StepPair(
-            id=f"{problem.id}-{place + 1}",
+            id=f"{problem.id}-{index + 1}",
             problem=problem.text,
             before=before,
             right=right,
@@ -230,9 +229,9 @@ def corruptions(problem: Problem, rng: random.Random, kinds: Sequence[str] = (NU
 
 
 def _compared(needed: Sequence[str], said: Sequence[str]) -> str:
-    """What a critic says of a step: first what is needed, then what stands there, and only then whether they differ.
+    """A critique's comparison: first the needed calculations, then the step's, then whether they differ.
 
-    Begun in the same words for right and for wrong steps, so that a critic taught with it calculates before it judges.
+    It begins with the same words for right and wrong steps, which teaches a critic to calculate before it judges.
     """
     verdict = "the same" if needed == said else "something else"
     return f"What is needed is {' and '.join(needed)}. The step says {' and '.join(said)}: {verdict}."

@@ -1,16 +1,16 @@
-"""SPC's evaluation modes: `critic`, how well seats judge labelled steps, and `search`, solutions under a critic's eyes.
+"""SPC's evaluation modes: `critic` measures judgements of labelled steps, `search` solutions checked by a critic.
 
-`critic` (sections 4.1 and 4.2): each step in one critique. It is measured on a file in the layout of ProcessBench,
-PRM800K or DeltaBench, or on worked solutions, of a file such as GSM8K's or of a task, whose steps are then taken as
-they are or gone wrong by rule (500 of each; of GSM8K's test set that is the built-in set). The paper's critics judge
-greedily, in at most 2,048 tokens: `--temperature 0`. Replies without a judgement are counted apart and leave the
-recalls, as in the published code, which asks for at least 99% with one.
+`critic` (sections 4.1 and 4.2): one critique of each step, from a file in the layout of ProcessBench, PRM800K or
+DeltaBench, or from worked solutions, of a file such as GSM8K's or of a task; their steps are used unchanged or with an
+error made by rule (500 of each; from GSM8K's test set this is the built-in set). The paper's critics judge greedily, in
+at most 2,048 tokens: `--temperature 0`. Replies without a judgement are counted separately and not in the recalls, as
+in the published code, which requires at least 99% with one.
 
-`search` (section 3.6): a solver writes a step, up to a blank line; the critic judges it. A step that is judged
-incorrect is written anew, up to five times ("up to 5 retries", section 4.2), and the last one stays. All searches of
-all problems go on together, a step at a time. Beside it stand the solver's plain samples and their majority vote, each
-with the tokens that it took: a rejected step and every critique count. A reply without a judgement lets a step pass
-(ours), as the critic would otherwise cost what it cannot read.
+`search` (section 3.6): a solver writes a step, up to a blank line, and the critic judges it. A step judged incorrect is
+written again, up to five times ("up to 5 retries", section 4.2), and the last one stays. All searches of all problems
+advance together, a step at a time. The solver's plain samples and their majority vote are shown for comparison, each
+with its tokens, which include rejected steps and all critiques. A reply without a judgement accepts the step (ours),
+because otherwise unreadable critiques would cost retries.
 """
 
 import os
@@ -32,22 +32,20 @@ from lite_selfplay.verify import register_checker
 from lite_selfplay.verify.checking import Checking
 from lite_selfplay.verify.extract import AnswerFormat
 
-KIND = "step"
-"""The kind of a problem that asks whether a step is correct; its answer is `Correct` or `Incorrect`."""
-SEARCHES = 5
-"""Searches, and plain samples, of a problem: as many as self-consistency votes over (section 4.2)."""
+KIND = "step"  # the kind of a problem that asks whether a step is correct, with the answer `Correct` or `Incorrect`
+SEARCHES = 5  # searches, and plain samples, of a problem: the size of the self-consistency vote (section 4.2)
 RETRIES = 5
-MOST_STEPS = 64
-"""Steps of a solution (ours): one that is still going on then is cut off."""
+MOST_STEPS = 64  # steps of a solution (ours); a longer one is cut off
 _STEP_END = "\n\n"
 
 
 @dataclass(frozen=True)
 class CriticScore(Score):
-    """How a seat judged steps. `pass_at_1` is the share judged rightly, a reply without a judgement counted as wrong.
+    """A seat's judgements of steps. `pass_at_1` is the share of right ones; a reply without a judgement counts as
+    wrong.
 
-    The figures of `critic_figures`, of all steps and, where there are several, of each subset. `mean_of_subsets` is
-    then the plain mean of the subsets' means, as ProcessBench is reported.
+    The other fields are those of `critic_figures`, for all steps and, if there are several, for each subset.
+    `mean_of_subsets` is then the plain mean of the subsets' means, as ProcessBench is reported.
     """
 
     correct: float | None
@@ -64,7 +62,7 @@ class CriticScore(Score):
 def step_task(spec: str) -> Task:
     """Labelled steps as problems.
 
-    Raises TaskError, with file and line, where there are none, and what `load_task` raises.
+    Raises TaskError, with file and line, if there are none, and the errors of `load_task`.
     """
     path, is_file = Path(spec), os.path.isfile(spec)
     if is_file and is_step_set(path):
@@ -87,7 +85,7 @@ def _asking_about(step: LabelledStep) -> Problem:
 
 
 def step_of(problem: Problem) -> LabelledStep:
-    """The labelled step that a problem asks about. Raises GameError for a problem that is none."""
+    """The labelled step that a problem asks about. Raises GameError for a problem of another kind."""
     if problem.kind != KIND:
         raise GameError(f"the mode critic measures on labelled steps, and {problem.id} is a problem to solve")
     found = problem.extra
@@ -96,7 +94,7 @@ def step_of(problem: Problem) -> LabelledStep:
 
 
 def check(pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking) -> list[Verdict]:
-    """Whether critiques judge their steps as they are."""
+    """Whether critiques judge their steps rightly."""
     verdicts = []
     for completion, problem in pairs:
         critique = read_critique(completion)
@@ -132,11 +130,11 @@ def _score(steps: Sequence[LabelledStep], rows: Rows) -> CriticScore:
 
 
 def critic_figures(results: Sequence[tuple[bool, Judgement | None]]) -> dict[str, Any]:
-    """What a critic made of correct and of wrong steps; `results` are judgements, each after whether its step is
-    correct.
+    """A critic's figures on correct and wrong steps; `results` has, for each step, whether it is correct and the
+    judgement.
 
-    `correct` and `error` are the recalls among the replies with a judgement, with exact 95% intervals (Clopper and
-    Pearson); `mean` and `harmonic_mean` are of the two. All are shares in [0, 1], None without a judged step of that
+    `correct` and `error` are the recalls among replies with a judgement, with exact 95% intervals (Clopper and
+    Pearson); `mean` and `harmonic_mean` combine the two. All are shares in [0, 1], None without a judged step of that
     kind. `invalid` is the share of the `steps` without a judgement.
     """
     judged = {side: [j for correct, j in results if correct is side and j is not None] for side in (True, False)}
@@ -168,7 +166,7 @@ CRITIC_MODE = Mode(
 
 @dataclass
 class _Search:
-    """A solution in the making: its problem's place, its number, what is kept of it, and its other completions."""
+    """A solution in progress: its problem's index, its number, its kept completions, and all others."""
 
     problem: int
     number: int
@@ -181,12 +179,12 @@ class _Search:
     def text(self) -> str:
         return "".join(completion.text for completion in self.kept)
 
-    def place(self, what: str) -> tuple[int, object]:
-        """What a question is about, from which its seed follows."""
+    def about(self, what: str) -> tuple[int, object]:
+        """The identity of a question, which determines its seed."""
         return self.problem, f"{what}/{self.number}/{len(self.kept)}/{self.attempts}"
 
     def take(self, completion: Completion, most_tokens: int) -> None:
-        """Keep a step, and see whether it was the last one."""
+        """Keep a step, and note whether it was the last one."""
         self.kept.append(completion)
         self.attempts = 0
         tokens = sum(len(one.token_ids) for one in self.kept)
@@ -194,18 +192,18 @@ class _Search:
 
 
 def measure_search(examiner: Examiner, seats: Sequence[str]) -> Found:
-    """The solver, the first of two seats, alone; its vote; and its search under the critic, the last seat."""
+    """The solver (the first of two seats) alone, its vote, and its search under the critic (the last seat)."""
     critic = CRITIC if CRITIC in seats else seats[-1]
     solver = next((seat for seat in seats if seat != critic), BASE)
     count = len(examiner.problems)
-    places = [(i, k) for i in range(count) for k in range(SEARCHES)]
+    numbered = [(i, k) for i in range(count) for k in range(SEARCHES)]
     examiner.progress(0, f"{solver} answers by itself")
     prompts = [solver_prompt(problem.text) for problem in examiner.problems]
     samples = examiner.say(
-        solver, [prompts[i] for i, _ in places], examiner.sampling, [(i, f"plain/{k}") for i, k in places]
+        solver, [prompts[i] for i, _ in numbered], examiner.sampling, [(i, f"plain/{k}") for i, k in numbered]
     )
-    plain = _rows(examiner.judge([(one, i) for one, (i, _) in zip(samples, places, strict=True)]))
-    searches = [_Search(i, k) for i, k in places]
+    plain = _rows(examiner.judge([(one, i) for one, (i, _) in zip(samples, numbered, strict=True)]))
+    searches = [_Search(i, k) for i, k in numbered]
     _run(examiner, searches, solver, critic, prompts)
     found = _rows(examiner.judge([(_whole(search, prompts, solver), search.problem) for search in searches]))
     spent = [[Judged(one, False, False) for one in search.spent] for search in searches]
@@ -227,19 +225,21 @@ def _run(examiner: Examiner, searches: Sequence[_Search], solver: str, critic: s
     most = examiner.sampling.max_tokens
     while active := [search for search in searches if not search.over]:
         left = len({search.problem for search in active})
-        examiner.progress(2 * len(prompts) - left, f"{solver} writes, {critic} checks: {len(active)} solutions go on")
+        examiner.progress(
+            2 * len(prompts) - left, f"{solver} writes, {critic} checks: {len(active)} solutions in progress"
+        )
         steps = examiner.say(
             solver,
             [prompts[search.problem] for search in active],
             writing,
-            [search.place("step") for search in active],
+            [search.about("step") for search in active],
             [search.text for search in active],
         )
         asked = [i for i, completion in enumerate(steps) if completion.text.strip()]
         questions = [
             critic_prompt(examiner.problems[active[i].problem].text, active[i].text, steps[i].text) for i in asked
         ]
-        about = [active[i].place("critique") for i in asked]
+        about = [active[i].about("critique") for i in asked]
         critiques = dict(zip(asked, examiner.say(critic, questions, judging, about) if asked else [], strict=True))
         for i, (search, completion) in enumerate(zip(active, steps, strict=True)):
             rejected = False

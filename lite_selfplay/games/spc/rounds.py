@@ -1,10 +1,10 @@
-"""The rounds of a run: its switches, who plays whom and how often who won, the collections that the seats learn from,
-what a round shows and what it costs.
+"""The rounds of a run: options, pairings with their win rates, the collections that seats learn from, the record of a
+round, and its cost.
 
-Source: section 3.5 (the balance of the sneaky generator's set, the critic's pairs, R - mean(R); its KL term is the
-trainer's) and 4.3; examples as many as rows, at a weight of 0.15, are the published code's. Draws come from the
-generator that is given, so that the same rows and seed give the same set. Every round leaves a snapshot of both seats,
-`sneaky@round-1` say; round 0 is what cold start made of them.
+Source: section 3.5 (the balance of the sneaky generator's set, the critic's pairs, R - mean(R); the trainer adds its KL
+term) and 4.3; as many examples as rows, at a weight of 0.15, are from the published code. Draws come from the given
+generator, so that the same rows and seed return the same set. Every round ends with a snapshot of both seats, such as
+`sneaky@round-1`; round 0 is the result of the cold start.
 """
 
 import random
@@ -37,18 +37,17 @@ from lite_selfplay.games.table import Table
 from lite_selfplay.stats import clopper_pearson
 from lite_selfplay.tasks.files import read_object_lines
 
-# Problems drawn for each example that is to be written.
-_TRIES = 20
+_TRIES = 20  # problems drawn for each example to write
 
 WON, CAUGHT, INVALID = "won", "caught", "invalid"
 RIGHT, WRONG = "right", "wrong"
 
+# The kind of a sneaky generator's row by its step's fate; other fates make no row.
 SNEAKY_KINDS: dict[Fate, str] = {"fooled": WON, "caught": CAUGHT, "harmless": INVALID, "refused": INVALID}
-"""What a sneaky generator's row is called by the fate of its step; those of other fates are no rows."""
 
 
 def sneaky_rows(cases: Iterable[Case], round_: int, stable: float) -> list[CollectedRow]:
-    """A row for each rewrite that was won or lost."""
+    """A row for each rewrite that won or lost."""
     rows = []
     for case in cases:
         fate = case.fate(stable)
@@ -59,7 +58,7 @@ def sneaky_rows(cases: Iterable[Case], round_: int, stable: float) -> list[Colle
 
 
 def critic_rows(cases: Iterable[Case], round_: int) -> list[CollectedRow]:
-    """A row for each critique of a rewritten step and of one as it was; those of one step share their id."""
+    """A row for each critique of a rewritten or an original step; those of one step share their id."""
     return [
         CollectedRow(
             f"{case.id}-{'correct' if correct else 'wrong'}",
@@ -78,9 +77,9 @@ def critic_rows(cases: Iterable[Case], round_: int) -> list[CollectedRow]:
 
 
 def with_old_logprobs(table: Table, rows: Sequence[CollectedRow]) -> list[CollectedRow]:
-    """Rows with the log-probabilities that the trainer finds for them under the weights that sampled them.
+    """Rows with their log-probabilities under the weights that sampled them, as the trainer computes them.
 
-    The sampler rounds otherwise, and the clip would act on its rounding.
+    The sampler rounds differently, and the clip would act on the difference.
     """
     result = list(rows)
     for seat in dict.fromkeys(row.completion.seat for row in rows):
@@ -95,8 +94,8 @@ def with_old_logprobs(table: Table, rows: Sequence[CollectedRow]) -> list[Collec
 def example_rows(
     table: Table, role: str, write: Callable[[str, Problem, random.Random], Example | None], count: int
 ) -> list[CollectedRow]:
-    """At most `count` examples of a role: of those that taught it or, where none did, written by rule for problems
-    drawn at random."""
+    """At most `count` examples of a role: from its cold start or, if that had none, written by rule for problems drawn
+    at random."""
     file = table.folder.parent / "cold_start.jsonl"
     lines = read_object_lines(file, RunFolderError) if count and file.is_file() else ()
     taught = [Example(row["prompt"], row["completion"]) for _, row in lines if row.get("role") == role]
@@ -115,14 +114,14 @@ def example_rows(
     return rows
 
 
-# Which of the rows are learned from
+# The rows to learn from
 
 
 def sneaky_set(rows: Sequence[CollectedRow], rng: random.Random, *, solver_reward: bool = True) -> list[CollectedRow]:
-    """As many rows that won, that were caught and that were no errors, drawn at random, with their advantages.
+    """Equally many rows that won, were caught and were no errors, drawn at random, with their advantages.
 
-    Without `solver_reward` the last kind is left out (the ablation of figure 3). A kind of loss that there is none of
-    is left out as well (ours). [] where none won, or nothing was lost: there is nothing to tell apart.
+    Without `solver_reward` the last kind is dropped (the ablation of figure 3), and so is a kind of loss without rows
+    (ours). Empty if no row won or none lost, because then there is nothing to distinguish.
     """
     losses = (CAUGHT, INVALID) if solver_reward else (CAUGHT,)
     bins = [found for kind in (WON, *losses) if (found := kinds_of(rows, kind))]
@@ -133,10 +132,10 @@ def sneaky_set(rows: Sequence[CollectedRow], rng: random.Random, *, solver_rewar
 
 
 def critic_set(rows: Sequence[CollectedRow], rng: random.Random, *, pairing: bool = True) -> list[CollectedRow]:
-    """As many right critiques as wrong ones, with their advantages.
+    """Equally many right and wrong critiques, with their advantages.
 
-    With `pairing` they come in pairs, a right and a wrong critique of the same step (the same `id`), one pair a step;
-    steps without both are left out. Without it they are drawn from all (the ablation of figure 3).
+    With `pairing` they are pairs of a right and a wrong critique of the same step (the same `id`), one pair a step;
+    steps without both are skipped. Without it they are drawn from all (the ablation of figure 3).
     """
     if not pairing:
         right, wrong = kinds_of(rows, RIGHT), kinds_of(rows, WRONG)
@@ -152,8 +151,8 @@ def critic_set(rows: Sequence[CollectedRow], rng: random.Random, *, pairing: boo
 def mixed(
     rows: Sequence[CollectedRow], examples: Sequence[CollectedRow], rng: random.Random, weight: float
 ) -> list[CollectedRow]:
-    """Rows with as many examples, learned by their likelihood at this weight, in random order. Examples that are too
-    few come again."""
+    """Rows and equally many examples, trained on by likelihood at this weight, in random order. If there are too few
+    examples, they are repeated."""
     count = len(rows) if examples and weight else 0
     chosen = list(rows)
     while (left := len(rows) + count - len(chosen)) > 0:
@@ -164,7 +163,6 @@ def mixed(
 
 
 def _drawn(rows: Sequence[CollectedRow], size: int, rng: random.Random) -> list[CollectedRow]:
-    """So many of the rows, in their order."""
     return [rows[i] for i in sorted(rng.sample(range(len(rows)), size))]
 
 
@@ -173,12 +171,12 @@ def _with_advantages(rows: Sequence[CollectedRow]) -> list[CollectedRow]:
     return [replace(row, advantage=value) for row, value in zip(rows, values, strict=True)]
 
 
-# What the record shows
+# The record
 
 
 def record(cases: Sequence[Case], stable: float) -> list[Stream]:
-    """A round's rewrites and critiques, for the record: the first rewrite and the critiques of it share a group's
-    number. Nothing here is learned from."""
+    """A round's rewrites and critiques, for the record only: the first rewrite and its critiques share a group's
+    number."""
     attacked = sorted((case for case in cases if case.attack is not None), key=lambda case: not case.critiques)
     sneaky = [Group([_rewrite_sample(case, stable)], case.problem) for case in attacked]
     critics = [
@@ -197,16 +195,10 @@ def record(cases: Sequence[Case], stable: float) -> list[Stream]:
 
 def _rewrite_sample(case: Case, stable: float) -> Sample:
     assert case.attack is not None
-    assert case.rewrite is not None
-    fate, reason = case.fate(stable), case.rewrite.reason
-    verdict = Verdict(
-        case.is_valid,
-        float(case.is_valid),
-        case.rewrite.step or None,
-        not reason,
-        "" if case.is_valid else reason or "misleads nobody",
-    )
-    info: dict[str, Any] = {"fate": fate, "original": case.step, "kind": case.rewrite.kind}
+    rewrite, fate, valid = case.rewrite, case.fate(stable), case.is_valid
+    reason = "" if valid else rewrite.reason or "misleads nobody"
+    verdict = Verdict(valid, float(valid), rewrite.step or None, not rewrite.reason, reason)
+    info = {"fate": fate, "original": case.step, "kind": rewrite.kind}
     return Sample(case.attack, sneaky_reward(fate), verdict, masked=True, info=info)
 
 
@@ -224,23 +216,23 @@ Solver = Annotated[str, StringConstraints(pattern=r"^(base|solver|sneaky|critic|
 
 
 class SpcOptions(GameOptions):
-    """SPC's switches.
+    """SPC's options.
 
-    - `rounds`: of play, collection and training; with 0 the seats are only played against each other as they are.
-    - `solvers`: who writes solutions and goes on from their steps: `base`, `solver` (a seat of its own, which a cold
-      start or `--init` makes; it is not trained), `sneaky` or `critic`, or one of them as it entered training, such as
-      `critic@round-0`. With several each writes solutions of every problem. Solutions of a file (`--solutions`) are
-      gone on with by the first.
+    - `rounds`: of play, collection and training; with 0 the seats only play against each other.
+    - `solvers`: who writes solutions and continues from their steps: `base`, `solver` (a seat of its own, from a cold
+      start or `--init`, which is not trained), `sneaky` or `critic`, or one of them as it entered training, such as
+      `critic@round-0`. Each of several writes solutions of every problem. The first continues solutions of a file
+      (`--solutions`).
     - `samples`: solutions of a problem by each solver; `rollouts`: completions that validate a step; `stable`: the
-      share of them that an original step needs; `critiques` of a step, of which the first decides.
-    - `schedule`: whom the sneaky generator of later rounds meets and where the critic is trained from; see
+      share of right ones that an original step needs; `critiques` of a step, of which the first decides.
+    - `schedule`: the sneaky generator's opponent in later rounds, and where the critic's training starts; see
       `players`.
     - `pairing`: the critic learns from a right and a wrong critique of the same step. `solver_reward`: rewrites that
-      mislead nobody count as lost.
+      mislead no solver count as lost.
     - `epochs`, `batch`: of offline training; `sft_weight`: weight of the mean loss of as many examples, 0 for none.
     - `tournament`: after the last round its sneaky generator attacks once more, and every snapshot meets every other.
-    - `pairs`: a file in PRM800K's layout, whose pairs of a correct and a wrong step teach both seats in the
-      place of corrupted solutions.
+    - `pairs`: a file in PRM800K's layout, whose pairs of a correct and a wrong step teach both seats instead of
+      solutions with errors made by rule.
     """
 
     rounds: int = Field(2, ge=0, le=20)
@@ -260,17 +252,17 @@ class SpcOptions(GameOptions):
 
 
 def snapshot_name(seat: str, number: int) -> str:
-    """What a seat is kept as after a round."""
+    """The name of a seat's snapshot after a round."""
     return f"{seat}@round-{number}"
 
 
 def players(number: int, kind: Schedule) -> tuple[str, str]:
-    """The snapshots of both seats that play a round, from 1; after it each goes on from there.
+    """The snapshots of both seats that play a round, counted from 1, and whose training then continues.
 
-    `asymmetric` (section 3.5): the newest sneaky generator plays the first critic, which is then trained anew on all
-    rounds' rows, all of which are its own. `symmetric` (the ablation of section 4.3): the newest of both play, and the
-    newest critic goes on, on all rounds' rows. The sneaky generator goes on from its newest snapshot, on the rows of
-    the round it has just played. How each seat begins in round 2, and rounds after it, are ours.
+    `asymmetric` (section 3.5): the newest sneaky generator plays the first critic, which is then trained again on all
+    rounds' rows, all of them its own. `symmetric` (the ablation of section 4.3): the newest of both play, and training
+    continues with the newest critic, on all rounds' rows. The sneaky generator's continues with its newest snapshot, on
+    the rows of the round just played. How each seat begins in later rounds is ours.
     """
     return snapshot_name(SNEAKY, number - 1), snapshot_name(CRITIC, 0 if kind == "asymmetric" else number - 1)
 
@@ -279,7 +271,7 @@ def win_rates(games: Iterable[tuple[str, str, Fate]]) -> list[dict[str, Any]]:
     """How often each sneaky generator fooled each critic it met, in the order of their names: `sneaky`, `critic`,
     `games` (caught or fooled), `undecided`, `sneaky_wins`, `win_rate` (None without a game) and its 95% interval.
 
-    Of each of the `games` come the snapshots of both that met, and the fate of the step.
+    Each item of the argument has two snapshots and the fate of a step.
     """
     counts: dict[tuple[str, str], Counter[Fate]] = {}
     for sneaky, critic, fate in games:
@@ -293,8 +285,8 @@ def win_rates(games: Iterable[tuple[str, str, Fate]]) -> list[dict[str, Any]]:
 
 
 def attack_success(fates: Sequence[Fate]) -> dict[str, Any]:
-    """How many of the steps that a sneaky generator was asked to rewrite became valid errors: `attacks`, `valid`,
-    `success` (None without an attack), its 95% interval, and `unstable`, the steps that it never saw."""
+    """How many of the steps that a sneaky generator rewrote became valid errors: `attacks`, `valid`, `success` (None
+    without an attack), its 95% interval, and `unstable`, the steps that it never got."""
     found = Counter(fates)
     valid = found["caught"] + found["fooled"] + found["undecided"]
     attacks = valid + found["harmless"] + found["refused"]
@@ -308,34 +300,31 @@ def attack_success(fates: Sequence[Fate]) -> dict[str, Any]:
     }
 
 
-# What a run shows of itself
+# How a run is shown
 
-VALID_SHARE = 0.99
-"""Of the critiques that hold a judgement: what falls below it is worth a warning."""
-# A share that is not 0.
-_ANY = 1e-9
+_ANY = 1e-9  # a share that is not 0
 
 FIGURES: Sequence[Figure] = (
     Figure("steps", "steps of right solutions", how="last", word="steps", healthy=(1, inf),
            warning="no solution was right, so there is no step to attack: another solver, easier tasks, or --solutions",
-           about="Steps drawn from right solutions, one a solution: what can be attacked."),
+           about="Steps drawn from right solutions, one a solution, which can be attacked."),
     Figure("stable", "stable original steps", "share", of="steps", part=True, word="stable", healthy=(_ANY, inf),
-           warning="the solver ends well from no step often enough, so none can be attacked: easier tasks would help",
-           about="Steps from which the solver mostly ends well; the others are discarded."),
+           warning="the solver is rarely right from any step, so none can be attacked: easier tasks would help",
+           about="Steps from which the solver is mostly right; the others are discarded."),
     Figure("attack_success", "attack success", "share", how="last", word="attacks succeed", healthy=(_ANY, inf),
            warning="no rewritten step misled the solver, so the critic has nothing to judge in this round",
-           about="Attempted rewrites after which the solver never ends well: they are real errors."),
+           about="Rewrites after which the solver is never right: real errors."),
     Figure("win_rate", "sneaky generator's win rate", "share", how="last", word="critic fooled",
            about="Real errors that the critic's first critique accepted."),
-    Figure("judged_share", "critiques with a judgement", "share", word="critiques judge", healthy=(VALID_SHARE, inf),
-           warning="only {value:.0%} of the critiques hold a judgement: a longer cold start or more tokens may help",
+    Figure("judged_share", "critiques with a judgement", "share", word="critiques judge", healthy=(0.99, inf),
+           warning="only {value:.0%} of the critiques have a judgement: a longer cold start or more tokens may help",
            about="Critiques that say whether the step is correct."),
-    Figure("right_critiques", "right critiques", "share", about="Critiques that judge the step as it is."),
+    Figure("right_critiques", "right critiques", "share", about="Critiques with a right judgement."),
     Figure("sneaky_rows", "rows the sneaky generator learns from", how="last", word="sneaky rows",
            about="Rewrites that won, were caught and were no error, in equal numbers."),
     Figure("critic_rows", "rows the critic learns from", how="last", word="critic rows",
            about="Critiques in pairs, a right and a wrong one of the same step."),
-    Figure("fates", "fates of the steps", how="last", about="What became of each step, counted."),
+    Figure("fates", "fates of the steps", how="last", about="The number of steps with each outcome."),
     Figure("refused", "rewrites that cannot be tried", how="sum", about="Invalid rewrites, by their reason."),
     Figure("win_rates", "win rate by pairing", "share", how="last",
            about="Each snapshot of the sneaky generator against each of the critic, at the end of a run."),
@@ -351,7 +340,7 @@ def counts_of_round(
     pairing: tuple[str, str],
     stable: float,
 ) -> dict[str, Any]:
-    """A round's log: fates, attack success and win rate with their intervals, and what is learned from."""
+    """A round's log: fates, attack success and win rate with their intervals, and the rows to learn from."""
     fates = [case.fate(stable) for case in cases]
     met = [(*pairing, fate) for fate in fates if fate in ("caught", "fooled", "undecided")]
     critiques = [read_critique(completion) for case in cases for completion in (*case.critiques, *case.untouched)]
@@ -374,7 +363,7 @@ def counts_of_round(
 
 
 def results(log: Mapping[str, Any]) -> list[str]:
-    """How the snapshots of a run did against the solver and each other, from the log of its last step."""
+    """The results of a run's snapshots against the solver and each other, from the log of its last step."""
     attacks = [
         f"{name} {_share(row['success'], row['ci95'])} of {row['attacks']}"
         for name, row in log.get("attacks_in_full", {}).items()
@@ -395,8 +384,8 @@ def _share(value: float, interval: Sequence[float]) -> str:
 
 
 def most_completions(options: SpcOptions, problems: int) -> dict[str, int]:
-    """The most completions of a run with so many problems a round, by what they are for: every solution right, every
-    step stable."""
+    """The largest number of completions of a run with this many problems a round, by purpose: every solution right,
+    every step stable."""
     steps = problems * len(options.solvers) * options.samples
     attacks = options.rounds + options.tournament
     met = (options.rounds + 1) ** 2 - options.rounds if options.tournament else 0
@@ -410,7 +399,7 @@ def most_completions(options: SpcOptions, problems: int) -> dict[str, int]:
 
 
 def described(options: SpcOptions, problems: int) -> list[str]:
-    """What a dry run says of a run with so many problems a round."""
+    """A dry run's lines, for this many problems a round."""
     cost, n = most_completions(options, problems), options.rollouts
     most = sum(cost.values())
     lines = [

@@ -3,67 +3,42 @@
 Rounds of play, collection and offline reinforcement. A phase is a step, and so is a batch of training:
 
     solutions           y ~ solver for each problem; of each right one a random step t_k is drawn
-    validation          t_k is a correct step where >= 75% of N completions from it end well
+    validation          t_k is a correct step if >= 75% of N completions from it are right
     sneaky              t' ~ sneaky(problem, t_1 .. t_k-1, t_k): a kind of error, and the step rewritten
-    sneaky validation   t' is an error where none of N completions from it ends well
-    critiques           4 critiques of each error, and of as many steps as they were
-    collection          sneaky: as many that fooled the critic (+1) as were caught (-1) and were no errors (-1)
+    sneaky validation   t' is an error if none of N completions from it is right
+    critiques           4 critiques of each error, and of equally many original steps
+    collection          sneaky: equally many that fooled the critic (+1), were caught (-1) and were no errors (-1)
                         critic: pairs of a right (+1) and a wrong (-1) critique of the same step; A = R - mean(R)
     sneaky learns, critic learns   epochs of batches: ratio to the stored log-probabilities, clipped
 
-After the last round its sneaky generator attacks once more, steps that neither seat was trained on, and every snapshot
-meets every other.
+After the last round its sneaky generator attacks once more, on steps that neither seat was trained on, and every
+snapshot meets every other.
 
 Kept from the paper: the rules above, the asymmetric schedule (section 3.5: the newest sneaky generator meets the first
-critic, which is trained anew on all rounds' critiques) and the symmetric one, the KL inside the advantage.
-Changed: the seats are adapters over one base, where the paper trains all weights of two models; the solvers are the
-base and its seats, where the paper's are several models (a file of solutions brings others' in).
-Ours, where the paper is silent: how many completions validate a step, what becomes of replies that cannot be read, how
-many correct steps are judged, rounds after the second, learning rates. Each is named where it is decided.
-Each phase writes its cases to a file in the run's folder, whole; `state` holds where the game is.
+critic, which is trained again on all rounds' critiques) and the symmetric one, the KL inside the advantage.
+Changed: the seats are adapters over one base, and the paper trains all weights of two models; the solvers are the base
+and its seats, and the paper's are several models (a file of solutions can add others').
+Ours, where the paper is silent: how many completions validate a step, the rewards of unreadable replies, how many
+correct steps are judged, rounds after the second, learning rates. The code names each where it decides it.
+Each phase writes its cases to a file in the run's folder, atomically; `state` holds the game's progress.
 """
 
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 from lite_selfplay.data import BASE, Completion, Episode, EvalSpec, Example, Group, Problem, Restore, Snapshot, Stream
 from lite_selfplay.games.base import Game
-from lite_selfplay.games.collections import Collection, replayed, write_collection, write_objects
+from lite_selfplay.games.collections import Collection, replayed, write_objects
 from lite_selfplay.games.presentation import Accuracy, Pairing, Row
 from lite_selfplay.games.spc import cases as phases
 from lite_selfplay.games.spc import rounds
-from lite_selfplay.games.spc.cases import (
-    CRITIC,
-    SNEAKY,
-    Case,
-    Fate,
-    critic_examples,
-    read_cases,
-    sneaky_example,
-    solver_example,
-)
+from lite_selfplay.games.spc.cases import CRITIC, SNEAKY, Case, Fate
 from lite_selfplay.games.spc.corruptor import corruptions
-from lite_selfplay.games.spc.rounds import (
-    FIGURES,
-    SpcOptions,
-    attack_success,
-    counts_of_round,
-    critic_set,
-    described,
-    example_rows,
-    mixed,
-    most_completions,
-    players,
-    results,
-    snapshot_name,
-    sneaky_set,
-    win_rates,
-)
 from lite_selfplay.games.spc.steps import StepPair
 from lite_selfplay.games.spc.stepsets import read_pairs
 from lite_selfplay.games.table import Table
@@ -81,7 +56,7 @@ Phase = Literal[
     "over",
 ]
 PHASES: tuple[Phase, ...] = get_args(Phase)
-# What a phase that plays with cases makes of them, its log, and its streams.
+# The cases of a phase, its log, and its streams.
 _Played = tuple[Sequence[Case], dict[str, Any], Sequence[Stream]]
 _STATE = ("phase", "round", "epoch", "batch", "order")
 
@@ -92,7 +67,7 @@ class Spc(Game):
     roles = (SNEAKY, CRITIC, "solver")
     sources: tuple[str, ...] = ("problems", "solutions")
     about = "SPC: a sneaky generator rewrites correct steps into wrong ones, and a critic learns to catch them"
-    Options = SpcOptions
+    Options = rounds.SpcOptions
     open_ended = True
     accuracy: ClassVar[Mapping[str, Accuracy]] = {
         SNEAKY: Accuracy("mislead", "attack success", "no errors", "misleads the solver", "misleads nobody"),
@@ -108,7 +83,7 @@ class Spc(Game):
             (False, True): "no error, judged rightly",
         },
     )
-    figures = FIGURES
+    figures = rounds.FIGURES
     recipe: ClassVar[dict[str, Any]] = {
         "roles": {name: {"beta": 0.1, "kl": "advantage", "clip_ratio": 0.2} for name in (SNEAKY, CRITIC)},
         "seats": {"*": {"lr": 3e-5, "schedule": "constant", "warmup": 0.0, "full_finetune_lr": 2e-6}},
@@ -121,6 +96,7 @@ class Spc(Game):
         super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
         chosen = self.options
         self._phase: Phase = "solutions" if chosen.rounds or chosen.tournament else "over"
+        self._has_solver = any(name.startswith("solver") for name in chosen.solvers)
         self._round = 1
         self._epoch = self._batch = self._order = 0
         self._opened: dict[str, Collection] = {}
@@ -130,18 +106,13 @@ class Spc(Game):
         solvers = self.options.solvers
         return {SNEAKY: SNEAKY, CRITIC: CRITIC, "solver": "solver" if self._has_solver else solvers[0]}
 
-    @property
-    def _has_solver(self) -> bool:
-        return any(name.startswith("solver") for name in self.options.solvers)
-
     def trained_seats(self) -> tuple[str, ...]:
         return (SNEAKY, CRITIC, "solver") if self._has_solver else (SNEAKY, CRITIC)
 
     def kept_at_start(self) -> Sequence[Snapshot]:
-        return [Snapshot(seat, snapshot_name(seat, 0)) for seat in self.trained_seats()]
+        return [Snapshot(seat, rounds.snapshot_name(seat, 0)) for seat in self.trained_seats()]
 
     def evaluation(self) -> EvalSpec:
-        """The critic on labelled steps."""
         return EvalSpec("critic", (CRITIC,))
 
     def other_evaluations(self) -> Mapping[str, tuple[str, ...]]:
@@ -151,21 +122,19 @@ class Spc(Game):
         return self._phase == "over"
 
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        """For the solver a worked solution, step by step; for the others one of its steps, gone wrong by rule, or a
-        pair of the file of `pairs`."""
+        """The solver's example is a worked solution, step by step; the others' is one of its steps with an error made
+        by rule, or a pair of the file `pairs`."""
         if role == "solver":
-            return solver_example(problem, thinks=thinks)
-        if self.options.pairs is not None:
-            self._pairs = self._pairs or read_pairs(Path(self.options.pairs))
-            pairs = self._pairs
-        else:
-            pairs = list(corruptions(problem, rng))
+            return phases.solver_example(problem, thinks=thinks)
+        if self.options.pairs is not None and self._pairs is None:
+            self._pairs = read_pairs(Path(self.options.pairs))
+        pairs = list(corruptions(problem, rng)) if self._pairs is None else self._pairs
         if not pairs:
             return None
         pair = rng.choice(pairs)
-        return (
-            sneaky_example(pair, thinks=thinks) if role == SNEAKY else rng.choice(critic_examples(pair, thinks=thinks))
-        )
+        if role == SNEAKY:
+            return phases.sneaky_example(pair, thinks=thinks)
+        return rng.choice(phases.critic_examples(pair, thinks=thinks))
 
     # A step
 
@@ -177,10 +146,10 @@ class Spc(Game):
         return replace(found, log={"phase": phase, "round": number, **found.log})
 
     def _play_cases(self, table: Table) -> Episode:
-        """A phase that takes the cases of the one before and writes them anew."""
+        """A phase that takes the cases of the previous one and writes them again."""
         file, before, after, play = _CASES[self._phase]
         cases, log, streams = play(self, table, self._cases_of(table, before) if before else [])
-        write_objects(self._file(table, file), map(asdict, cases))
+        write_objects(self._file(table, file), cases)
         self._phase = "pairings" if self._only_attacks and after == "critiques" else after
         return Episode(streams, log=log, save=True)
 
@@ -190,7 +159,7 @@ class Spc(Game):
         return self._round > self.options.rounds
 
     def _solutions(self, table: Table, _: Sequence[Case]) -> _Played:
-        """Right solutions, and a random step of each; for the last attack one that no seat was trained on."""
+        """A random step of each right solution; in the last attack only steps that no seat was trained on."""
         written, name = len(table.everything("solutions")), f"round-{self._round}"
         groups: list[Group] = []
         if written:
@@ -209,20 +178,17 @@ class Spc(Game):
         return cases, {"solutions": asked, "steps": len(cases)}, streams
 
     def _validation(self, table: Table, cases: Sequence[Case]) -> _Played:
-        """Which steps are correct, by what they lead to."""
         cases = phases.tried(table, cases, self.options.rollouts, "original")
         stable = sum(case.is_stable(self.options.stable) for case in cases)
         return cases, {"steps": len(cases), "stable": stable, "completions": len(cases) * self.options.rollouts}, ()
 
     def _sneaky(self, table: Table, cases: Sequence[Case]) -> _Played:
-        """Correct steps rewritten by the newest sneaky generator."""
         cases = [case for case in cases if case.is_stable(self.options.stable)]
-        cases = phases.rewritten(self._asking(table, SNEAKY, snapshot_name(SNEAKY, self._round - 1), 1), cases)
-        refused = Counter(case.rewrite.reason for case in cases if case.rewrite is not None and case.rewrite.reason)
+        cases = phases.rewritten(self._asking(table, SNEAKY, rounds.snapshot_name(SNEAKY, self._round - 1), 1), cases)
+        refused = Counter(case.rewrite.reason for case in cases if case.rewrite.reason)
         return cases, {"attacks": len(cases), "refused": dict(sorted(refused.items()))}, ()
 
     def _sneaky_validation(self, table: Table, cases: Sequence[Case]) -> _Played:
-        """Which rewrites are errors, by what they lead to."""
         cases = phases.tried(table, cases, self.options.rollouts, "sneaky")
         tried = sum(case.sneaky is not None for case in cases)
         valid = sum(case.is_valid for case in cases)
@@ -230,8 +196,7 @@ class Spc(Game):
         return cases, log | ({"attack_success": valid / len(cases)} if cases else {}), ()
 
     def _critiques(self, table: Table, cases: Sequence[Case]) -> _Played:
-        """Critiques of the errors, and of as many steps as they were."""
-        ask = self._asking(table, CRITIC, players(self._round, self.options.schedule)[1], self.options.critiques)
+        ask = self._asking(table, CRITIC, rounds.players(self._round, self.options.schedule)[1], self.options.critiques)
         cases = phases.judged_untouched(ask, phases.judged(ask, cases), table.rng)
         log = {
             "judged_errors": sum(bool(case.critiques) for case in cases),
@@ -242,51 +207,46 @@ class Spc(Game):
     # Collection
 
     def _collect(self, table: Table) -> Episode:
-        """The collections that the seats learn from, and the seats as they begin to learn."""
+        """The collections that the seats learn from, and the seats in the state in which they start to learn."""
         cases = self._cases_of(table, "critiques")
-        pairing = players(self._round, self.options.schedule)
+        pairing = rounds.players(self._round, self.options.schedule)
         critiques = rounds.with_old_logprobs(table, rounds.critic_rows(cases, self._round))
-        write_collection(self._file(table, "critiques-as-rows"), critiques)
+        write_objects(self._file(table, "critiques-as-rows"), critiques)
         numbers = range(1, self._round + 1)
         every = [row for number in numbers for row in Collection(self._file(table, "critiques-as-rows", number))]
         rows = {SNEAKY: rounds.sneaky_rows(cases, self._round, self.options.stable), CRITIC: critiques}
         kept = {
-            SNEAKY: sneaky_set(rows[SNEAKY], table.rng, solver_reward=self.options.solver_reward),
-            CRITIC: critic_set(every, table.rng, pairing=self.options.pairing),
+            SNEAKY: rounds.sneaky_set(rows[SNEAKY], table.rng, solver_reward=self.options.solver_reward),
+            CRITIC: rounds.critic_set(every, table.rng, pairing=self.options.pairing),
         }
         kept[SNEAKY] = rounds.with_old_logprobs(table, kept[SNEAKY])
-        log = counts_of_round(cases, rows, kept, pairing, self.options.stable)
+        log = rounds.counts_of_round(cases, rows, kept, pairing, self.options.stable)
         for seat, chosen in kept.items():
             wanted = len(chosen) if self.options.sft_weight else 0
-            examples = example_rows(table, seat, partial(self.cold_start, thinks=table.thinks), wanted)
+            examples = rounds.example_rows(table, seat, partial(self.cold_start, thinks=table.thinks), wanted)
             log[f"{seat}_examples"] = len(chosen) if examples else 0
-            both = mixed(chosen, examples, table.rng, self.options.sft_weight)
-            write_collection(self._file(table, seat), both)
+            both = rounds.mixed(chosen, examples, table.rng, self.options.sft_weight)
+            write_objects(self._file(table, seat), both)
         self._order = table.rng.getrandbits(32)
         self._opened.clear()
         actions = [Restore(seat, name, reset_optimizer=True) for seat, name in zip(kept, pairing, strict=True)]
         self._phase = "sneaky learns"
-        kept_as = self._skip_empty(table)
+        kept_as = self._finished(table, learned=False)
         return Episode(actions=[*actions, *kept_as], log=log, save=True, measure=len(kept_as) == 2)
 
     # Offline training
 
     def _learn(self, table: Table) -> Episode:
-        """A batch of the seat's collection."""
         seat: str = self._learner
         collection = self._collection(table, seat)
         batches = collection.batches(self.options.batch, seed=self._order, epoch=self._epoch)
         rows = collection.rows(batches[self._batch])
         log = {"epoch": self._epoch + 1, "batch": self._batch + 1, "batches": len(batches)}
         self._batch += 1
-        actions: list[Snapshot] = []
         ends = self._batch == len(batches)
         if ends:
             self._epoch, self._batch = self._epoch + 1, 0
-        if self._epoch == self.options.epochs:
-            actions = [self._kept(seat)]
-            self._after_learning()
-            actions += self._skip_empty(table)
+        actions = self._finished(table, learned=self._epoch == self.options.epochs)
         measured = any(action.seat == CRITIC for action in actions)
         return Episode([replayed(seat, rows)], actions=actions, log=log, save=ends, measure=measured)
 
@@ -294,11 +254,8 @@ class Spc(Game):
     def _learner(self) -> str:
         return SNEAKY if self._phase == "sneaky learns" else CRITIC
 
-    def _kept(self, seat: str) -> Snapshot:
-        return Snapshot(seat, snapshot_name(seat, self._round))
-
     def _after_learning(self) -> None:
-        """To the next seat, the next round, or what follows the last one."""
+        """Continue with the next seat, the next round, or the end."""
         self._epoch = self._batch = 0
         if self._phase == "sneaky learns":
             self._phase = "critic learns"
@@ -307,41 +264,42 @@ class Spc(Game):
         else:
             self._phase = "over"
 
-    def _skip_empty(self, table: Table) -> list[Snapshot]:
-        """Seats that have nothing to learn from stay as they are, and are kept as this round's."""
+    def _finished(self, table: Table, *, learned: bool) -> list[Snapshot]:
+        """Keep a seat that has `learned`, and each next one without rows to learn from, as this round's, and go to the
+        phase after it."""
         found = []
-        while self._phase in ("sneaky learns", "critic learns") and not len(self._collection(table, self._learner)):
-            found.append(self._kept(self._learner))
+        while self._phase.endswith("learns") and (learned or not len(self._collection(table, self._learner))):
+            found.append(Snapshot(self._learner, rounds.snapshot_name(self._learner, self._round)))
             self._after_learning()
+            learned = False
         return found
 
     # Every snapshot meets every other
 
     def _meet(self, table: Table) -> Episode:
-        """Every critic on the errors of every sneaky generator, by one critique each; those that have met are known."""
+        """Every critic on the errors of every sneaky generator, in one critique each, unless they have met before."""
         played: list[tuple[str, str, Fate]] = []
         success, stable, snapshots = {}, self.options.stable, range(self.options.rounds + 1)
         for number in snapshots:
-            sneaky, judged = snapshot_name(SNEAKY, number), number < self.options.rounds
+            sneaky, judged = rounds.snapshot_name(SNEAKY, number), number < self.options.rounds
             cases = self._cases_of(table, "critiques" if judged else "sneaky validation", number + 1)
-            # Before any critic saw it, a valid error is `undecided`.
-            success[sneaky] = attack_success(["undecided" if case.is_valid else case.fate(stable) for case in cases])
-            known = players(number + 1, self.options.schedule)[1] if judged else None
-            for critic in (snapshot_name(CRITIC, other) for other in snapshots):
+            success[sneaky] = rounds.attack_success([case.fate(stable) for case in cases])
+            known = rounds.players(number + 1, self.options.schedule)[1] if judged else None
+            for critic in (rounds.snapshot_name(CRITIC, other) for other in snapshots):
                 met = cases if critic == known else phases.judged(self._asking(table, CRITIC, critic, 1), cases)
                 played += [(sneaky, critic, case.fate(stable)) for case in met if case.is_valid]
         self._phase = "over"
-        found = win_rates(played)
+        found = rounds.win_rates(played)
         shown = {f"{row['sneaky']} against {row['critic']}": row["win_rate"] for row in found if row["games"]}
         attacks = {name: row["success"] for name, row in success.items() if row["success"] is not None}
         log = {"win_rates": shown, "attack_successes": attacks, "pairings": found, "attacks_in_full": success}
         return Episode(log=log, save=True)
 
-    # Who speaks, and where things lie
+    # Sampling and files
 
     def _asking(self, table: Table, role: str, name: str, n: int) -> phases.Ask:
-        """Asks a snapshot of a role's seat; the completions say whose they are, whatever becomes of the seat."""
-        held = snapshot_name(role, self._round - 1)
+        """A function that samples a snapshot of a role's seat; the completions name the snapshot."""
+        held = rounds.snapshot_name(role, self._round - 1)
 
         def ask(prompts: Sequence[str]) -> list[list[Completion]]:
             rows = table.ask(role, prompts, n=n, seat=None if name == held else name)
@@ -351,20 +309,20 @@ class Spc(Game):
         return ask
 
     def _file(self, table: Table, name: str, round_: int | None = None) -> Path:
-        return table.folder / f"round-{self._round if round_ is None else round_}" / f"{name}.jsonl"
+        return table.folder / f"round-{round_ or self._round}" / f"{name}.jsonl"
 
     def _cases_of(self, table: Table, phase: Phase, round_: int | None = None) -> list[Case]:
-        return read_cases(self._file(table, _CASES[phase][0], round_))
+        return phases.read_cases(self._file(table, _CASES[phase][0], round_))
 
     def _collection(self, table: Table, seat: str) -> Collection:
         if seat not in self._opened:
             self._opened[seat] = Collection(self._file(table, seat))
         return self._opened[seat]
 
-    # What a run of it is
+    # A run and its display
 
     def most_rollouts(self, steps: int) -> int:
-        return sum(most_completions(self.options, self.problems_per_step).values())
+        return sum(rounds.most_completions(self.options, self.problems_per_step).values())
 
     def rewards(self) -> Mapping[str, str]:
         return {
@@ -373,7 +331,7 @@ class Spc(Game):
         }
 
     def describe(self, steps: int) -> list[str]:
-        return described(self.options, self.problems_per_step)
+        return rounds.described(self.options, self.problems_per_step)
 
     def warnings(self, log: Mapping[str, Any]) -> list[str]:
         found, collected = super().warnings(log), (SNEAKY, CRITIC) if log.get("phase") == "collection" else ()
@@ -382,7 +340,7 @@ class Spc(Game):
         for seat in collected if self.options.sft_weight else ():
             if log[f"{seat}_rows"] and not log[f"{seat}_examples"]:
                 found.append(
-                    f"game.sft_weight asks for examples, and there are none for {seat}: a cold start brings some"
+                    f"game.sft_weight asks for examples, and there are none for {seat}: a cold start provides some"
                 )
         return found
 
@@ -399,7 +357,7 @@ class Spc(Game):
 
     @classmethod
     def closing(cls, log: Mapping[str, Any]) -> list[str]:
-        return results(log)
+        return rounds.results(log)
 
     @classmethod
     def problem_in(cls, prompt: str) -> str:
@@ -422,8 +380,7 @@ class Spc(Game):
         self._opened.clear()
 
 
-# By phase that plays with cases: the file it writes them to, the phase whose cases it takes, what comes next, and how
-# it is played.
+# For each phase with cases: its file, the phase whose cases it takes, the next phase, and its method.
 _CASES: Mapping[Phase, tuple[str, Phase | None, Phase, Callable[[Spc, Table, Sequence[Case]], _Played]]] = {
     "solutions": ("1-solutions", None, "validation", Spc._solutions),
     "validation": ("2-validation", "solutions", "sneaky", Spc._validation),

@@ -1,10 +1,9 @@
-r"""Solutions in steps: where one ends, what a step is once it is labelled, and a pair of a right and a wrong one.
+r"""Solutions in steps: splitting, labelled steps, and pairs of a right and a wrong step.
 
-A step ends at a blank line, as in the paper. A solution without blank lines is cut at its lines or the items of its
-list, and one of a single line at its enumerated items or its sentences (ours). What introduces the next piece (a
-heading, a line that ends with a colon) and what only repeats the answer (`#### 18`, an `<answer>` block, a box) is no
-step of its own (ours). Code, displayed and inline mathematics and GSM8K's calculator notes (`<<48/2=24>>`) are never
-cut.
+A step ends at a blank line, as in the paper. A solution without blank lines is split at its lines or the items of its
+list, and a single line at its enumerated items or its sentences (ours). An introduction of the next piece (a heading, a
+line that ends with a colon) and a mere repetition of the answer (`#### 18`, an `<answer>` block, a box) are no steps of
+their own (ours). Code, displayed and inline mathematics and GSM8K's calculator notes (`<<48/2=24>>`) are never split.
 """
 
 import re
@@ -15,7 +14,7 @@ from itertools import pairwise
 _NOTE = re.compile(r"<<[^<>]*>>")
 _WHOLE = re.compile(
     r"""
-    ```.*?(?:```|\Z)                                                   # code; a fence that was cut off hides the rest
+    ```.*?(?:```|\Z)                                                   # code; an unclosed fence hides the rest
     | \$\$.{1,3000}?\$\$ | \\\[.{1,3000}?\\\] | \\\(.{1,3000}?\\\)
     | \\begin\{(?P<environment>[A-Za-z]+\*?)\}.{,3000}?\\end\{(?P=environment)\}
     | (?<![\\$])\$(?=[^\s$])[^$\n]*?(?<=[^\s\\$])\$(?![\d$])           # $x$, but not the prices in "$5 and $6"
@@ -51,8 +50,8 @@ _ONLY_ANSWER = re.compile(
 
 @dataclass(frozen=True)
 class LabelledStep:
-    """A step of a solution that is known to be correct or not. `before` are the steps that lead to it, joined as they
-    stood, empty for the first; `subset` names the part of a benchmark it comes from."""
+    """A step of a solution that is known to be correct or not. `before` holds the steps before it, joined as they were,
+    empty for the first; `subset` names the part of a benchmark that it is from."""
 
     id: str
     problem: str
@@ -64,9 +63,8 @@ class LabelledStep:
 
 @dataclass(frozen=True)
 class StepPair:
-    """A correct step and a wrong one in its place. `kind` is one of `replies.KINDS` and `change` says what was changed,
-    where that is known; `check` is a sentence that shows the step to be right, `flaw` one that shows the other to be
-    wrong."""
+    """A correct step and a wrong one in its place. If known, `kind` is one of `cases.KINDS` and `change` says what was
+    changed; `check` is a sentence that shows that the step is right, `flaw` one that shows that the other is wrong."""
 
     id: str
     problem: str
@@ -87,31 +85,28 @@ class StepPair:
 
 
 def split_steps(text: str) -> list[str]:
-    """The steps of a solution in order: `"".join(split_steps(text))` is the text, each step with the space behind it.
-
-    [] for a text without anything but space.
-    """
+    """The steps of a solution, each with the space behind it, so that they join to the text; [] for a blank text."""
     if not text.strip():
         return []
     whole = [match.span() for match in _WHOLE.finditer(text)]
     pieces = [text]
-    for places in (_blank_lines, _lines, _sentences):
-        cuts = [place for place in places(text) if not any(start < place < end for start, end in whole)]
+    for offsets in (_blank_lines, _lines, _sentences):
+        cuts = [cut for cut in offsets(text) if not any(start < cut < end for start, end in whole)]
         pieces = _joined(_cut(text, cuts))
         if len(pieces) > 1:
             break
     return pieces
 
 
-def replaced(steps: Sequence[str], place: int, new: str) -> list[str]:
-    """The steps up to and with number `place` (from 0), another one in its place, with the space around it kept."""
-    old = steps[place]
+def replaced(steps: Sequence[str], index: int, new: str) -> list[str]:
+    """The steps up to `index`, with that one replaced and the space around it kept."""
+    old = steps[index]
     start, end = len(old) - len(old.lstrip()), len(old.rstrip())
-    return [*steps[:place], old[:start] + new.strip() + old[end:]]
+    return [*steps[:index], old[:start] + new.strip() + old[end:]]
 
 
 def beginning(steps: Sequence[str]) -> str:
-    """Steps as the beginning of a solution that is to be gone on with: they end with a blank line."""
+    """Steps as the beginning of a solution to continue: they end with a blank line."""
     return f"{''.join(steps).rstrip()}\n\n" if steps else ""
 
 
@@ -120,7 +115,7 @@ def without_notes(text: str) -> str:
     return _NOTE.sub("", text)
 
 
-# Where a text may be cut: each of these gives the offsets at which pieces begin
+# Where a text may be split: each function returns the offsets at which pieces begin
 
 
 def _blank_lines(text: str) -> list[int]:
@@ -130,7 +125,7 @@ def _blank_lines(text: str) -> list[int]:
 def _lines(text: str) -> list[int]:
     """The items of a list and the conclusion behind it; without a list, every line."""
     found = [(match.start(), match["indent"], match.lastgroup) for match in _ITEM.finditer(text)]
-    items = [start for start, *kind in found if kind == list(found[0][1:])]  # not those of lists inside it
+    items = [start for start, *kind in found if kind == list(found[0][1:])]  # not those of nested lists
     if len(items) < 2:
         return [match.end() for match in _LINE_END.finditer(text)]
     after = (match.start() for match in _CONCLUSION.finditer(text, items[-1] + 1))
@@ -152,12 +147,12 @@ def _sentences(text: str) -> list[int]:
     return [end.end() for end in ends if not _ABBREVIATED.search(text, max(0, end.start() - 12), end.start() + 1)]
 
 
-def _cut(text: str, places: Iterable[int]) -> list[str]:
-    return [text[a:b] for a, b in pairwise(sorted({0, *places, len(text)}))]
+def _cut(text: str, offsets: Iterable[int]) -> list[str]:
+    return [text[a:b] for a, b in pairwise(sorted({0, *offsets, len(text)}))]
 
 
 def _joined(pieces: Iterable[str]) -> list[str]:
-    """Pieces, with an introduction put to the piece after it and a repeated answer to the one before."""
+    """Pieces, with introductions joined to the next piece and repeated answers to the previous one."""
     steps: list[str] = []
     for piece in pieces:
         if steps and (not piece.strip() or _ONLY_ANSWER.fullmatch(piece.strip()) or _introduces(steps[-1])):
@@ -168,7 +163,7 @@ def _joined(pieces: Iterable[str]) -> list[str]:
 
 
 def _introduces(step: str) -> bool:
-    """Whether a piece only leads to what comes next: a heading, space, or a text that ends with a colon."""
+    """Whether a piece only introduces the next: a heading, space, or a text that ends with a colon."""
     text = step.strip()
     last = text.rpartition("\n")[2].strip()
     return text.rstrip("*").endswith(":") or not text or _HEADING.fullmatch(last) is not None

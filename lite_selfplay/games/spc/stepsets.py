@@ -1,20 +1,20 @@
-"""Sets of labelled steps that a critic is measured on: published layouts, and steps of worked solutions.
+"""Sets of labelled steps that measure a critic: published layouts, and steps of worked solutions.
 
 Layouts, by their columns:
 
-- ProcessBench (https://huggingface.co/datasets/Qwen/ProcessBench): `problem`, `steps`, and `label`, the place of the
+- ProcessBench (https://huggingface.co/datasets/Qwen/ProcessBench): `problem`, `steps`, and `label`, the index of the
   first wrong step from 0, or -1; a JSON list (`.json`) or JSONL; the subset is the `id` without its number.
 - PRM800K (https://github.com/openai/prm800k): `question.problem` and `label.steps`, each with its `completions`, rated
-  -1, 0 or 1, and which of them was chosen.
+  -1, 0 or 1, and the chosen one.
 - DeltaBench (https://github.com/OpenStellarTeam/DeltaBench): `question`, `sections` with their `content`, and
   `reason_error_section_numbers` and `reason_unuseful_section_numbers`, from 1; the subset is `task_l1`.
 - SPC's release (https://github.com/chen-judge/SPC, `data/eval`): `problem` and `partial_solution`, and either a
   `next_step` with a `..._human_label` of 1 or -1 and its subset in `source` or `data_type`, or a pair of
   `correct_last_step` and `incorrect_last_step`.
 
-As in the paper (section 4.1), as many correct steps as wrong ones are taken, each with the steps before it. Ours: a
-wrong step is the first of its solution, so that what comes before is right; a correct one is drawn from those before
-it; steps that are rated neutral, or useless, are neither.
+As in the paper (section 4.1), equally many correct and wrong steps are taken, each with the steps before it. Ours: a
+wrong step is the first of its solution, so that the steps before it are right; a correct one is drawn from those before
+it; steps rated neutral, or useless, are neither.
 """
 
 import json
@@ -34,9 +34,9 @@ SEED, EACH = 0, 500
 
 
 def read_step_set(path: Path, *, seed: int = SEED) -> list[LabelledStep]:
-    """As many correct as wrong steps of a file in one of the layouts, of each subset.
+    """Equally many correct and wrong steps of each subset of a file in one of the layouts.
 
-    Raises TaskError, with file and line, for a row in none of them, and for a file without both kinds of step.
+    Raises TaskError, with file and line, for a row in no layout, or for a file without both kinds of step.
     """
     rng = derived_rng(seed, "step set", path.stem)
     found = list[LabelledStep]()
@@ -61,9 +61,9 @@ def is_step_set(path: Path) -> bool:
 
 
 def read_pairs(path: Path) -> list[StepPair]:
-    """The pairs of a correct and a wrong step in the same place of a file in PRM800K's layout, or in the release's.
+    """The pairs of a correct and a wrong step in a file of PRM800K's layout, or of the release's.
 
-    Raises TaskError, with file and line, for a row that has another.
+    Raises TaskError, with file and line, for a row of another layout.
     """
     return [pair for row, where in _rows(path) for pair in (_pair if row.keys() >= _PAIR else _prm800k)(row, where)]
 
@@ -71,13 +71,12 @@ def read_pairs(path: Path) -> list[StepPair]:
 def steps_of_solutions(problems: Sequence[Problem], *, each: int = EACH, seed: int = SEED) -> list[LabelledStep]:
     """At most `each` correct and as many wrong steps of worked solutions, one a solution, in random order.
 
-    A correct step writes out a calculation that holds; a wrong one is a step whose calculation has another result and
-    so does not.
+    A correct step writes out a calculation that holds; a wrong one has another result, so that it does not hold.
     """
     rng = derived_rng(seed, "gsm8k step set")
     found: list[LabelledStep] = []
-    for place in rng.sample(range(len(problems)), len(problems)):
-        pairs = [p for p in corruptions(problems[place], rng, [NUMBER]) if holds(p.right) and holds(p.wrong) is False]
+    for index in rng.sample(range(len(problems)), len(problems)):
+        pairs = [p for p in corruptions(problems[index], rng, [NUMBER]) if holds(p.right) and holds(p.wrong) is False]
         if pairs:
             found.append(rng.choice(pairs).labelled()[len(found) % 2])
         if len(found) == 2 * each:
@@ -86,7 +85,7 @@ def steps_of_solutions(problems: Sequence[Problem], *, each: int = EACH, seed: i
 
 
 def one_to_one(steps: Sequence[LabelledStep], rng: random.Random) -> list[LabelledStep]:
-    """As many correct as wrong steps of each subset, drawn at random, in their order."""
+    """Equally many correct and wrong steps of each subset, drawn at random, in their order."""
     chosen: set[int] = set()
     for subset in dict.fromkeys(step.subset for step in steps):
         sides = [[i for i, s in enumerate(steps) if (s.subset, s.correct) == (subset, side)] for side in (True, False)]
@@ -101,7 +100,7 @@ def _processbench(row: Mapping[str, Any], where: str, rng: random.Random) -> lis
     if not isinstance(steps, list) or not steps or not all(isinstance(step, str) for step in steps):
         raise TaskError(f"{where}: 'steps' must be a list of texts")
     if type(label) is not int or not -1 <= label < len(steps):
-        raise TaskError(f"{where}: 'label' must be the place of a step, from 0, or -1")
+        raise TaskError(f"{where}: 'label' must be the index of a step, from 0, or -1")
     right = range(label if label >= 0 else len(steps))
     return _both(name, problem, steps, right, None if label < 0 else label, name.rpartition("-")[0], rng)
 
@@ -130,18 +129,17 @@ def _both(
     subset: str,
     rng: random.Random,
 ) -> list[LabelledStep]:
-    """One of the `right` places of a solution, if there is any, and the `wrong` one."""
-    places = [(rng.choice(right), True)] if right else []
-    places += [] if wrong is None else [(wrong, False)]
+    """A step at one of the `right` indices of a solution, if there are any, and the one at `wrong`."""
+    indices = [(rng.choice(right), True)] if right else []
+    indices += [] if wrong is None else [(wrong, False)]
     return [
-        LabelledStep(f"{name}-{place + 1}", problem, _before(steps[:place]), steps[place], correct, subset)
-        for place, correct in places
-        if steps[place].strip()
+        LabelledStep(f"{name}-{index + 1}", problem, _before(steps[:index]), steps[index], correct, subset)
+        for index, correct in indices
+        if steps[index].strip()
     ]
 
 
 def _pair(row: Mapping[str, Any], where: str) -> Iterator[StepPair]:
-    """The pair of a row of the release's."""
     texts = [_text(row[key], key, where) for key in ("problem", "correct_last_step", "incorrect_last_step")]
     yield StepPair(str(row.get("id", where)), texts[0], str(row["partial_solution"]), *texts[1:])
 
@@ -156,8 +154,8 @@ def _next_step(row: Mapping[str, Any], where: str, rng: random.Random) -> list[L
 
 
 def _prm800k(row: Mapping[str, Any], where: str) -> Iterator[StepPair]:
-    """The pairs of a labelled solution, along the steps that were chosen; none of one that served to check labellers,
-    or whose problem was reported as broken."""
+    """The pairs of a labelled solution, along the chosen steps; none if the solution served to check labellers, or if
+    its problem was reported as broken."""
     try:
         problem, label = _text(row["question"]["problem"], "question.problem", where), row["label"]
         if row.get("is_quality_control_question") or row.get("is_initial_screening_question"):
@@ -165,14 +163,14 @@ def _prm800k(row: Mapping[str, Any], where: str) -> Iterator[StepPair]:
         if label.get("finish_reason") == "bad_problem":
             return
         before: list[str] = []
-        for place, step in enumerate(label["steps"], 1):
+        for index, step in enumerate(label["steps"], 1):
             rated = {r: [c["text"] for c in step["completions"] or () if c["rating"] == r] for r in (1, -1)}
             for number, (right, wrong) in enumerate(zip(rated[1], rated[-1], strict=False), 1):
-                yield StepPair(f"{where}-{place}-{number}", problem, _before(before), right, wrong)
+                yield StepPair(f"{where}-{index}-{number}", problem, _before(before), right, wrong)
             chosen, human = step.get("chosen_completion"), step.get("human_completion")
             if chosen is None and human is None:
                 return
-            # The documentation shows a text here; files have been seen with an object around it.
+            # The documentation shows a text here; some files have an object around it.
             own = human["text"] if isinstance(human, Mapping) else human
             before.append(own if chosen is None else step["completions"][chosen]["text"])
     except (LookupError, TypeError, AttributeError) as error:
@@ -197,7 +195,7 @@ def _text(value: Any, name: str, where: str) -> str:
 
 
 def _rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
-    """The objects of a JSONL file, or of a JSON list, each with where it stands."""
+    """The objects of a JSONL file, or of a JSON list, each with its location."""
     content = path.read_bytes() if path.suffix == ".json" and path.is_file() else b""
     if content.lstrip()[:1] == b"[":
         try:
@@ -214,6 +212,7 @@ def _rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 _PAIR = {"problem", "partial_solution", "correct_last_step", "incorrect_last_step"}
+# The columns that identify the layouts of ProcessBench, DeltaBench, PRM800K and SPC's release, and their readers.
 LAYOUTS: Sequence[tuple[set[str], Callable[[Mapping[str, Any], str, random.Random], Iterable[LabelledStep]]]] = (
     ({"problem", "steps", "label"}, _processbench),
     ({"question", "sections"}, _deltabench),
@@ -221,5 +220,3 @@ LAYOUTS: Sequence[tuple[set[str], Callable[[Mapping[str, Any], str, random.Rando
     ({"problem", "partial_solution", "next_step"}, _next_step),
     (_PAIR, lambda row, where, _: (step for pair in _pair(row, where) for step in pair.labelled())),
 )
-"""The columns by which the layouts of ProcessBench, DeltaBench, PRM800K and SPC's release are known, and who reads such
-a row."""

@@ -1,35 +1,35 @@
 """SQLM: self-questioning language models (Chen et al., "Self-Questioning Language Models").
 
-From a topic prompt and nothing else. One step, with n = 4:
+Only a topic prompt is given. One step, with n = 4:
 
     the proposer writes n questions to each of a number of equal prompts      a group a prompt
     the solver answers each question n times                                  a group a question
     label(q) = the majority of the answers to q; votes(q) = how many agree with it
-    R(answer)   = 1 where it is the label, else 0                             equation 1
-    R(question) = 1 where 1 < votes < n, else 0                               equation 2, with section 5.1
+    R(answer)   = 1 if it is the label, else 0                                equation 1
+    R(question) = 1 if 1 < votes < n, else 0                                  equation 2, with section 5.1
     a GRPO update of the solver at every step, of the proposer at every fifth
 
 Kept from the paper: both rewards, n = 4, the proposer's interval, KL 1e-3, temperature 1, clip 0.2, a constant learning
 rate, one set of weights in both roles, "Selected Question" in algebra and the whole reply in arithmetic.
 
-Changed: adapters instead of all weights, at 3e-5 instead of 1e-6. With one shared seat, a step that moves both roles
-adds both gradients into one update; the paper moves the solver first. The vote is over classes of equal answers, so
-that 1/2 and 0.5 vote together, where the release compares strings. A step is one update unless `run.minibatches` says
-otherwise, as the presets do: 8 for the solver's 1,024 answers, 128 at a time. The prompts are worded anew. The released
-code trains its code topic by PPO with a critic; here it is GRPO as well.
+Changed: adapters instead of all weights, at 3e-5 instead of 1e-6. With one shared seat, a step for both roles adds both
+gradients into one update; the paper updates the solver first. The vote is over classes of equal answers, so that 1/2
+and 0.5 vote together; the release compares strings. A step is one update unless `run.minibatches` says otherwise, as in
+the presets: 8 for the solver's 1,024 answers, 128 at a time. The prompts are worded anew. The released code trains its
+code topic by PPO with a critic; here it is GRPO as well.
 
 In the code topic a question is a description with one to five tests, and an answer is a program:
 
     R(program)  = the share of the tests that it passes                       equation 3
-    R(question) = 1 where the programs pass some of the tests and not all     equation 4, over the n answers together
+    R(question) = 1 if the programs pass some of the tests and not all        equation 4, over the n answers together
 
-Ours, where the sources are silent or take what comes first: a tie for the largest class has no label and pays no
-solver, and the proposer is still paid by the size of the class. An answer without a value, or without a digit in the
-topics of numbers, votes for nothing but counts in n. A reply without its mark is masked, and never reaches the
-solver; one that is empty, cut off or too long to be asked earns 0. Where k is the interval, the proposer moves at steps
-k, 2k, ...; at others its rows are recorded, but masked. The format baseline pays the solver alone by format.
-Pre-generated questions are shuffled once, and each prompt's place is taken by one, so that 6,400 serve 100 steps of 64
-once each (section 5.5); what is over begins anew.
+Ours, where the sources are silent or take the first one: a tie for the largest class has no label and earns the solver
+nothing, and the proposer is still rewarded by the size of the class. An answer without a value, or without a digit in
+the topics of numbers, votes for nothing but counts in n. A reply without its mark is masked and never reaches the
+solver; one that is empty, cut off or too long to be asked earns 0. With the interval k, the proposer is updated at
+steps k, 2k, ...; at others its rows are recorded, but masked. The format baseline rewards the solver alone by format.
+Pre-generated questions are shuffled once, and each replaces one prompt, so that 6,400 serve 100 steps of 64 once each
+(section 5.5); after the last, the first follows.
 """
 
 import json
@@ -43,13 +43,7 @@ from pydantic_core import PydanticCustomError
 
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.games.presentation import FOR_FORM, FOR_VOTE, Figure
-from lite_selfplay.games.propose_solve.propose_solve import (
-    BREAKDOWNS,
-    WATCHED,
-    YIELD,
-    ProposeSolve,
-    ProposeSolveOptions,
-)
+from lite_selfplay.games.propose_solve.propose_solve import ProposeSolve, ProposeSolveOptions, family_figures
 from lite_selfplay.games.propose_solve.questions import (
     NOBODYS,
     Candidate,
@@ -67,41 +61,27 @@ from lite_selfplay.verify import programs
 from lite_selfplay.verify.extract import completion_text
 
 
-def solver_reward(score: float, well_formed: bool, kind: Literal["majority", "format"] = "majority") -> float:
-    """1 for an answer that is the majority's, else 0 (equation 1), or the share of tests that a program passes
-    (equation 3); the baseline (section 5.2): 1 for its format."""
-    return float(well_formed if kind == "format" else score)
-
-
 def proposer_reward(votes: int, n: int) -> float:
-    """1 where more than one of a question's `n` answers agree and not all do, else 0 (equation 2, section 5.1)."""
+    """1 if more than one of a question's `n` answers agree but not all, else 0 (equation 2, section 5.1)."""
     return float(1 < votes < n)
 
 
-def proposer_reward_by_tests(share: float) -> float:
-    """1 where the answers to a question pass some of its tests and not all, else 0 (equation 4, over all n answers)."""
-    return float(0 < share < 1)
-
-
-def pays(question: Candidate) -> bool:
-    """Whether a question's answers earn its proposer something: by votes, or by the tests that programs pass."""
-    counted = question.vote
-    return bool(proposer_reward(counted.votes, counted.of) if counted else proposer_reward_by_tests(question.share))
-
-
 def fate(question: Candidate) -> str:
-    """Why a question earns its proposer nothing, in a word; empty where it does."""
-    how = "pass" if question.vote is None else "agree"
-    return "" if pays(question) else f"all_{how}" if question.share == 1 else f"none_{how}"
+    """Why a question earns its proposer nothing, in a word; empty if it earns 1, by its votes or because its programs
+    pass some of its tests but not all (equation 4, over all n answers)."""
+    counted, share = question.vote, question.share
+    if proposer_reward(counted.votes, counted.of) if counted else 0 < share < 1:
+        return ""
+    return f"{'all' if share == 1 else 'none'}_{'agree' if counted else 'pass'}"
 
 
 class SqlmOptions(ProposeSolveOptions):
-    """SQLM's switches.
+    """SQLM's options.
 
     `topic`: `arithmetic`, `algebra`, `code` or a text file with a prompt. `seats`: one adapter in both roles, or `two`.
-    `reward`: the solver is paid for agreeing with the majority, or for the `format` alone (a baseline). `questions`:
-    written at every step, or `pregenerated` at the first one by `calls` completions of `questions_per_call` questions
-    (a baseline, in which the proposer never moves). The proposer moves every `proposer_every` steps, 0 for never.
+    `reward`: the solver's, for agreeing with the majority, or for the `format` alone (a baseline). `questions`: written
+    at every step, or `pregenerated` at the first one by `calls` completions of `questions_per_call` questions (a
+    baseline that never updates the proposer). `proposer_every`: steps between the proposer's updates, 0 for none.
     """
 
     topic: str = "arithmetic"
@@ -115,13 +95,13 @@ class SqlmOptions(ProposeSolveOptions):
     @model_validator(mode="after")
     def _code_is_proposed(self) -> Self:
         if self.topic == CODE and self.questions == "pregenerated":
-            raise PydanticCustomError("topic", "questions of the code topic bring tests, and are not written in lists")
+            raise PydanticCustomError("topic", "questions of the code topic have tests, and cannot be written in lists")
         return self
 
     @field_validator("topic")
     @classmethod
     def _a_topic(cls, value: str) -> str:
-        """A file by its whole path, so that a run can be resumed from another folder."""
+        """A file as its absolute path, so that a run can be resumed from another folder."""
         try:
             load_topic(value, 1)
         except ValueError as error:
@@ -130,25 +110,17 @@ class SqlmOptions(ProposeSolveOptions):
 
 
 class Sqlm(ProposeSolve):
-    """A proposer asks from a topic alone; a solver is paid for the majority's answer, the proposer where it splits."""
+    """A proposer asks, given only a topic; majority votes reward the solver, and split votes the proposer."""
 
     roles = ("proposer", "solver")
     about = "SQLM: a topic prompt and nothing else; majority votes label what a proposer asks"
     needs_answers: bool = False
     Options = SqlmOptions
-    figures = (
-        *YIELD,
-        *WATCHED,
+    figures = family_figures(
         Figure("without_majority", "questions without a majority", about="Questions whose votes are tied."),
-        Figure(
-            "unread_answers",
-            "answers that could not be read",
-            "share",
-            of="questions",
-            about="Answers that state no value, and so have no vote.",
-        ),
-        *BREAKDOWNS,
-    )
+        Figure("unread_answers", "answers that could not be read", "share", of="questions",
+               about="Answers that state no value, and so have no vote."),
+    )  # fmt: skip
     recipe: ClassVar[dict[str, Any]] = {
         "run": {"group_size": 4},
         "seats": {"*": {"lr": 3e-5, "schedule": "constant", "warmup": 0.0, "full_finetune_lr": 1e-6}},
@@ -163,22 +135,22 @@ class Sqlm(ProposeSolve):
         self._position = 0
 
     def rollouts_per_step(self) -> int:
-        """Completions of a step whose proposals are all questions."""
+        """The most completions a step can have: every proposal is a question."""
         asked = self.problems_per_step * self.group_size
         return asked if self.options.questions == "pregenerated" else asked * (self.group_size + 1)
 
     def most_rollouts(self, steps: int) -> int:
-        """Those of its steps, and the lists of questions that are written before the first one."""
+        """Those of the steps, and the lists of questions written before the first one."""
         lists = self.options.calls if self.options.questions == "pregenerated" else 0
         return self.rollouts_per_step() * steps + lists
 
     def proposer_moves(self, step: int) -> bool:
-        """Whether the proposer learns at a step: every so many steps, never from questions written beforehand."""
+        """Whether a step trains the proposer: every so many steps, never with pregenerated questions."""
         every = self.options.proposer_every
         return self.options.questions == "proposed" and every > 0 and (step + 1) % every == 0
 
     def updates(self, steps: int) -> Mapping[str, int]:
-        """A shared seat moves at every step, as the solver does."""
+        """Every step updates a shared seat, as it does the solver."""
         if self.options.seats == "shared":
             return {"shared": steps}
         return {"proposer": sum(map(self.proposer_moves, range(steps))), "solver": steps}
@@ -196,13 +168,13 @@ class Sqlm(ProposeSolve):
             most = options.calls * options.questions_per_call
             return [
                 f"topic {options.topic}: step 1 first writes up to {most:,} questions in {options.calls} completions",
-                f"each step draws {self.problems_per_step} of them: {each}; the proposer never moves",
+                f"each step draws {self.problems_per_step} of them: {each}; the proposer is never updated",
             ]
         moves = sum(map(self.proposer_moves, range(steps)))
         in_vain = ", though with two answers no question splits them" if n == 2 and moves else ""
         return [
             f"topic {options.topic}: each step asks {rows} times for {n} questions, {each}",
-            f"the solver moves at every step, the proposer at {moves} of {steps}{in_vain}",
+            f"the solver is updated at every step, the proposer at {moves} of {steps}{in_vain}",
         ]
 
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
@@ -220,8 +192,7 @@ class Sqlm(ProposeSolve):
         asked = [next(found) if proposal.usable else Candidate("", proposal) for proposal in proposals]
         solved = [question for question in asked if question.group]
         log = self._log(table, [question.proposal for question in asked], solved)
-        # Without a question nothing moves.
-        moves = self.proposer_moves(step) and bool(solved)
+        moves = self.proposer_moves(step) and bool(solved)  # without a question no seat is updated
         samples = [self._proposed(question, moves=moves) for question in asked]
         n = self.group_size
         groups = [
@@ -232,7 +203,7 @@ class Sqlm(ProposeSolve):
         return Episode(streams, log={**log, "proposer_moves": moves})
 
     def _play_drawn(self, step: int, table: Table) -> Episode:
-        """A step with questions written beforehand, by the seat as it enters training."""
+        """A step with pregenerated questions, written by the initial seat."""
         written = [] if self._questions else self._write(table)
         wanted = self.problems_per_step if self._questions else 0
         drawn = [self._questions[(self._position + i) % len(self._questions)] for i in range(wanted)]
@@ -243,7 +214,7 @@ class Sqlm(ProposeSolve):
         return Episode(_solvers(solved), log={**log, "written": len(self._questions)})
 
     def _write(self, table: Table) -> list[Proposal]:
-        """Fill the stock of questions; what each call came to."""
+        """Fill the stock of questions and return each call's list of them."""
         calls = [reply for (reply,) in table.ask("proposer", [self.topic.many] * self.options.calls)]
         lists = [read(reply, partial(_listed, cut=reply.cut_off)) for reply in calls]
         most = self.options.questions_per_call
@@ -252,22 +223,25 @@ class Sqlm(ProposeSolve):
         return lists
 
     def _answered(self, step: int, table: Table, proposals: Sequence[Proposal]) -> list[Candidate]:
-        """Questions with their answers, judged by the majority or, of programs, by the question's tests."""
+        """Questions with their answers, judged by the majority or, for programs, by the question's tests."""
         judge: Judge = by_answer if self.topic.programs else partial(by_vote, figures=self.topic.figures)
         pose = tested if self.topic.programs else Proposal.problem
         return answered(table, "solver", proposals, self.group_size, f"q-{step}", judge=judge, pay=self._pay, pose=pose)
 
     def _pay(self, answer: Completion, verdict: Verdict, problem: Problem) -> Sample:
-        reward = solver_reward(verdict.score, verdict.well_formed, self.options.reward)
+        """1 for an answer of the majority (equation 1), or the share of tests that a program passes (equation 3); in
+        the baseline (section 5.2), 1 for its format."""
+        reward = float(verdict.well_formed if self.options.reward == "format" else verdict.score)
         label = None if self.topic.programs else problem.answer
         return Sample(answer, reward, verdict, info={"question": problem.id, "label": label})
 
     def _proposed(self, question: Candidate, *, moves: bool) -> Sample:
-        """A proposal with what it earns; masked where the proposer rests, or the reply holds no question to judge."""
-        proposal, info, earns, why = question.proposal, dict[str, Any](), False, question.proposal.reason
+        """A proposal with its reward; masked if this step trains no proposer, or if no question could be judged."""
+        proposal, info, why = question.proposal, dict[str, Any](), question.proposal.reason
         if question.group is not None:
             counted = {"votes": question.vote.votes} if question.vote else {"share": question.share}
-            info, earns, why = {"question": question.name, **counted}, pays(question), fate(question)
+            info, why = {"question": question.name, **counted}, fate(question)
+        earns = question.group is not None and not why
         without = self.topic.find(completion_text(proposal.completion)) is None or proposal.reason == "prompt_too_long"
         verdict = Verdict(earns, float(earns), well_formed=proposal.usable, reason=why)
         return Sample(proposal.completion, float(earns), verdict, masked=not moves or without, info=info)
@@ -276,7 +250,7 @@ class Sqlm(ProposeSolve):
         shares, groups = [question.share for question in solved], [each.group for each in solved if each.group]
         texts = [group.problem.text for group in groups if group.problem]
         answers = [each.verdict.answer for group in groups for each in group.samples if each.verdict]
-        watched = self.watch.look(
+        watched = self.watch.observe(
             texts,
             tokens=table.tokenize,
             pass_rates=shares,
@@ -291,7 +265,7 @@ class Sqlm(ProposeSolve):
         }
 
     def warnings(self, log: Mapping[str, Any]) -> list[str]:
-        """As the family's; the format baseline trains towards no label."""
+        """The family's, except that the format baseline trains towards no label."""
         return super().warnings({**log, "labels_checked": 0} if self.options.reward == "format" else log)
 
     def state(self) -> dict[str, Any]:
@@ -303,7 +277,7 @@ class Sqlm(ProposeSolve):
 
 
 def read_question(topic: Topic, completion: Completion) -> Proposal:
-    """What a reply proposes; a question that was cut off is invalid."""
+    """A reply as a proposal; a question that was cut off is invalid."""
 
     def parse(text: str) -> tuple[str, str | None] | None:
         question = topic.find(text)
@@ -316,12 +290,12 @@ def read_question(topic: Topic, completion: Completion) -> Proposal:
 
 
 def tested(proposal: Proposal, name: str) -> Problem:
-    """A question of programs as a problem with its tests."""
+    """A programming question as a problem with its tests."""
     return programs.program_problem(name, proposal.question, proposal.answer, f"question {name}")
 
 
 def _solvers(solved: Sequence[Candidate]) -> list[Stream]:
-    """The solver's stream; none where there was no question."""
+    """The solver's stream; none without a question."""
     groups = [question.group for question in solved if question.group]
     return [Stream("solver", groups)] if groups else []
 

@@ -1,7 +1,7 @@
-"""SQLM's topics: the one prompt a proposer gets, and where the question stands in its reply.
+"""SQLM's topics: the proposer's prompt, and the position of the question in its reply.
 
-Two ship, with wordings of our own; any text file is a topic besides. Its text is the whole prompt, and the whole reply
-the question, unless the text asks for the mark "Selected Question:", as the algebra topic does.
+Three ship, worded by us; any text file is a topic as well. Its text is the whole prompt, and the whole reply is the
+question, unless the text asks for the mark "Selected Question:", as the algebra topic does.
 """
 
 import os
@@ -28,10 +28,10 @@ _LINE = re.compile(r"^[ \t]*(?:\*\*)?\d+[.):](?!\d)[ \t]*(.*\S)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic's prompt, its prompt for many questions at once, and whether a mark stands before the question.
+    """A topic's prompt, its prompt for many questions at once, and whether a mark precedes the question.
 
-    `figures`: answers are numbers, and words are not accepted. `programs`: answers are programs, and a question brings
-    its tests. `tasks` are problems of the kind, for a cold start without other tasks.
+    `figures`: answers are numbers, not words. `programs`: answers are programs, and a question has tests. `tasks`:
+    problems of the same kind, for a cold start without other tasks.
     """
 
     prompt: str
@@ -42,9 +42,9 @@ class Topic:
     programs: bool = False
 
     def find(self, text: str) -> str | None:
-        """The question in a reply: what follows the last mark, or all of it. None where the mark is missing.
+        """The question in a reply: the text after the last mark, or all of it; None if the mark is missing.
 
-        Of a programming problem its description, where one to five tests follow it.
+        For programming problems the description, if one to five tests follow it.
         """
         if self.programs:
             return problem_with_tests(text)[0] if problem_with_tests(text)[1] else None
@@ -54,7 +54,7 @@ class Topic:
         return text[marks[-1].end() :] if marks else None
 
     def written(self, problem: Problem) -> str | None:
-        """A reply that proposes a problem; None where the topic needs tests of stdin and the problem brings none."""
+        """A reply that proposes a problem; None if the topic needs tests of stdin and the problem has none."""
         if not self.programs:
             return f"Selected Question: {problem.text}" if self.marked else problem.text
         if problem.kind != PROGRAM:
@@ -68,9 +68,9 @@ class Topic:
 
 
 def load_topic(name: str, count: int) -> Topic:
-    """A topic that ships, or the text of a file. `count`: how many questions its prompt for many asks for.
+    """A shipped topic, or the text of a file. `count`: how many questions its prompt for many asks for.
 
-    Raises ValueError saying why there is no such topic.
+    Raises ValueError, with the reason, if there is no such topic.
     """
     prompt = fill(f"sqlm_{name}") if name in SHIPPED else _read(name)
     many = "sqlm_many_algebra" if name == "algebra" else "sqlm_many"
@@ -100,9 +100,9 @@ def _read(name: str) -> str:
 def problem_with_tests(text: str) -> tuple[str, list[list[str]]]:
     """The description and the tests, `[stdin, stdout]`, in a reply that proposes a programming problem.
 
-    Tests are the lines `INPUT ||| OUTPUT` after the last "Test Cases:", the first five of them; other lines are passed
-    over (the release's format, of which one to five tests are accepted). A written `\\n` at the end of an output is
-    dropped: texts are compared without blanks at their ends.
+    The tests are the first five lines `INPUT ||| OUTPUT` after the last "Test Cases:"; other lines are ignored (the
+    release's format, which accepts one to five tests). A written `\\n` at the end of an output is dropped: outputs are
+    compared without surrounding space.
     """
     marks = list(_TEST_CASES.finditer(text))
     if not marks:
@@ -119,6 +119,6 @@ def _plain(text: str) -> str:
 
 
 def numbered_lines(text: str, *, cut: bool) -> list[str]:
-    """The questions of a numbered list, a line each; the last is left out where the reply was cut off in it."""
+    """The questions of a numbered list; without the last one if the reply was cut off in it."""
     found = [line.strip("* ") for line in _LINE.findall(text)]
     return found[:-1] if cut else found

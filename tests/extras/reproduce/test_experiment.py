@@ -12,7 +12,6 @@ from lite_selfplay.evaluation.suites import find_suite
 from lite_selfplay.extras.reproduce.conduct import require_fair
 from lite_selfplay.extras.reproduce.experiment import EXPERIMENTS, RATE, ArmSection, experiment_names, load_experiment
 from lite_selfplay.games import make_game
-from lite_selfplay.games.pasodoble.offline import OfflineSchedule
 
 BASE = {"model": "tiny", "tasks": {"train": "letters", "validation": "letters"}, "steps": 2}
 COACH = {"game": "cpmobius"}
@@ -153,5 +152,5 @@ def test_the_arms_of_pasodoble_start_from_what_is_measured_and_offline_has_the_p
     # The last one has a cold start of its own, which is not measured.
     assert starts == ["cold start", "cold start", "self-play, cold start", None]
     config = found.config("offline", 0, Path("run"), None)
-    schedule = OfflineSchedule(10, 5, config.game.options["attempts"])
-    assert config.run.steps / schedule.most_steps() == config.run.steps / schedule.fewest_steps() == 60
+    (*_, iterations) = make_game("pasodoble", config.game.options).describe(config.run.steps)
+    assert iterations.endswith("are 60.0 to 60.0 iterations")

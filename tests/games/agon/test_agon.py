@@ -17,13 +17,13 @@ RIGHT, WRONG = "2 + 4 = 6. <answer>6</answer>", "2 + 4 = 7. <answer>7</answer>"
 
 
 def test_reward_ladder():
-    """Where the challenger and the drafter are right: nobody, the drafter, both, the challenger."""
+    """Right are: nobody, the drafter, both, the challenger."""
     right = ((0, 0), (0, 1), (1, 1), (1, 0))
     for kind, ladder in {"adv": (0, 0, 2, 3), "coop": (0, 0, 2, 2), "margin": (0, -1, 2, 3)}.items():
         for formed in (False, True):
             paid = [agon_reward(b, a, formed, kind=kind) for b, a in right]
             assert paid == [reward + 0.5 * formed for reward in ladder]
-    assert [agon_reward(b, a, False, tiebreak=0.5) for b, a in right] == [0, 0, 2.5, 3]  # where both are right
+    assert [agon_reward(b, a, False, tiebreak=0.5) for b, a in right] == [0, 0, 2.5, 3]  # if both are right
 
 
 def step(drafts: list[str], challenges: list[str], problems: Any = (SIX,), **options: Any) -> tuple[Episode, list[str]]:
@@ -81,7 +81,7 @@ def test_a_draft_that_is_missing_closes_its_fence_or_is_long():
 
 
 def test_brief_prompts_begin_alike_for_all_problems():
-    """What they share is read once: it is most of them."""
+    """Their common beginning, most of each prompt, is computed once."""
     problems = load_task("arithmetic:terms=2,brief=1").problems[:2]
     for ask, ending in (
         (asked, ""),

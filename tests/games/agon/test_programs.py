@@ -1,4 +1,4 @@
-"""Agon and plain GRPO on programs: what is paid, what a rival sees, and what a cold start teaches."""
+"""Agon and plain GRPO on programs: rewards, the rival's view, and cold-start examples."""
 
 import itertools
 import random
@@ -26,7 +26,7 @@ HALF = "Three.\n<answer>\nprint(input().split()[1])\n</answer>"
 
 
 def test_half_of_the_tests_earn_nothing():
-    """Section 5.3: r = 1 where all unit tests pass. `HALF` prints the second number: right on the second test alone."""
+    """Section 5.3: r = 1 if all unit tests pass. `HALF` prints the second number: right on the second test alone."""
     for name, roles in (("agon", ("drafter", "challenger")), ("grpo", ("solver",)), ("self-refine", ("drafter",))):
         game = small(name, 2)
         ((episode,), _) = played(game, {role: [RIGHT, HALF] for role in game.roles}, [ADD])

@@ -6,7 +6,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lite_selfplay.games.agon import summarise
+from lite_selfplay.games.agon.recap import summarise
 
 APPLES = "Tom has 12 apples and buys 30 more. How many does he have?"
 TEXTS = yaml.safe_load(Path(__file__).with_name("recaps.yaml").read_text(encoding="utf-8"))

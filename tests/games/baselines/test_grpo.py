@@ -22,7 +22,7 @@ def test_it_samples_a_paired_games_budget(budget: str, completions: int):
     assert {sample.completion.seat for sample in samples(episode, "solver")} == {"solver"}
 
 
-# Two say 7, one 6, and one nothing. Where most say what is wrong, who is right is paid for the form alone.
+# Two answer 7, one 6, and one nothing. If the majority is wrong, a right answer earns only its form.
 MOST, FORMED = [2.5, 2.5, 0.5, 0.0], [0.5, 0.5, 0.5, 0.0]
 
 
@@ -54,10 +54,10 @@ def test_a_tie_pays_nobody_and_a_coin_half():
 
     assert paid("majority", "7", "6") == [0.5, 0.5]
     tossed = paid("random", *["7"] * 400)
-    assert set(tossed) == {0.0, 2.0}  # nothing for form, unless that is asked for
+    assert set(tossed) == {0.0, 2.0}  # nothing for form, unless it is set
     assert 150 < tossed.count(2.0) < 250
     assert set(paid("random", *["7"] * 40, format_weight=0.5)) == {0.5, 2.5}
-    with pytest.raises(ConfigError, match=r"game\.format_weight: is all that game\.reward=format pays"):
+    with pytest.raises(ConfigError, match=r"game\.format_weight: is the only reward with game\.reward=format"):
         small("grpo", 2, reward="format", format_weight=0.0)
 
 

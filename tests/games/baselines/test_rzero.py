@@ -13,7 +13,6 @@ from lite_selfplay.games.baselines.rzero import (
     bleu_distance,
     challenger_reward,
     cluster_shares,
-    clusters,
 )
 from lite_selfplay.games.propose_solve.questions import boxed_question
 from tests.games.scripted import NONE, THREE, TWO, played, small
@@ -35,7 +34,7 @@ def test_the_challengers_reward():
         (HENS, "eos", ""),
         (f"<think>first <question>no</question> \\boxed{{1}}</think>{HENS}", "eos", ""),
         ("<question>How many?</question>", "eos", "no_answer"),
-        ("\\boxed{3} <question>How many?</question>", "eos", "no_answer"),  # the answer stands before its question
+        ("\\boxed{3} <question>How many?</question>", "eos", "no_answer"),  # the answer precedes its question
         ("<question>How many? \\boxed{3}</question>", "eos", "no_answer"),
         ("<question> </question> \\boxed{3}", "eos", "empty"),
         ("<question>How many", "length", "truncated"),
@@ -55,7 +54,7 @@ def rzero(problems_per_step: int = 2, **options: Any) -> Any:
 
 
 def play(game: Any, challenger: Sequence[str], solver: Sequence[str], steps: int = 1) -> list[Episode]:
-    """So many steps; `play.asked` is what was asked."""
+    """The episodes of `steps` steps; `play.asked` has the prompts."""
     episodes, table = played(game, {"challenger": challenger, "solver": solver}, steps=steps)
     play.asked = table.asked
     return episodes
@@ -75,7 +74,7 @@ def test_a_challengers_step_by_hand():
     assert episode.log["cluster_share"] == pytest.approx((0.5 + 0.25 + 0.5) / 3)
     asked = [(role, len(prompts), n) for role, prompts, n in play.asked]
     assert asked == [("challenger", 2, 2), ("solver", 3, 4)]
-    # All malformed costs all the same.
+    # Every malformed proposal costs the same.
     (episode,) = play(rzero(), [BROKEN], [TWO])
     assert rewards(episode, "challenger") == [[-1.0, -1.0]] * 2
     assert (episode.log["usable"], episode.log["cluster_share"], episode.log["empty_steps"]) == (0, None, 1)
@@ -143,13 +142,9 @@ def test_distances_by_hand():
 
 
 def test_alike_questions_lie_in_one_cluster_and_the_threshold_decides():
-    numbers = clusters([EGGS, DEPARTURE, MORE_EGGS, EGGS.upper()])
-    assert numbers[0] == numbers[2] == numbers[3] != numbers[1]
-    assert [len(set(clusters([EGGS, other], most))) for other, most in ((MORE_EGGS, 0.01), (DEPARTURE, 0.999))] == [
-        2,
-        1,
-    ]
-    assert cluster_shares([EGGS, DEPARTURE, MORE_EGGS, EGGS], 4) == [0.75, 0.25, 0.75, 0.75]
+    assert cluster_shares([EGGS, DEPARTURE, MORE_EGGS, EGGS.upper()], 4) == [0.75, 0.25, 0.75, 0.75]
+    assert cluster_shares([EGGS, MORE_EGGS], 2, 0.01) == [0.5, 0.5]
+    assert cluster_shares([EGGS, DEPARTURE], 2, 0.999) == [1.0, 1.0]
     assert cluster_shares([EGGS, DEPARTURE], 8) == [0.125, 0.125]  # of all proposals, malformed ones included
     assert [cluster_shares(few, 2) for few in ([], [EGGS], ["", ""])] == [[], [0.5], [1.0, 1.0]]
 

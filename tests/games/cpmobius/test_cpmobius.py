@@ -23,7 +23,7 @@ def test_rewards():
 
 
 def test_the_token_weighted_mean_by_hand():
-    # 10 tokens at 1, 30 at -0.5; the third is 0 and counts for nothing.
+    # 10 tokens at 1, 30 at -0.5; the third is 0 and does not count.
     assert token_weighted([1.0, -0.5, 0.0], [10, 30, 99]) == pytest.approx((10 - 15) / 40)
     assert token_weighted([0.0, 0.0], [5, 5]) == token_weighted([], []) == 0
 
@@ -40,7 +40,7 @@ def test_progress_by_hand():
     error = 100 * (4.75 / 3 / 4) ** 0.5 / 2
     assert progress([1, 2, 0, 1], [2, 1, 2, 2], 2) == pytest.approx((37.5, error))
     assert progress([3], [5], 10) == (20.0, None)
-    # Answers that always agree with each other tell no more than one of them.
+    # Answers that always agree with each other have no more information than one of them.
     assert progress([2, 0, 0], [2, 2, 0], 2) == pytest.approx(progress([1, 0, 0], [1, 1, 0]))
 
 
@@ -61,7 +61,7 @@ def test_a_task_is_the_text_after_the_reasoning(text: str, stop: str, reason: st
 
 
 def play(player: Any, measured: Any, steps: int = 2, coach: Any = ("What is 1 + 1?",), **options: Any) -> list[Episode]:
-    """So many steps of a game, the lists read in a circle from the first step on; `play.asked` is what was asked."""
+    """The episodes of `steps` steps, with the lists repeated as needed; `play.asked` has the prompts."""
     script = {"coach": coach, "player": player, "player, measured": measured}
     episodes, table = played(small("cpmobius", **options), script, VALIDATION, steps=steps)
     play.asked = table.asked
@@ -78,7 +78,7 @@ def test_a_round_by_hand():
     assert rewards(learn, "player") == [[1, 1, 0, 0]]
     assert [s.info["question"] for s in learn.streams[1].groups[0].samples] == ["q-0-0"] * 4
     assert learn.streams[1].groups[0].problem == Problem("q-0-0", "What is 1 + 1?", "2")
-    assert stream_advantages(learn.streams[0]) == [[None]]  # the coach's task is on record, and trains nobody
+    assert stream_advantages(learn.streams[0]) == [[None]]  # the coach's task is recorded, and trains no seat
     assert learn.log["validation_accuracy"] == 25
     assert (teach.streams[0].role, teach.streams[0].credit) == ("coach", "reinforce")
     assert rewards(teach, "coach") == [[25.0]]  # 2 of 4 agree, times 50 points
@@ -142,7 +142,7 @@ def test_the_same_problems_are_measured_once_before_and_once_a_round():
 
 
 def rights(*counts: int) -> list[str]:
-    """What the player says on the validation set each time: so many of four right."""
+    """The player's answers on the validation set each time: this many of four right."""
     return [RIGHT if place < count else WRONG for count in counts for place in range(4)]
 
 
@@ -154,18 +154,18 @@ KEPT, BACK = Snapshot("player", BEST), Restore("player", BEST, reset_optimizer=T
 @pytest.mark.parametrize(
     ("options", "right", "actions", "log"),
     [
-        # Worse, patience left, then gone: after that the player is the one that had 3 right, and 2 are 25 points less.
+        # Worse, with patience left, then without: the player with 3 right is restored, and 2 are 25 points less.
         (TWICE, (1, 3, 2, 1, 2), (KEPT, None, BACK, None), {"delta": [50, *[-25] * 3], "stale": [0, 1, 0, 1]}),
         ({"rollback": 1}, (1, 3, 0, 1, 1), (KEPT, BACK, BACK, BACK), {}),
-        # Better than the round before, but stale for two rounds and below the best score of 3: back to that.
+        # Better than the round before, but stale for two rounds and below the best score of 3: that one is restored.
         (TWICE, (1, 3, 0, 1, 1, 0), (KEPT, None, BACK, None, BACK), {"delta": [50, -75, 25, -50, -25]}),
-        # As good as the best: there is nothing to go back to, whatever the patience.
+        # As good as the best: nothing is restored, whatever the patience.
         ({"rollback": 1}, (1, 3, 3, 3, 2), (KEPT, None, None, BACK), {"stale": [0, 1, 2, 0]}),
-        # The best score is the one before training; the last delta is against the player put back.
+        # The best score is the one before training; the last delta is relative to the restored player.
         (TWICE, (3, 1, 2, 2), (None, BACK, None), {"best": [75] * 3, "delta": [-50, 25, -25]}),
         # Below the best in every round; two in a row count from the third round on.
         (LATE, (3, *[1] * 6), (None, None, None, BACK, None, BACK), {"stale": [0, 0, 1, 0, 1, 0]}),
-        # A new best before that is kept all the same.
+        # A new best before that is kept as well.
         ({"rollback": 1, "rollback_from": 9}, (1, 2, 0, 0), (KEPT, None, None), {}),
         ({}, (1, 3, 0, 0, 2), (None,) * 4, {}),
     ],

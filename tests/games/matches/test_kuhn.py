@@ -29,7 +29,7 @@ def backwards(policy: Mapping[str, float], player: int) -> float:
     deals = list(itertools.permutations("JQK", 2))
 
     def won(weights: dict[tuple[str, str], float], history: str) -> float:
-        """What the best responder wins from here, over deals in which it has one card."""
+        """The best responder's winnings from here, over deals in which it has one card."""
         if chips(next(iter(weights)), history) is not None:
             sign = 1 - 2 * player
             return sum(w * sign * (chips(cards, history) or 0) for cards, w in weights.items())
@@ -112,7 +112,7 @@ def test_policies_are_averaged_by_how_often_they_are_played():
 
 
 def test_returns_are_compared_within_what_a_player_was_dealt():
-    """With decay 0.5, and only bets: a hand is worth what it won, and no other's return moves its mean."""
+    """With decay 0.5, and only bets: a hand's mean depends on its own returns only."""
     game = make_game("kuhn", {"decay": 0.5, "weight": 0.0}, group_size=8, problems_per_step=4)
     episode = play(game, Playing({"first": ["b"], "second": ["b"]}), 0)
     means: dict[str, float] = {}

@@ -19,7 +19,7 @@ from tests.made import play
 
 
 class Higher(Environment):
-    """Two say a number in turn, as often as the deal says; whoever says the higher one last wins."""
+    """Two players name numbers in turn, as often as the deal says; the higher last number wins."""
 
     def __init__(self, rng: Random):
         self.rounds, self.said = rng.choice((1, 2)), list[int]()
@@ -172,7 +172,7 @@ def test_regularisation_is_over_moves_by_hand(step: int):
     first, second = (stream_advantages(stream)[0][0] for stream in episode.streams)
     assert first == pytest.approx(-1.0 - weight * (ratios[0] - mean))
     assert second == pytest.approx(1.0 - weight * (ratios[1] - mean))
-    assert episode.streams[0].groups[0].samples[0].reward == -1.0  # the return is what is reported
+    assert episode.streams[0].groups[0].samples[0].reward == -1.0  # the return is reported
     assert set(table.scored) == ({None, "A@reference", "B@reference"} if step else {None})
     assert list(episode.actions) == ([Snapshot(s, f"{s}@reference") for s in "AB"] if step else [])
 

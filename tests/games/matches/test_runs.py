@@ -44,7 +44,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_a_reference_that_is_renewed_leaves_that_of_the_kl_term_alone(whole: Run):
-    """A KL term pulls to the seats as they entered training, regularisation to what they were at the last renewal."""
+    """A KL term pulls to the initial seats, regularisation to those of the last renewal."""
     last = whole.path / "checkpoints" / "step-3"
     names = [each["name"] for each in json.loads((last / "state.json").read_text())["snapshots"]]
     kept = {name: load_file(last / f"snapshot-{number}.safetensors") for number, name in enumerate(names)}
@@ -77,14 +77,14 @@ def test_a_run_killed_at_a_turn_goes_on_to_the_bit(whole: Run, tmp_path: Path, m
 
 
 def test_what_a_run_of_matches_writes_down_and_measures(whole: Run, call: Callable[..., Any]):
-    looked = json.loads((whole.path / "preflight.json").read_text())  # at whole matches, and nothing of the run changed
+    looked = json.loads((whole.path / "preflight.json").read_text())  # at whole matches, without changing the run
     assert (looked["refused"], looked["findings"]) == ("", [])
     assert {stream["seat"] for stream in looked["streams"].values()} == {"A", "B"}
     for row in whole.metrics_rows():
         assert [stream["seat"] for stream in row["streams"].values()] == (["A", "B"] if row["step"] % 2 else ["B", "A"])
         assert all(stream["sampler_gap"] < 1e-5 for stream in row["streams"].values())
     assert {row["turn"] for row in whole.episodes()} >= {1, 2}
-    assert whole.config.seats["A"].lr == 3e-4  # of its own, not the one that the base suggests for problems
+    assert whole.config.seats["A"].lr == 3e-4  # its own, not the base's suggestion for problems
     found = json.loads(call("eval", whole.path, "--limit", 6, "--seats", "A,B@1", "--json").out)
     assert (found["mode"], found["n"], found["temperature"], found["top_p"]) == ("versus", 6, 0.5, 1.0)
     assert list(found["seats"])[-1] == "A against B@1"

@@ -15,7 +15,7 @@ PLACES = {seen(place): place for place in SETS}
 
 
 class Scripted:
-    """An examiner whose seats move by rule: `bold` always bets, `timid` never does, `lost` says nothing legal."""
+    """An examiner whose seats play by rule: `bold` always bets, `timid` never does, `lost` makes no legal move."""
 
     sampling = Sampling()
 
@@ -43,7 +43,7 @@ def test_sides_are_swapped_on_the_same_deals_and_the_payoff_is_in_chips():
         score = found[name].score
         assert (score.n, score.right, score.draws, score.losses, score.broken) == (40, won, 0, 0, 0)
         assert (score.payoff, score.payoff_low, score.payoff_high) == (payoff, payoff, payoff)
-    # Of the same cards one side each: who bets always against a coin is called half the time, on both sides.
+    # Each side once with the same cards: who always bets against a coin is called half the time, on both sides.
     bold, lost = found["bold against random"].score, found["lost against random"].score
     assert (bold.right + bold.losses, bold.draws) == (40, 0)
     assert bold.payoff_low < bold.payoff < bold.payoff_high
@@ -52,5 +52,5 @@ def test_sides_are_swapped_on_the_same_deals_and_the_payoff_is_in_chips():
     asked = [place for seat, place in examiner.asked if seat == "bold"]
     assert {len(place) for place in asked} == {1, 2}  # it was first, and it answered a first move
     assert VERSUS.tasks is deals
-    with pytest.raises(ConfigError, match="grpo is no game of matches"):
+    with pytest.raises(ConfigError, match="grpo has no matches between players"):
         deals("grpo")

@@ -28,12 +28,12 @@ def proposal(question: str | None, answer: str = "7") -> str:
 
 
 def make(j: int = 2, k: int = 4, **options: Any) -> Any:
-    """A game that asks for `j` proposals of one passage and `k` answers to each."""
+    """A game with `j` proposals about one passage and `k` answers to each."""
     return small("pasodoble", k, proposals=j, **options)
 
 
 def steps(game: Any, said: Sequence[Any], answers: Sequence[str], n: int = 1, kind: type = ScriptedTable) -> Any:
-    """So many steps in which questions are proposed, alone or with an answer; `steps.asked` is what was asked."""
+    """The episodes of steps that propose these questions, alone or with an answer; `steps.asked` has the prompts."""
     proposals = [proposal(*each) if isinstance(each, tuple) else proposal(each) for each in said]
     episodes, table = played(game, {"proposer": proposals, "solver": answers}, PASSAGES, steps=n, kind=kind)
     steps.asked = table.asked
@@ -176,8 +176,8 @@ def test_random_rewards_do_not_look_at_the_answer():
 
 
 EASY, SPLIT = [RIGHT] * 4, [RIGHT, WRONG, WRONG, RIGHT]
-# Proposals of a step, or of two; None is one without tags. What each gate lets through is the roles that move, the
-# questions that the solver learns from, and the proposer's rewards, where it moves.
+# Proposals of a step, or of two; None is one without tags. Each gate determines the trained roles, the
+# questions that the solver learns from, and the proposer's rewards, if it is trained.
 ALWAYS, AGAIN, LATER = ["aaa", None], ["aaa", "zzz", "aaa", "zzz"], ["aaa", None, "aaa", "zzz"]
 BOTH = ["proposer", "solver"]
 OFFLINE = {"mode": "offline", "proposer_steps": 1, "solver_steps": 1}
@@ -192,12 +192,12 @@ OFFLINE = {"mode": "offline", "proposer_steps": 1, "solver_steps": 1}
         ({"gate": "valid", "freeze_proposer": True}, ALWAYS, EASY, [], [], None),
         ({"gate": "valid", **OFFLINE}, ALWAYS, EASY, ["proposer"], [], [0.3, 0.0]),
         ({"gate": "valid"}, [LEAK, None], EASY, [], [], None),
-        # The paper trains the solver on what it does not always solve.
+        # The paper trains the solver on questions that it does not always solve.
         ({"gate": "valid"}, ["aaa", "bbb"], EASY + SPLIT, BOTH, ["bbb"], [0.3, 0.8]),
         # Half of the history is like either question, and both are solved every time: 1.1 - 1 + 0.2 / 2.
         ({"gate": "valid"}, AGAIN, EASY, ["proposer"], [], [0.2, 0.2]),
         ({"gate": "valid", "min_diversity": 0.5}, AGAIN, EASY, [], [], None),
-        # "aaa" is alike, earns nothing, and trains all the same in the release, where the paper drops it.
+        # "aaa" is alike, earns nothing, and still trains in the release; the paper drops it.
         ({"gate": "pass_rate"}, LATER, SPLIT * 2 + EASY, BOTH, ["aaa"], [0.0, 0.3]),
         ({}, LATER, SPLIT * 2 + EASY, [], [], None),
         ({"gate": "valid"}, LATER, SPLIT * 2 + EASY, ["proposer"], [], [0.0, 0.3]),
@@ -215,7 +215,7 @@ def test_what_each_gate_lets_through(options, said, answers, moved, learned, ear
     log = episode.log
     assert (log["skipped"], log["usable"], log["empty_steps"] > 0) == (not moved, len(learned), not moved)
     assert ("refused_texts" in log) == (not moved)
-    if options.get("mode") == "offline":  # an empty buffer, so that the solver's phase is passed over
+    if options.get("mode") == "offline":  # an empty buffer, so that the solver's phase is skipped
         assert (log["buffer"], game.schedule.phase, game.schedule.iteration) == (0, "proposer", len(moved))
 
 
@@ -267,7 +267,7 @@ def test_worked_proposals_need_a_solution_and_keep_to_the_games_own_guard():
     unsolved, gives_itself_away = Problem("p", "What is 3 + 4?", "7"), problem(answer="What")
     for refused in (unsolved, gives_itself_away, problem(solution="</answer>")):
         assert make().worked_proposal(refused, thinks=False) is None
-    # 4 stands in "What is 3 + 4?", as one character.
+    # "What is 3 + 4?" contains 4, as one character.
     taught = [
         make(leak_guard=guard).cold_start("proposer", problem(answer="4"), random.Random(0), thinks=False)
         for guard in ("token3", "substring")

@@ -1,6 +1,6 @@
 import pytest
 
-from lite_selfplay.games.pasodoble.rewards import jaccard, proposer_reward, question_diversity, why_invalid
+from lite_selfplay.games.pasodoble.pasodoble import jaccard, proposer_reward, question_diversity, why_invalid
 from lite_selfplay.games.propose_solve.questions import leaks
 
 
@@ -61,7 +61,7 @@ def test_the_clip_is_exact_where_a_share_is_three_tenths():
         ("token3", "A train covers 1,120 miles. How many?", "120", False),
         ("token3", "A train covers 1,120 miles. How many?", "1,120", True),
         ("token3", "The total is 120. Is it?", "120", True),
-        ("token3", "Kim has 12 apples.", "12", False),  # two characters stand in many an honest question
+        ("token3", "Kim has 12 apples.", "12", False),  # many honest questions contain two characters
         ("token3", "Is it Monday or friday?", "Friday", True),
         ("token3", "Mondays only?", "Monday", False),
         ("token3", "What is x_1 + 3?", "x_1", True),
@@ -69,7 +69,7 @@ def test_the_clip_is_exact_where_a_share_is_three_tenths():
         ("token3", "What is 3 + 4?", "7", False),
         ("substring", "Kim has 12 apples.", "2", True),  # the release's
         ("substring", "Kim has 12 apples.", "3", False),
-        ("substring", "7?", "Since 7? says so", True),  # the question stands in the answer
+        ("substring", "7?", "Since 7? says so", True),  # the answer contains the question
         ("substring", "Show that it is \\boxed{5}.", "7", True),
         ("substring", "Show that it is \\boxed {\\frac{1}{2}}.", "7", True),
         ("substring", "What does \\boxed mean?", "7", False),

@@ -1,4 +1,4 @@
-"""The collapse watch: what it counts, what it remembers, when it warns, and which truths it dares to compute."""
+"""The collapse watch: its counts, memory and warnings, and the true values that it computes."""
 
 import re
 import time
@@ -31,7 +31,7 @@ NOTHING = {
 
 
 def look(watch: CollapseWatch, *questions: str, **figures: Any) -> dict[str, Any]:
-    return watch.look(questions, tokens=str.encode, **figures)
+    return watch.observe(questions, tokens=str.encode, **figures)
 
 
 def test_a_step_without_questions_has_no_shares():
@@ -109,7 +109,7 @@ def test_sums_are_alike_and_no_collapse_however_many_there_are(count: int):
         return list(map(hash, re.findall(r"[a-z]+|\S", text.lower())))
 
     longer = [f"Calculate the sum of {100 + 7 * i % 900} and {999 - 13 * i % 900}." for i in range(count)]
-    found = [CollapseWatch().look(asked, tokens=tokens) for asked in (sums, longer, sums[:1] * count)]
+    found = [CollapseWatch().observe(asked, tokens=tokens) for asked in (sums, longer, sums[:1] * count)]
     assert [len(collapse_warnings(log)) for log in found] == [0, 0, 2]  # repeated, and all alike
 
 
@@ -167,7 +167,7 @@ def test_nothing_raises_on_any_text(question, label):
 
 
 def test_labels_are_compared_as_answers_are():
-    # A sum that is left undone is no answer, as the checker sees it.
+    # The checker accepts no unfinished sum as an answer.
     right = {"72": True, "71": False, "seventy-two": True, "48 + 24": False, "": False, None: None}
     assert {label: label_is_right("What is 48 + 24?", label) for label in right} == right
     assert {label_is_right("Who?", label) for label in right} == {None}

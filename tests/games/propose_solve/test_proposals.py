@@ -1,4 +1,4 @@
-"""What the propose-and-solve games share: reading proposals, voting, and steps that bring no question."""
+"""Shared code of the propose-and-solve games: reading proposals, voting, and steps without a question."""
 
 from typing import Any
 

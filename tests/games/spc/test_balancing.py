@@ -1,4 +1,4 @@
-"""Which rows are learned from: balance and pairs on collections made by hand."""
+"""The rows to learn from: balance and pairs on collections made by hand."""
 
 import random
 from collections import Counter
@@ -34,7 +34,7 @@ SNEAKY = "a:won b:won c:caught d:caught e:caught f:invalid g:invalid h:invalid i
     [
         # Rewards 1, 1, -1, -1, -1, -1: their mean is -1/3.
         (SNEAKY, True, {"won": 2, "caught": 2, "invalid": 2}, [4 / 3] * 2 + [-2 / 3] * 4),
-        (SNEAKY, False, {"won": 2, "caught": 2}, [1, 1, -1, -1]),  # failed attacks are left out
+        (SNEAKY, False, {"won": 2, "caught": 2}, [1, 1, -1, -1]),  # failed attacks are skipped
         ("a:won b:invalid c:invalid", True, {"won": 1, "invalid": 1}, [1, -1]),
         *((text, True, {}, []) for text in ("a:caught b:invalid", "a:won b:won", "")),
         ("a:won b:invalid", False, {}, []),
@@ -66,8 +66,8 @@ def test_examples_are_mixed_in_as_many_as_rows():
     found = mixed(critiques, examples, random.Random(0), 0.15)
     assert len(found) == 10
     learned = [(row.reward, row.advantage, row.completion.logprobs) for row in found if row.kind == EXAMPLE]
-    assert learned == [(None, 0.15, ())] * 5  # there is no ratio to anything
-    # Two examples for five places: each comes at least twice.
+    assert learned == [(None, 0.15, ())] * 5  # no ratio is computed
+    # Two examples for five rows: each occurs at least twice.
     assert set(Counter(row.id for row in found if row.kind == EXAMPLE).values()) == {2, 3}
     assert {row.completion.text for row in critiques} <= {row.completion.text for row in found}
     assert mixed(critiques, examples, random.Random(0), 0.15) == found

@@ -1,4 +1,4 @@
-"""What SPC's roles are asked, how their replies are read, and what becomes of an attacked step."""
+"""The prompts of SPC's roles, how their replies are read, and the outcomes of an attacked step."""
 
 from typing import Any
 
@@ -14,21 +14,21 @@ from lite_selfplay.games.spc.cases import (
     Trial,
     critic_prompt,
     critic_reward,
-    critique_reply,
     read_critique,
     read_rewrite,
-    rewrite_reply,
     sneaky_prompt,
     solver_prompt,
 )
 from tests.made import completion
 
 ORIGINAL = "She sells 16 - 3 = 13 eggs."
-SLIP = rewrite_reply("arithmetic slip", "13 becomes 12.", "She sells 16 - 3 = 12 eggs.")
 
 
 def rewritten(kind: str, step: str) -> str:
     return f"<error>{kind}</error> <change>c</change> <step>{step}</step>"
+
+
+SLIP = rewritten("arithmetic slip", "She sells 16 - 3 = 12 eggs.")
 
 
 def test_prompts_hold_what_the_roles_need():
@@ -75,8 +75,8 @@ def test_what_a_rewrite_may_hold():
 @pytest.mark.parametrize(
     ("text", "judgement", "reason"),
     [
-        (critique_reply("So far good.", "13 is right.", True), "correct", ""),
-        (critique_reply("So far good.", "13 is wrong.", False), "incorrect", ""),
+        ("So far good. 13 is right.\n\n<answer>Correct</answer>", "correct", ""),
+        ("So far good. 13 is wrong.\n\n<answer>Incorrect</answer>", "incorrect", ""),
         ("<Answer>INCORRECT</Answer>", "incorrect", ""),
         ("<answer> **correct**. </answer> That is all.", "correct", ""),
         ("<think><answer>Correct</answer></think><answer>Incorrect</answer>", "incorrect", ""),
@@ -111,17 +111,17 @@ def test_replies_that_were_opened_by_the_template_cut_off_or_never_asked_for(sai
 
 
 PROBLEM = Problem("eggs", "A duck lays 16 eggs. Ann eats 3 and sells the rest at $2 each. What does she get?", "26")
-ATTACK = rewrite_reply("arithmetic slip", "13 becomes 12.", "Ann sells 16 - 3 = 12 eggs.")
+ATTACK = rewritten("arithmetic slip", "Ann sells 16 - 3 = 12 eggs.")
 
 
 def case(original: Trial, attack: str | None = None, sneaky: Trial | None = None) -> Case:
-    """The first step of a solution, and what was seen of it."""
+    """The first step of a solution, and its trials."""
     attacked = None if attack is None else completion(attack)
     return Case("case", PROBLEM, ("Ann sells 16 - 3 = 13 eggs.\n\n",), "base", original, attacked, sneaky, ())
 
 
 def test_which_steps_are_stable_and_which_sneaky_steps_are_errors():
-    """Three of four end well from a stable step, and nobody from a sneaky one."""
+    """Three of four completions from a stable step are right, and none from a sneaky one."""
     tried = [case(Trial(right, of)).is_stable() for right, of in ((3, 4), (2, 4), (6, 8), (5, 8))]
     assert tried == [True, False, True, False]
     assert case(Trial(2, 4), "no tags").fate(stable=0.5) == "refused"
@@ -130,14 +130,8 @@ def test_which_steps_are_stable_and_which_sneaky_steps_are_errors():
     assert not case(Trial(8, 8), ATTACK, Trial(1, 8)).is_valid
 
 
-def test_counts_that_cannot_be_and_games_that_are_not_over():
+def test_counts_that_cannot_be_and_an_error_that_no_critic_has_judged():
     for right, of in ((-1, 4), (5, 4), (0, 0)):
         with pytest.raises(ValueError, match="at least one completion"):
             Trial(right, of)
-    for attacked, said in (
-        ((), "has no rewrite"),
-        ((ATTACK,), "was not tried"),
-        ((ATTACK, Trial(0, 4)), "was not judged"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            case(Trial(4, 4), *attacked).fate()
+    assert case(Trial(4, 4), ATTACK, Trial(0, 4)).fate() == "undecided"

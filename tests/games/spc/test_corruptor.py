@@ -12,7 +12,7 @@ from lite_selfplay.data import Problem
 from lite_selfplay.games.spc.cases import (
     KINDS,
     critic_examples,
-    read_judgement,
+    read_critique,
     read_rewrite,
     sneaky_example,
     solver_example,
@@ -58,7 +58,7 @@ CALCULATIONS = {
     "20 × 3 = 60": ["20 * 3 = 60"],
     "10 / 3 = <<10/3=3.33>>3.33": [],  # rounded
     "2 + 2 = 5": [],
-    "x + 3 + 4 = 7": [],  # the expression began before
+    "x + 3 + 4 = 7": [],  # the expression began earlier
     "(5 - 2) + 4 = 7": [],
     "3 + 4 = 5 + 2": [],  # no result
     "U = <<134=134>>134": [],
@@ -91,7 +91,7 @@ def test_every_way_in_which_a_step_can_go_wrong():
     for kind, wrong in EVERY.items():
         made = [corrupt(step, random.Random(i), kinds=[kind]) for i in range(300)]
         assert {found.step for found in made if found} == wrong
-        # A step that mentions its result again gets another one alone.
+        # A step that mentions its result again only gets another result.
         assert (corrupt(mentioned, random.Random(0), kinds=[kind]) is None) is (kind == OPERATOR)
     for inexact in ("It is done.", "10 / 3 = <<10/3=3.33>>3.33", "half of it"):
         assert corrupt(inexact, random.Random(0)) is None
@@ -141,7 +141,7 @@ def test_every_corrupted_step_is_wrong_when_recomputed():
         needed, said = (side.split(" and ") for side in FLAW.fullmatch(pair.flaw).groups())
         ((was, now),) = [both for both in zip(needed, said, strict=True) if both[0] != both[1]]
         assert value_of(was.partition(" = ")[0]) == Fraction(was.partition(" = ")[2])
-        # The result is another one than the calculation that the solution has here comes to.
+        # The result is not that of the solution's calculation here.
         assert Fraction(now.partition(" = ")[2].replace(",", "")) != value_of(was.partition(" = ")[0])
         if pair.kind == NUMBER:
             assert holds(pair.wrong) is holds(pair.right) is None or holds(pair.wrong) is False
@@ -161,8 +161,8 @@ def test_examples_of_real_pairs_are_read_as_what_they_are(thinks: bool):
         right, wrong = critic_examples(pair, thinks=thinks)
         assert pair.right in right.prompt
         assert pair.wrong in wrong.prompt
-        assert read_judgement(right.completion).judgement == "correct"
-        assert read_judgement(wrong.completion).judgement == "incorrect"
+        assert read_critique(completion(right.completion)).judgement == "correct"
+        assert read_critique(completion(wrong.completion)).judgement == "incorrect"
         assert right.completion.startswith("<think>\n") is thinks
 
 

@@ -1,4 +1,4 @@
-"""The evaluation modes `critic` and `search`, by a scripted speaker."""
+"""The evaluation modes `critic` and `search`, with scripted seats."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ from tests.made import evaluated, jsonl
 
 
 class Speaker(Scripted):
-    """Seats that say what a function of (seat, prompt, beginning) tells; `said` holds their completions."""
+    """Seats whose completions a function of (seat, prompt, beginning) returns; `said` holds them."""
 
     def __init__(self, say: Callable[[str, str, str], str]):
         super().__init__(lambda *_: "")
@@ -126,7 +126,7 @@ def test_search_rewrites_rejected_steps_and_counts_all_tokens():
     assert (searched.samples, voted.n) == (SEARCHES, 2)
     assert {c.sampling.temperature for c in speaker.said if c.seat == "critic"} == {0.0}
     assert {c.sampling.stop for c in speaker.said[2 * SEARCHES :] if c.seat == "solver"} == {("\n\n",)}
-    # Every token that was sampled is somebody's: the plain answers', or the searches'.
+    # Every sampled token belongs to the plain answers or to the searches.
     spent = searched.tokens_total_mean * searched.n * searched.samples
     plain = scores["alone"].tokens_total_mean * 2 * SEARCHES
     assert spent + plain == pytest.approx(sum(len(c.token_ids) for c in speaker.said))

@@ -24,13 +24,13 @@ from lite_selfplay.testing import ScriptedTable
 from tests.games.test_golden import check_golden, shown
 from tests.made import jsonl, play
 
-# What becomes of the only step of each of these problems' solutions.
+# The outcome of the only step of each of these problems' solutions.
 STORIES = ("fooled", "caught", "harmless", "unstable", "undecided", "refused", "rejected", "unsolved")
 SLIP = "So there are 7."
 
 
 def problems(draws: int = 3) -> list[Problem]:
-    """As many as a round draws, so many times."""
+    """The problems of `draws` rounds."""
     numbered = [(name, n) for n in range(draws) for name in STORIES]
     return [Problem(f"{name}{n or ''}", f"Story {name}: how many{' now' * n}?", "4") for name, n in numbered]
 
@@ -52,7 +52,7 @@ def scripted() -> Callable[[str, str, int], str]:
         if name == "undecided" and SLIP in prompt:
             return "no verdict"
         accepts = name == "fooled" if SLIP in prompt else name != "rejected"
-        # Of four critiques the second and the fourth are of the other opinion, so that there are pairs.
+        # Of four critiques the second and the fourth disagree, so that there are pairs.
         accepts ^= judged[prompt] % 2 == 1
         judged[prompt] += 1
         return f"Checked. <answer>{'Correct' if accepts else 'Incorrect'}</answer>"
@@ -74,7 +74,7 @@ def table() -> Iterator[ScriptedTable]:
 
 
 def spc(**options: Any) -> Spc:
-    """A game of one round and one epoch, which ends with what was learned, if nothing else is said."""
+    """A game, by default of one round and one epoch, without a tournament."""
     chosen = {"rounds": 1, "tournament": False, "epochs": 1, "batch": 4, **options}
     return make_game("spc", chosen, problems_per_step=len(STORIES))  # type: ignore[return-value]
 
@@ -102,14 +102,14 @@ def collected(table: ScriptedTable, seat: str, number: int = 1) -> list[Collecte
 
 def test_every_fate_of_a_step(table: ScriptedTable):
     played = {phase: episode for (number, phase), (episode, *_) in play_out(table).items() if number == 1}
-    # The solution of "unsolved" is wrong, and from the step of "unstable" the solver does not end well.
+    # The solution of "unsolved" is wrong, and the solver is not right from the step of "unstable".
     fates = {case.problem.id: case.fate() for case in cases_of(table, 1, "5-critiques")}
     assert fates == {name: name for name in STORIES[:6] if name != "unstable"} | {"rejected": "caught"}
     judged = [sample for group in played["critiques"].streams[1].groups for sample in group.samples]
     assert len(judged) == 8 * 4  # four rewritten steps that are errors, and as many right ones
     assert {s.verdict.reason for s in judged if s.verdict} == {"accepted", "rejected", "off_format", ""}
     assert all(s.masked and s.verdict and s.reward == (1.0 if s.verdict.correct else -1.0) for s in judged)
-    # Fooled 1 of 3 that were decided; the undecided one is an error, and no game.
+    # Fooled by 1 of 3 that were decided; the undecided one is an error, but no game.
     log = played["collection"].log
     assert (log["attack"]["valid"], log["win_rate"]) == (4, 1 / 3)
     # One that won, one that was caught, one that was no error.
@@ -125,7 +125,7 @@ def test_every_fate_of_a_step(table: ScriptedTable):
 
 
 def seats_of(table: ScriptedTable) -> tuple[set[str], set[str]]:
-    """Who attacked in the second round, and who judged."""
+    """The attacker and the judge of the second round."""
     cases = cases_of(table, 2, "5-critiques")
     return {c.attack.seat for c in cases if c.attack}, {c.critiques[0].seat for c in cases if c.critiques}
 
@@ -137,7 +137,7 @@ def test_phases_actions_and_snapshots_of_the_asymmetric_schedule(table: Scripted
         *((number, phase) for number in (1, 2) for phase in (*first, *learning)),
         *((3, phase) for phase in (*first, "pairings")),
     ]
-    # The critic is trained anew, on both rounds.
+    # The critic is trained again, on both rounds.
     for number, sneaky in ((1, "sneaky@round-0"), (2, "sneaky@round-1")):
         restored = [("sneaky", sneaky), ("critic", "critic@round-0")]
         (episode,) = played[number, "collection"]
@@ -178,7 +178,7 @@ def test_examples_are_mixed_in_and_only_where_they_can_be_written(table: Scripte
     assert {row.advantage for row in examples} == {0.15}
     assert played[1, "collection"][0].log["critic_examples"] == len(examples)
     assert any(s.is_example for g in played[1, "critic learns"][0].streams[0].groups for s in g.samples)
-    # Where nothing can be written, it is said.
+    # If nothing can be written, there is a warning.
     table._problems = problems()
     log = play_out(table, sft_weight=0.15)[1, "collection"][0].log
     assert log["critic_examples"] == 0
@@ -218,7 +218,7 @@ def test_several_solvers_write_and_each_goes_on_from_its_own(table: ScriptedTabl
 
 
 def test_solutions_of_a_file(table: ScriptedTable):
-    solutions = {"caught": "1 + 3 = 4.\n\nSo 4.", "fooled": "It is \\boxed{5}."}  # which is another answer
+    solutions = {"caught": "1 + 3 = 4.\n\nSo 4.", "fooled": "It is \\boxed{5}."}  # another answer
     rows = [
         Problem(name, f"Story {name}: how many?", "4", extra={"solution": solutions[name]} if name in solutions else {})
         for name in ("caught", "fooled", "harmless")
@@ -269,7 +269,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(("phases", "most"), [(["critic learns"], 1), pytest.param(PHASES, 99, marks=pytest.mark.long)])
 def test_a_kill_in_each_step_resumes_to_the_same_weights(tmp_path: Path, monkeypatch: Any, phases: Any, most: int):
-    # `tiny` writes neither tags nor verdicts: what it says counts by its length.
+    # `tiny` writes neither tags nor verdicts: its replies count by their length.
     def rewrite(said: Any, original: str) -> Rewrite:
         return Rewrite("So there are some." if len(said.text) % 3 else f"{original} So.", KINDS[0])
 
@@ -320,7 +320,7 @@ def test_a_kill_in_each_step_resumes_to_the_same_weights(tmp_path: Path, monkeyp
     for _ in range(len(rows) + 1):
         lost = max(killed) - find_checkpoints(folder / "checkpoints")[-1].step
         phase = rows[max(killed)]["game"]["phase"]
-        # A phase is saved when it is over, and so is an epoch: no more than that is repeated.
+        # Finished phases and epochs are saved, so no more than one is repeated.
         assert lost < rows[max(killed)]["game"].get("batches", 1), phase
         try:
             resume(folder)

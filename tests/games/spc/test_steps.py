@@ -15,7 +15,7 @@ MATH = [
     "So the vertex is at $(3, -4)$.  The axis of symmetry is $x = 3. $\n\n",
     "Therefore the minimum is $-4$ and the answer is $\\boxed{-4}$.",
 ]
-# Headings and introductions lead to what follows; the answer belongs to what gave it.
+# Headings and introductions belong to the next step, a repeated answer to the previous one.
 CHAT = [
     "Let's solve this step by step.\n\n",
     "### Step 1: Find the speed\n\nThe train covers 120 km in 2 hours:\n\n$$v = 60$$\n\n",

@@ -25,7 +25,7 @@ def deltabench(name: str, wrong: list[int], useless: list[int], task: str = "mat
 
 
 def prm800k(*steps: tuple[str, int | None]) -> dict:
-    """Steps: completions and their ratings, as in `a:1 b:-1 c:`, and the number of the one that was chosen."""
+    """Steps: completions and their ratings, as in `a:1 b:-1 c:`, and the number of the chosen one."""
     listed: list[dict] = []
     for said, chosen in steps:
         rated = [
@@ -91,7 +91,7 @@ def test_deltabench(tmp_path: Path):
     assert found[2].step != "b section 2"
 
 
-# The walk ends where nothing was chosen: the last step is on no path.
+# The path ends at a step without a choice, so the last step is on no path.
 LABELLED = prm800k(("a:1 b:-1 c:0", 0), ("d:-1", None), ("f:-1 g:1 h:-1 i:", None), ("j:1 k:-1", 0))
 LABELLED["label"]["steps"][1]["human_completion"] = {"text": "e"}
 
@@ -99,7 +99,7 @@ LABELLED["label"]["steps"][1]["human_completion"] = {"text": "e"}
 def test_prm800k(tmp_path: Path):
     checks = [{**LABELLED, key: True} for key in ("is_quality_control_question", "is_initial_screening_question")]
     broken = {**LABELLED, "label": {**LABELLED["label"], "finish_reason": "bad_problem"}}
-    path = jsonl(tmp_path / "p.jsonl", LABELLED, *checks, broken)  # rows that served to check labellers are left out
+    path = jsonl(tmp_path / "p.jsonl", LABELLED, *checks, broken)  # rows that served to check labellers are skipped
     pairs = [(pair.before, pair.right, pair.wrong) for pair in read_pairs(path)]
     assert pairs == [("", "a", "b"), ("a\n\ne", "g", "f")]
     assert found_in(path) == [("a", True), ("b", False), ("g", True), ("f", False)]
@@ -159,7 +159,7 @@ def test_the_built_in_set():
     [
         # 3 of 4 correct steps and 1 of 2 wrong ones; one reply of seven without a verdict.
         ([(True, "ccci"), (False, "ic?")], 0.75, 0.5, 0.625, pytest.approx(0.6)),
-        ([(True, "c" * 10), (False, "c" * 10)], 1.0, 0.0, 0.5, 0.0),  # it says one thing only
+        ([(True, "c" * 10), (False, "c" * 10)], 1.0, 0.0, 0.5, 0.0),  # it always judges the same
         ([(True, "c"), (False, "?")], 1.0, None, None, None),
         ([], None, None, None, None),
     ],

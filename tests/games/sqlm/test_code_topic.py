@@ -1,11 +1,11 @@
-"""The code topic: a problem with tests, programs for it, and what both earn (equations 3 and 4)."""
+"""The code topic: a problem with tests, programs for it, and the rewards of both (equations 3 and 4)."""
 
 import json
 
 import pytest
 
 from lite_selfplay.games.prompts import fill
-from lite_selfplay.games.sqlm.sqlm import proposer_reward_by_tests, read_question
+from lite_selfplay.games.sqlm.sqlm import read_question
 from lite_selfplay.games.sqlm.topics import load_topic, problem_with_tests
 from lite_selfplay.tasks import load_task
 from lite_selfplay.tasks.task import derived_rng
@@ -21,12 +21,8 @@ WRONG = "<answer>\nprint('no')\n</answer>"
 CODE = small("sqlm", topic="code", proposer_every=1)
 
 
-def test_a_question_is_paid_between_nothing_and_everything():
-    assert [proposer_reward_by_tests(share) for share in (0, 0.05, 0.5, 0.95, 1)] == [0, 1, 1, 1, 0]
-
-
 def test_a_step_by_hand():
-    """Tests passed, of five: all; the first number of three lines is right, where there is one or a 0; none; all. The
+    """Tests passed, of five: all; the first number of three lines is right, if there is one or a 0; none; all. The
     other questions: every answer passes all of them, or none does, or there is no program."""
     said = [RIGHT, FIRST, WRONG, RIGHT, *[RIGHT] * 4, *[WRONG] * 4, *["nothing"] * 4]
     ((episode,), table) = played(CODE, {"proposer": [SUM], "solver": said})

@@ -5,7 +5,7 @@ import pytest
 
 from lite_selfplay.data import Episode, Problem
 from lite_selfplay.errors import ConfigError
-from lite_selfplay.games.sqlm.sqlm import proposer_reward, read_question, solver_reward
+from lite_selfplay.games.sqlm.sqlm import proposer_reward, read_question
 from lite_selfplay.games.sqlm.topics import load_topic, numbered_lines
 from lite_selfplay.testing import ScriptedTable
 from tests.games.scripted import played, small
@@ -17,7 +17,7 @@ def answer(value: object) -> str:
 
 
 def step(proposals: list[str], answers: list[Any], *sizes: int, kind: type = ScriptedTable, **options: Any) -> Episode:
-    """A step in which both move; of an answer the tagged value is said, and `no idea` for None."""
+    """A step that trains both; an answer is its value in the tag, or `no idea` for None."""
     texts = ["no idea" if value is None else answer(value) for value in answers]
     game = small("sqlm", *sizes, **{"proposer_every": 1, **options})
     ((episode,), _) = played(game, {"proposer": proposals, "solver": texts}, kind=kind)
@@ -25,10 +25,7 @@ def step(proposals: list[str], answers: list[Any], *sizes: int, kind: type = Scr
 
 
 def test_who_is_paid():
-    """A question where some agree and not all: with four answers 0, 0, 1, 1, 0, and with two none."""
-    truths = [(False, False), (False, True), (True, False), (True, True)]
-    assert [solver_reward(*each) for each in truths] == [0, 0, 1, 1]
-    assert [solver_reward(*each, "format") for each in truths] == [0, 1, 0, 1]
+    """A question on which some answers agree, but not all: of four 0, 0, 1, 1, 0, and of two none."""
     for n in range(2, 33):
         assert [proposer_reward(votes, n) for votes in range(n + 1)] == [0, 0, *[1] * (n - 2), 0]
 
@@ -104,7 +101,7 @@ def test_a_reply_without_its_mark_or_too_long_to_be_asked_earns_nothing_and_trai
 
 def test_the_log_says_how_right_the_labels_are():
     log = step(["What is 1 + 2?", "What is 2 + 2?", "Ann has 3 hens.", ""], [3, 3, 4, 5, 9, 9, 9, None]).log
-    assert (log["labels_checked"], log["label_accuracy"]) == (2, 0.5)  # the hens' truth is not computed
+    assert (log["labels_checked"], log["label_accuracy"]) == (2, 0.5)  # the hens' true value is not computed
     assert log["vote_share"] == pytest.approx((0.5 + 0.75 + 0.5) / 3)
     assert (log["proposals"], log["usable"], log["refused"]) == (4, 3, {"empty": 1})
     assert log["unread_answers"] == pytest.approx(1 / 12)
@@ -131,7 +128,7 @@ def test_questions_are_written_once_and_drawn_in_a_circle():
         drawn += [group.problem.text for group in stream(episode, "solver").groups if group.problem]
         assert [stream.role for stream in episode.streams] == ["solver"]
         assert episode.log["written"] == 3
-    # One for each of two prompts at a step, every question once before any comes again.
+    # One for each of two prompts a step, every question once before any is repeated.
     assert sorted(drawn) == sorted([f"What is 1 + {i}?" for i in (1, 2, 3)] * 2)
     assert drawn[:3] == drawn[3:]
     assert [(role, n) for role, _, n in table.asked] == [("proposer", 1)] + [("solver", 2)] * 3
