@@ -123,9 +123,6 @@ class ModelSection(Section):
         ge=1,
         le=1024,
     )
-    fast_inference: bool = key(
-        False, "Sample through vLLM on the Unsloth backend: experimental, and needs the package vllm"
-    )
     trust_remote_code: bool = key(
         False, "Run the Python code in the model's repository, with all your rights", flag="trust_remote_code"
     )

@@ -1,7 +1,6 @@
 """A 4-bit base on the card: seats speak, move, say what they are now, and learn."""
 
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -93,7 +92,8 @@ def noise(backend: Any, model: str) -> float:
     return NOISE[backend.compute_dtype] * (1 if model == "tiny" else REAL)
 
 
-def check_what_is_said_follows_the_weights(backend: Any) -> None:
+def test_what_is_said_follows_the_weights(load: Callable[..., Any]):
+    backend = load("tiny")
     before = generate(backend, "A")
     backend.adapters.load_state("A", {key: -4 * tensor for key, tensor in backend.adapters.state("A").items()})
     after = generate(backend, "A")
@@ -102,17 +102,6 @@ def check_what_is_said_follows_the_weights(backend: Any) -> None:
     assert differences(backend, "A", after).mean() < differences(backend, "A", before).mean() / 3
     backend.adapters.snapshot("A", "A@then")
     assert words(generate(backend, "A@then")) == words(after)
-
-
-def test_what_is_said_follows_the_weights(load: Callable[..., Any]):
-    check_what_is_said_follows_the_weights(load("tiny"))
-
-
-@pytest.mark.skipif(find_spec("vllm") is None, reason="needs vllm")
-def test_vllm_serves_no_stale_seat(load: Callable[..., Any], backend_name: str, model_name: str):
-    if backend_name != "unsloth":
-        pytest.skip("vLLM serves the Unsloth backend alone")
-    check_what_is_said_follows_the_weights(load(model_name, fast_inference=True))
 
 
 def test_both_seats_move_and_the_base_does_not(load: Callable[..., Any], model_name: str, worker: Any):

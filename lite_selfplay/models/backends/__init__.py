@@ -50,23 +50,18 @@ def require_available(backend: str) -> None:
 
 
 def chosen(section: "ModelSection") -> str:
-    """The backend's name that a configuration comes to on this machine: `auto` is transformers, but for vLLM.
+    """The name of the backend that a configuration selects on this machine: `auto` is transformers.
 
-    Raises UnknownNameError for a name that is no backend's, RequestError where the one asked for cannot work, or not
-    with the other settings, and what `device_of` raises.
+    Raises UnknownNameError for an unknown backend, RequestError if the chosen one cannot work here or with the other
+    settings, and what `device_of` raises.
     """
     require_available(section.backend)
     device_of(section)
-    name = section.backend
-    if name == "auto":
-        name = "unsloth" if section.fast_inference and unsloth_problem() is None else "transformers"
+    name = "transformers" if section.backend == "auto" else section.backend
     if name == "unsloth" and section.device == "cpu":
         raise RequestError(f"the Unsloth backend needs a card, and --device cpu is asked for. {OTHER}")
     if name == "unsloth" and section.precision == "fp32":
         raise RequestError(f"the Unsloth backend works in 4 or 16 bits, not in fp32. {OTHER}")
-    if name != "unsloth" and section.fast_inference:
-        why = unsloth_problem() or "another one was asked for"
-        raise RequestError(f"model.fast_inference needs the Unsloth backend, which is not used here: {why}")
     return name
 
 

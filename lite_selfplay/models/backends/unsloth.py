@@ -6,8 +6,7 @@ What differs from the transformers backend, and why:
 - Its first adapter is called `default`; `Adapters` gives that name to the first seat and shows it to nobody.
 - Its layers may drop the attention mask while they train, and no cache is kept then: rows are read whole, which needs
   neither.
-- Completions come from its own `generate`, each row by its own seed (`generate_through`), or from vLLM
-  (`vllm`).
+- Completions come from its own `generate`, each row by its own seed (`generate_through`).
 - `for_inference` and `for_training` stand around every call that does not train.
 - It replays CUDA graphs of a decoded token only within its `rl_generation`, and holds their memory until it is told to
   release it, which its own trainer does and `updating` does here.
@@ -40,7 +39,6 @@ from lite_selfplay.errors import RequestError, TrainingError
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.backends import import_unsloth
 from lite_selfplay.models.backends.transformers import TransformersBackend, nf4, read_config, require_weights
-from lite_selfplay.models.backends.vllm import Engine, lora_limits
 from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, SampledRow, Sampler
 from lite_selfplay.models.logprobs.batch import Batch, Way, pad
 from lite_selfplay.models.sources.folders import reading
@@ -48,8 +46,6 @@ from lite_selfplay.models.transfers import placed
 
 LONGEST = 32768
 """Tokens of a prompt and its completion that are read at most, however long the base could go."""
-LONGEST_IN_VLLM = 8192
-"""The same where vLLM holds the keys and values: it sets memory aside for a row of that length at the start."""
 
 
 class UnslothBackend(TransformersBackend):
@@ -67,29 +63,19 @@ class UnslothBackend(TransformersBackend):
         require_weights(path, text, trust_remote_code=section.trust_remote_code)
         with contextlib.redirect_stdout(io.StringIO()):  # a program's input may be what stands there
             with reading(path):
-                base = self._load_base(path, text, section, seats, seed)
-            engine = getattr(base, "vllm_engine", None)
-            if engine is not None:
-                del base.vllm_engine  # or TRL would sample through it by itself
+                base = self._load_base(path, text, section, seed)
             # Its own settings, such as a temperature, would come before this library's choice of a token.
             base.generation_config = GenerationConfig()
             base.requires_grad_(False)
             self.adapters = Adapters(base, seats, seed=seed, build=self._wrap)
         self._longest = int(getattr(base, "max_seq_length", None) or LONGEST)
-        self._engine = None if engine is None else Engine(engine, self.adapters)
 
-    def _load_base(
-        self, path: Path, text: Any, section: ModelSection, seats: Mapping[str, SeatConfig], seed: int
-    ) -> Any:
+    def _load_base(self, path: Path, text: Any, section: ModelSection, seed: int) -> Any:
         """The base from Unsloth's loader, in 4 bits as in the transformers backend, or in 16."""
-        four, bound = section.precision == "4bit", LONGEST
-        vllm: dict[str, Any] = {}
-        if section.fast_inference:
-            bound = LONGEST_IN_VLLM
-            vllm = {"fast_inference": True, **lora_limits({name: seat.rank for name, seat in seats.items()})}
-        base, _ = self._unsloth.FastLanguageModel.from_pretrained(
+        four = section.precision == "4bit"
+        base, _tokenizer = self._unsloth.FastLanguageModel.from_pretrained(
             str(path),
-            max_seq_length=min(bound, int(getattr(text, "max_position_embeddings", bound))),
+            max_seq_length=min(LONGEST, int(getattr(text, "max_position_embeddings", LONGEST))),
             dtype=self.compute_dtype,
             load_in_4bit=four,
             load_in_16bit=not four,
@@ -99,10 +85,7 @@ class UnslothBackend(TransformersBackend):
             trust_remote_code=section.trust_remote_code,
             random_state=seed,
             local_files_only=True,
-            **vllm,
         )
-        if vllm and not hasattr(base, "vllm_engine"):
-            raise RequestError("model.fast_inference needs the package vllm, which is not installed: pip install vllm")
         return base
 
     def _wrap(self, base: nn.Module, config: Any) -> Any:
@@ -125,9 +108,6 @@ class UnslothBackend(TransformersBackend):
 
     def _generate(self, request: GenerationRequest) -> list[list[Generation]]:
         self._require_room(request.longest)
-        if self._engine is not None:
-            found = self._engine.generate(request, self._decoding.eos_ids)
-            return [[self._decoding.end_loop(one) for one in group] for group in found]
         with self._at_rest(), self.adapters.speaking(request.seat), torch.no_grad(), decode_graphs().rl_generation():
             return generate_through(self.adapters.model.generate, request, self._decoding)
 
@@ -139,8 +119,6 @@ class UnslothBackend(TransformersBackend):
 
     @contextlib.contextmanager
     def updating(self) -> Iterator[None]:
-        if self._engine is not None:
-            self._engine.sleep()
         decode_graphs().release_for_training(self.adapters.model)
         with super().updating():
             yield

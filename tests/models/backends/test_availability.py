@@ -115,9 +115,6 @@ def test_what_it_compiles_goes_into_the_cache_and_what_it_prints_nowhere(unsloth
         ((8, 0), {"precision": "fp32"}, "transformers"),
         ((8, 0), {"backend": "unsloth"}, "unsloth"),
         ((8, 0), {"backend": "unsloth", "precision": "fp32"}, "4 or 16 bits, not in fp32. Use --backend transformers"),
-        ((8, 0), {"fast_inference": True}, "unsloth"),
-        ((8, 0), {"fast_inference": True, "backend": "transformers"}, "another one was asked for"),
-        (None, {"fast_inference": True}, "model.fast_inference needs the Unsloth backend"),
     ],
 )
 def test_which_backend_is_chosen_or_why_none(installed, card, capability, section, expected):

@@ -14,8 +14,7 @@ from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.errors import RequestError, TrainingError
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.backends import unsloth
-from lite_selfplay.models.backends.unsloth import LONGEST_IN_VLLM, UnslothBackend, refuse_windows
-from tests.models.backends.vllm_engine import LLM, install
+from lite_selfplay.models.backends.unsloth import UnslothBackend, refuse_windows
 from tests.models.spoken import asked, spoken, words
 
 SEATS = {"A": SeatConfig(rank=4, alpha=8, init="gaussian", init_std=0.1), "B": SeatConfig(rank=6, alpha=8)}
@@ -30,7 +29,6 @@ class FastLanguageModel:
         self.loaded: dict[str, Any] = {}
         self.wrapped: dict[str, Any] = {}
         self.modes: list[Any] = []
-        self.engine: Any = None
 
     def from_pretrained(self, path: str, **options: Any) -> tuple[Any, None]:
         self.loaded = options
@@ -38,8 +36,6 @@ class FastLanguageModel:
         base: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, device_map={"": place})
         base.max_seq_length = options["max_seq_length"]
         base.generation_config = GenerationConfig(temperature=0.1, top_k=1, do_sample=True, repetition_penalty=9.0)
-        if options.get("fast_inference") and self.engine is not None:
-            base.vllm_engine = self.engine
         return base, None
 
     def get_peft_model(self, base: Any, **options: Any) -> Any:
@@ -87,7 +83,6 @@ def test_how_the_base_is_asked_for(fake, make, section, told, dtype):
     make(**section)
     assert {key: fake.loaded[key] for key in told} == told
     assert fake.loaded["dtype"] == dtype
-    assert "fast_inference" not in fake.loaded
     if held := fake.loaded["quantization_config"]:
         assert (held.bnb_4bit_quant_type, held.bnb_4bit_use_double_quant) == ("nf4", False)
         assert held.bnb_4bit_compute_dtype == dtype
@@ -155,27 +150,7 @@ def test_a_row_that_would_be_cut_is_an_error_that_says_what_to_lower(make):
         backend.score("A", [([5] * 6, [7] * 5)], 1.0)
 
 
-def test_vllm_is_asked_for_room_for_every_seat_and_its_engine_is_kept_from_trl(fake, make, monkeypatch):
-    install(monkeypatch)
-    served: list[Any] = []
-    fake.engine = LLM(load=served.append, speak=lambda *_: ([2], [-1.0], "stop"))
-    backend = make(fast_inference=True)
-    told = {key: fake.loaded[key] for key in ("fast_inference", "max_loras", "max_lora_rank")}
-    assert told == {"fast_inference": True, "max_loras": 2, "max_lora_rank": 8}
-    assert fake.loaded["max_seq_length"] <= LONGEST_IN_VLLM
-    assert not hasattr(backend.adapters.model, "vllm_engine")
-    request = asked("B", PROMPTS, max_tokens=3)
-    first, *_ = spoken(backend, request)
-    assert (first.token_ids, first.logprobs, first.stop) == ([2], [-1.0], "eos")
-    backend.adapters.moved("B")
-    backend.generate(request)
-    assert list(fake.engine.loaded) == [2]
-    assert len(served) == 2
-
-
 def test_what_is_not_there_or_would_change_the_model_is_refused(make):
-    with pytest.raises(RequestError, match="needs the package vllm, which is not installed"):
-        make(fast_inference=True)
     with pytest.raises(TrainingError, match="has not replaced TRL's GRPOTrainer"):
         make().trainer_parent()
     with pytest.raises(RequestError, match="slides over 128 tokens: use --backend transformers"):
