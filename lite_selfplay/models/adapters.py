@@ -100,11 +100,11 @@ class Adapters:
         self._active = seat
 
     @contextlib.contextmanager
-    def speaking(self, name: str) -> Iterator[None]:
+    def inference(self, name: str) -> Iterator[None]:
         """A seat, a snapshot or `base` speaks, frozen; afterwards the seat that was active is active again."""
         before = self._active
         if self._together:  # PEFT goes through every module of the model several times
-            own = None if name == BASE else self._speaker(name)
+            own = None if name == BASE else self._inference_adapter(name)
             adapters = {layer: None if own is None else _low_rank(layer, own) for layer in self._together}
             with torch.no_grad(), _computing_with(adapters):
                 yield
@@ -114,13 +114,13 @@ class Adapters:
                 with self.model.disable_adapter():
                     yield
             else:
-                self.model.set_adapter(self._speaker(name), inference_mode=True)
+                self.model.set_adapter(self._inference_adapter(name), inference_mode=True)
                 yield
         finally:
             self.activate(before)
 
     @contextlib.contextmanager
-    def speaking_dense(self, name: str, dense: Callable[[nn.Module], Tensor]) -> Iterator[None]:
+    def inference_dense(self, name: str, dense: Callable[[nn.Module], Tensor]) -> Iterator[None]:
         """As `speaking`, through dense weights that live for the length of it: a 4-bit weight is expanded once instead
         of at every token.
 
@@ -128,16 +128,16 @@ class Adapters:
         than the last bits; a half precision would round it away, and takes stacks in the place of this.
         """
         layers = self._layers.values()
-        with self.speaking(name), torch.no_grad(), _other_forwards(layers):
+        with self.inference(name), torch.no_grad(), _other_forwards(layers):
             for layer in layers:
                 found = layer.get_base_layer()
                 layer.forward = _dense_forward(dense(found), getattr(found, "bias", None), _active_adapter(layer))
             yield
 
     @contextlib.contextmanager
-    def speaking_stacked(self, name: str, stacks: Stacks) -> Iterator[None]:
+    def inference_stacked(self, name: str, stacks: Stacks) -> Iterator[None]:
         """As `speaking`, through stacks of this base: a seat's weights are copied into them once, at the beginning."""
-        with self.speaking(name), torch.no_grad(), _other_forwards(self._layers.values()):
+        with self.inference(name), torch.no_grad(), _other_forwards(self._layers.values()):
             take((stack, [_active_adapter(layer) for layer in layers]) for stack, layers in stacks)
             for stack, layers in stacks:
                 for i, layer in enumerate(layers):
@@ -200,7 +200,7 @@ class Adapters:
         """The layers that carry adapters, by name."""
         return {name: module for name, module in self.model.named_modules() if isinstance(module, LoraLayer)}
 
-    def _speaker(self, name: str) -> str:
+    def _inference_adapter(self, name: str) -> str:
         """The PEFT adapter that speaks as `name`; a snapshot is loaded into a frozen twin of its seat's adapter."""
         if name in self.seats:
             return self._peft_name(name)

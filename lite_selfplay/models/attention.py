@@ -20,7 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from lite_selfplay.models import packed_on_card
+from lite_selfplay.models import packed_on_gpu
 from lite_selfplay.models.linear import keep, kept
 
 OURS = "lite_selfplay_sdpa"
@@ -50,32 +50,32 @@ def attention(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    packed_blocks: "Sequence[Block] | packed_on_card.PackedLayout | None" = None,
-    places: "Places | None" = None,
+    packed_blocks: "Sequence[Block] | packed_on_gpu.PackedLayout | None" = None,
+    slots: "Slots | None" = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """What transformers' `sdpa` gives, for queries (R, H, T, D) over keys and values (R, K, S, D): (R, T, H, D).
 
-    `packed_blocks` says how the single row of a packed batch divides: see `attend`. `places` says where the keys of
-    rows of one token each are: see `attend_places`. Raises ValueError where either meets an attention that is more than
+    `packed_blocks` says how the single row of a packed batch divides: see `attend`. `slots` says where the keys of
+    rows of one token each are: see `attend_slots`. Raises ValueError where either meets an attention that is more than
     causal.
     """
     causal = getattr(module, "is_causal", True) and options.get("is_causal") is not False
-    if packed_blocks is not None or places is not None:
+    if packed_blocks is not None or slots is not None:
         if dropout or not causal or any(options.get(name) is not None for name in _BEYOND):
             raise ValueError("this attention is more than causal")
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        if places is not None:
-            return attend_places(query, key, value, places, scale), None
+        if slots is not None:
+            return attend_slots(query, key, value, slots, scale), None
         q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-        if isinstance(packed_blocks, packed_on_card.PackedLayout):
-            return packed_on_card.attend(q, k, v, packed_blocks, scale)[None], None
+        if isinstance(packed_blocks, packed_on_gpu.PackedLayout):
+            return packed_on_gpu.attend(q, k, v, packed_blocks, scale)[None], None
         return attend(q, k, v, packed_blocks or (), scale)[None], None
     rows, heads, length, size = query.shape
     groups = heads // key.shape[1]
     plain = length == 1 and groups > 1 and dropout == 0.0 and options.get("position_bias") is None
     if not plain or (attention_mask is not None and attention_mask.shape[1] != 1):
-        beyond = packed_on_card.beyond_flash(size, query.dtype, query.device)
+        beyond = packed_on_gpu.beyond_flash(size, query.dtype, query.device)
         if attention_mask is None and groups > 1 and causal and query.is_cuda and beyond is not None:
             # Without a mask transformers has torch share key heads, for which flash alone has a fused kernel.
             attention_mask = query.new_ones(1, 1, length, key.shape[2], dtype=torch.bool).tril(key.shape[2] - length)
@@ -89,7 +89,7 @@ def attention(
 
 
 @dataclass(frozen=True)
-class Places:
+class Slots:
     """Where the keys and values of rows are in a store of all: each row and key head is a sequence of its own, of which
     `firsts` (R * K + 1,) has the first place and `lengths` (R * K,) the number of keys. `ends` counts the sequences
     from 0; none is longer than `longest`. Type: int32."""
@@ -100,36 +100,36 @@ class Places:
     longest: int
 
 
-def attend_places(query: Tensor, keys: Tensor, values: Tensor, places: Places, scale: float) -> Tensor:
+def attend_slots(query: Tensor, keys: Tensor, values: Tensor, slots: Slots, scale: float) -> Tensor:
     """Attention (R, 1, H, D) of one token a row, (R, H, 1, D), over stores (N * K, 1, D), by torch's flash kernel.
 
     It takes a row's keys where they are, whatever its length, and shares the work on long rows between processors where
     there are few. The last place in `firsts` is not looked at.
     """
     rows, heads, _, size = query.shape
-    queries = query.to(keys.dtype).reshape(len(places.lengths), -1, size)
+    queries = query.to(keys.dtype).reshape(len(slots.lengths), -1, size)
     out, *_ = torch.ops.aten._flash_attention_forward(
         queries,
         keys,
         values,
-        places.ends,
-        places.firsts,
+        slots.ends,
+        slots.firsts,
         1,
-        places.longest,
+        slots.longest,
         0.0,
         False,
         False,
         scale=scale,
-        seqused_k=places.lengths,
+        seqused_k=slots.lengths,
     )
     return out.reshape(rows, 1, heads, size)
 
 
 @torch.no_grad()
 def why_no_flash(heads: int, keys: int, size: int, dtype: torch.dtype, device: torch.device) -> str | None:
-    """Why `attend_places` does not run here for so many query and key heads of a size; None where it does: it was tried
+    """Why `attend_slots` does not run here for so many query and key heads of a size; None where it does: it was tried
     on rows of 1 to 300 keys."""
-    if (beyond := packed_on_card.beyond_flash(size, dtype, device)) is not None:
+    if (beyond := packed_on_gpu.beyond_flash(size, dtype, device)) is not None:
         return beyond
     lengths = [1, 300, 17, 128]
     drawn = torch.randn(heads + 2 * keys, len(lengths), 384, size, generator=torch.Generator().manual_seed(0))
@@ -139,7 +139,7 @@ def why_no_flash(heads: int, keys: int, size: int, dtype: torch.dtype, device: t
         q, k, v = (x.to(device, dtype) for x in (query, *stores))
         starts, counts, ends = (x.to(device, torch.int32) for x in (firsts, used, torch.arange(len(firsts))))
         k, v = (x.reshape(-1, 1, size) for x in (k, v))
-        found = attend_places(q, k, v, Places(starts, counts, ends, 384), size**-0.5)
+        found = attend_slots(q, k, v, Slots(starts, counts, ends, 384), size**-0.5)
     except (AttributeError, RuntimeError, TypeError) as error:  # whatever another torch or card makes of it
         return f"torch {torch.__version__} refused it: {error}"
     hidden = torch.arange(384)[None, None, None] >= torch.tensor(lengths)[:, None, None, None]
@@ -173,10 +173,10 @@ class Block:
         return slice(self.start, self.start + sum(self.lengths))
 
     @property
-    def spans(self) -> list[packed_on_card.TokenSpan]:
+    def spans(self) -> list[packed_on_gpu.TokenSpan]:
         """The rows one by one."""
         pairs = zip(accumulate(self.lengths, initial=self.start), self.lengths, strict=False)
-        return [packed_on_card.TokenSpan(start, length, self.before) for start, length in pairs]
+        return [packed_on_gpu.TokenSpan(start, length, self.before) for start, length in pairs]
 
     @cached_property
     def _places(self) -> Tensor | None:

@@ -37,7 +37,7 @@ class Pass(NamedTuple):
 
 
 def passes(spans: Sequence[Any], device: torch.device) -> list[Pass]:
-    """The passes over spans (see `packed_on_card.TokenSpan`) in their order: shared beginnings first, and those that
+    """The passes over spans (see `packed_on_gpu.TokenSpan`) in their order: shared beginnings first, and those that
     follow them last, in the order of their beginnings."""
     own = [span.length for span in spans]
     found = [Pass.of(0, own, own, device, causal=True)]

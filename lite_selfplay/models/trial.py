@@ -61,12 +61,12 @@ class LoadTrial:
         """Raises ModelNotFoundError where a backend's forward pass, its samples or what an update reads differ.
         `generate` samples few rows at once, so that the others join them."""
         adapters = backend.adapters
-        with self.refusing("its forward pass"), adapters.speaking(BASE), torch.no_grad(), backend.autocast():
+        with self.refusing("its forward pass"), adapters.inference(BASE), torch.no_grad(), backend.autocast():
             found = [_logits(adapters.model, ids) for ids in self._prompts]
         self._hold("the forward pass is transformers' own", found, self._logits)
         with self.refusing("sampling"):
             rows, logprobs = self._sampled(seat, generate)
-            with adapters.speaking(seat), torch.no_grad(), backend.autocast():
+            with adapters.inference(seat), torch.no_grad(), backend.autocast():
                 right = [_logprobs(adapters.model, row) for row in rows]
         self._hold("sampled tokens have the log-probabilities of the forward pass", logprobs, right)
         with self.refusing("an update"), backend.updating(), backend.autocast():

@@ -234,7 +234,7 @@ class SelfPlayTrainer:
         name = BASE if micro.role.reference == "base" else reference_name(micro.seat)
         if name not in (BASE, *self.adapters.snapshots):
             name = f"{micro.seat}@reference"  # its name in checkpoints of earlier versions
-        with self.adapters.speaking(name), torch.no_grad(), self.backend.autocast():
+        with self.adapters.inference(name), torch.no_grad(), self.backend.autocast():
             return self._logprobs(micro)[0]
 
     def _logprobs(self, micro: MicroBatch, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:

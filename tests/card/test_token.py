@@ -14,8 +14,8 @@ from lite_selfplay.models import attention
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.backends import transformers
 from lite_selfplay.models.generation import fixed, layout, replay
-from lite_selfplay.models.generation.places import Arena
 from lite_selfplay.models.generation.sampling import GenerationRequest
+from lite_selfplay.models.generation.slots import CachePool
 from lite_selfplay.models.stacked import Stack, UnstackedLayer
 from tests.card import counts, pretend
 from tests.card.pretend import Card, card
@@ -142,7 +142,7 @@ def test_positions_turn_as_the_models_own_until_the_backend_is_closed(
 
 def test_a_seat_that_takes_over_costs_one_copy_of_its_adapter(rtx_4090: Card, folder: Path):
     backend = loaded(folder)
-    with rtx_4090.watch() as plain, backend.adapters.speaking("A"):
+    with rtx_4090.watch() as plain, backend.adapters.inference("A"):
         pass
     with rtx_4090.watch() as seen, backend._speaking("A", True):
         pass
@@ -235,8 +235,8 @@ def test_rows_that_outgrow_their_places_move_into_longer_ones_or_wait(
     """Four long places for 39 rows, of which most become longer than theirs: each says what it says with room."""
     monkeypatch.setattr(layout, "LEAST_PROMPT", 32)
     monkeypatch.setattr(layout, "LEAST_ANSWER", 32)
-    moves = mock.Mock(side_effect=Arena.copy)
-    monkeypatch.setattr(Arena, "copy", lambda *given: moves(*given))
+    moves = mock.Mock(side_effect=CachePool.copy)
+    monkeypatch.setattr(CachePool, "copy", lambda *given: moves(*given))
     request = sampled.asked("A", of_several_lengths(16), 3, max_tokens=160, repetition_penalty=1.02)
     backend = loaded(folder, loop="fixed", eos_ids=ENDS[:2])
     whole = spoken(backend, request)
@@ -257,7 +257,7 @@ def test_attention_of_one_token_reads_keys_where_they_are(rtx_4090: Card):
     query = torch.randn(len(lengths), heads, 1, size).bfloat16()
     starts = [first * keys + head * own for first, own in zip(firsts, columns, strict=True) for head in range(keys)]
     as_int: Any = {"dtype": torch.int32, "device": "cuda"}
-    places = attention.Places(
+    places = attention.Slots(
         torch.tensor([*starts, 0], **as_int),
         torch.tensor(lengths, **as_int).repeat_interleave(keys, output_size=8),
         torch.arange(9, **as_int),
@@ -265,7 +265,7 @@ def test_attention_of_one_token_reads_keys_where_they_are(rtx_4090: Card):
     )
     q, k, v = query.to("cuda"), *(store[:, None].to("cuda") for store in stores)
     with rtx_4090.watch() as seen:
-        found = attention.attend_places(q, k, v, places, size**-0.5)
+        found = attention.attend_slots(q, k, v, places, size**-0.5)
     assert seen.kernels == {"_flash_attention_forward": 1}  # nothing was copied
     for row, length in enumerate(lengths):
         for head in range(heads):
@@ -310,7 +310,7 @@ def test_what_is_kept_is_let_go_of_where_sampling_stops(rtx_4090: Card, folder: 
 
 
 def test_a_step_that_cannot_be_recorded_is_run_as_it_is(rtx_4090: Card, folder: Path, monkeypatch: pytest.MonkeyPatch):
-    plain, warned = Arena.step, list[str]()
+    plain, warned = CachePool.step, list[str]()
 
     def reads(self: Any, *given: Any) -> None:
         plain(self, *given)
@@ -318,7 +318,7 @@ def test_a_step_that_cannot_be_recorded_is_run_as_it_is(rtx_4090: Card, folder: 
 
     request = asked(max_tokens=12)
     without = spoken(loaded(folder, "fp32", loop="fixed", eos_ids=ENDS), request)
-    monkeypatch.setattr(Arena, "step", reads)
+    monkeypatch.setattr(CachePool, "step", reads)
     backend = loaded(folder, "fp32", loop="graphs", eos_ids=ENDS, warn=warned.append)
     before = torch.cuda.current_stream()
     with graphs_on_the_card(rtx_4090) as made:

@@ -8,7 +8,7 @@ import torch
 
 from lite_selfplay.config import ModelSection
 from lite_selfplay.data import BASE
-from lite_selfplay.models import attention, packed_on_card
+from lite_selfplay.models import attention, packed_on_gpu
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources import resolve
 from tests.models.spoken import asked, spoken, words
@@ -34,7 +34,7 @@ def test_flash_attention_runs_where_the_card_should_have_it(device: torch.device
     """Of a token and of an update, forwards and backwards, against the formula and against torch's other kernels."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
         pytest.skip("no card that should have it")
-    for why_no_flash in (attention.why_no_flash, packed_on_card.why_no_flash):
+    for why_no_flash in (attention.why_no_flash, packed_on_gpu.why_no_flash):
         assert why_no_flash(*heads, torch.bfloat16, device) is None
 
 

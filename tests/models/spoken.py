@@ -47,7 +47,7 @@ def own_generate(backend: Any, request: GenerationRequest, generate: Any = None,
     model = backend.adapters.model
     model.get_base_model().generation_config = GenerationConfig()
     changed = dataclasses.replace(backend._decoding, **decoding)
-    with backend.adapters.speaking(request.seat), torch.no_grad():
+    with backend.adapters.inference(request.seat), torch.no_grad():
         return flat(generate_through(generate or model.generate, request, changed))
 
 

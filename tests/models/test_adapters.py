@@ -70,12 +70,12 @@ def test_initial_weights_have_pefts_scale_and_the_asked_noise(make, base):
 def test_nothing_that_speaks_becomes_trainable_and_what_was_active_is_active_again(adapters):
     adapters.snapshot("B", "B@old")
     for name in ("A", "B", BASE, "B@old"):
-        with adapters.speaking(name):
+        with adapters.inference(name):
             assert trainable(adapters) == set() or name == BASE
             assert not adapters.model(input_ids=IDS).logits.requires_grad
         assert trainable(adapters) == {"seat-0"}
     adapters.activate("B")
-    with pytest.raises(RuntimeError, match="mid-sentence"), adapters.speaking("A"):
+    with pytest.raises(RuntimeError, match="mid-sentence"), adapters.inference("A"):
         raise RuntimeError("mid-sentence")
     assert trainable(adapters) == {"seat-1"}
 
@@ -131,7 +131,7 @@ def test_seats_of_different_rank_and_alpha_keep_their_snapshots_apart(make):
 def test_unknown_names_and_unfit_weights_are_refused(adapters, make):
     with pytest.raises(UnknownNameError, match="unknown seat 'C'"):
         adapters.activate("C")
-    with pytest.raises(UnknownNameError, match="unknown seat or snapshot 'B@7'"), adapters.speaking("B@7"):
+    with pytest.raises(UnknownNameError, match="unknown seat or snapshot 'B@7'"), adapters.inference("B@7"):
         pass
     with pytest.raises(LiteSelfPlayError, match="cannot take the name"):
         adapters.snapshot("A", "B")
@@ -145,7 +145,7 @@ def test_unknown_names_and_unfit_weights_are_refused(adapters, make):
 def test_dense_weights_go_after_an_error_and_their_memory_is_that_of_all_linear_layers(adapters, base):
     plain = heard(adapters, "A")
     dense = functools.partial(dense_weight, dtype=torch.float32)
-    with pytest.raises(KeyboardInterrupt), adapters.speaking_dense("B", dense):
+    with pytest.raises(KeyboardInterrupt), adapters.inference_dense("B", dense):
         raise KeyboardInterrupt
     assert torch.equal(heard(adapters, "A"), plain)
     linear = {id(m): m for n, m in base().named_modules() if isinstance(m, torch.nn.Linear) and n != "lm_head"}
@@ -206,10 +206,10 @@ def test_layers_that_compute_together_change_speakers_without_peft(adapters, mon
     ):
         monkeypatch.setattr(owner, name, lambda *_, name=name, **__: pytest.fail(name))
     for name in names:
-        with adapters.speaking(name):
+        with adapters.inference(name):
             found = adapters.model.base_model(input_ids=IDS).logits
             assert not found.requires_grad
-            with adapters.speaking(BASE):
+            with adapters.inference(BASE):
                 assert torch.allclose(adapters.model.base_model(input_ids=IDS).logits, expected[BASE], atol=1e-5)
             assert torch.equal(adapters.model.base_model(input_ids=IDS).logits, found)
         assert torch.allclose(found, expected[name], atol=1e-5)

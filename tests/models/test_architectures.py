@@ -147,7 +147,7 @@ def test_samples_log_probabilities_and_gradients_are_those_of_eager_attention(tm
     prompts = [[5, 6, 7, 8, 9, 10, 11, 12, 13, 14], [5, 6, 7]]
     for prompt, several in zip(prompts, backend.generate(asked("A", prompts, max_tokens=12)), strict=True):
         for one in several:
-            with backend.adapters.speaking("A"), torch.no_grad():
+            with backend.adapters.inference("A"), torch.no_grad():
                 expected = by_eager_attention(backend, prompt, one.token_ids)
             torch.testing.assert_close(torch.tensor(one.logprobs), expected, atol=1e-4, rtol=1e-5)
 
@@ -174,7 +174,7 @@ def test_of_a_wrapper_the_text_part_is_loaded_alone_and_its_memory_is_planned(tm
     base: Any = backend.adapters.model.get_base_model()
     assert not [name for name, _ in backend.adapters.model.named_parameters() if "vision" in name or "visual" in name]
     assert len(base.config.get_text_config().to_dict()) == len(base.config.to_dict())  # it wraps nothing
-    with backend.adapters.speaking(BASE), torch.no_grad():
+    with backend.adapters.inference(BASE), torch.no_grad():
         found = base(torch.tensor([ROWS[0][0]])).logits
         torch.testing.assert_close(found, whole(torch.tensor([ROWS[0][0]])).logits, atol=1e-4, rtol=1e-4)
     backend.adapters.activate("A")

@@ -17,7 +17,7 @@ def said(model: Any) -> torch.Tensor:
 
 
 def heard(adapters: Any, name: str) -> torch.Tensor:
-    with adapters.speaking(name):
+    with adapters.inference(name):
         return said(adapters.model)
 
 

@@ -124,7 +124,7 @@ def test_the_first_loss_is_the_plain_negative_log_likelihood(pupils: Callable[..
     for example in pool.of("solver"):
         row = chat.conversation(example.prompt, example.completion)
         assert row.completion_ids[-1] == chat.eos_ids[0]
-        with torch.no_grad(), backend.adapters.speaking("solver"):
+        with torch.no_grad(), backend.adapters.inference("solver"):
             ids = torch.tensor([row.prompt_ids + row.completion_ids], device=backend.device)
             logits = backend.adapters.model(input_ids=ids).logits.cpu()
         log_p = logits[0, len(row.prompt_ids) - 1 : -1].log_softmax(-1)

@@ -24,7 +24,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lite_selfplay.config import ModelSection, RunSection, SeatConfig
 from lite_selfplay.data import TokenScores
 from lite_selfplay.errors import ModelNotFoundError, RequestError, TrainingError
-from lite_selfplay.models import attention, fused, packed_on_card, threads
+from lite_selfplay.models import attention, fused, packed_on_gpu, threads
 from lite_selfplay.models.adapters import BASE, Adapters, Stacks
 from lite_selfplay.models.backends import tuning
 from lite_selfplay.models.backends.availability import cpu_has_bf16, device_of, quantised_problem
@@ -114,7 +114,7 @@ class TransformersBackend:
         )
         self._warn = warn
         self._ordered = torch.are_deterministic_algorithms_enabled()
-        self._packs = self._speaks_dense = False
+        self._packs = self._samples_dense = False
         # Whether weights are expanded for seats to speak through, on a card that has room for that.
         self._folded = section.precision == "4bit" and not on_cpu
         # What seats speak through on a card.
@@ -127,8 +127,8 @@ class TransformersBackend:
             base: Any = self.adapters.model.get_base_model()
             heads = attention.heads_of(base.config.get_text_config())
             why = attention.why_no_flash(*heads, self.compute_dtype, self.device)
-            self._decoding = dataclasses.replace(self._decoding, flash=why is None, lookup=section.decoding == "lookup")
-            why = why or packed_on_card.why_no_flash(*heads, self.compute_dtype, self.device)
+            self._decoding = dataclasses.replace(self._decoding, flash=why is None)
+            why = why or packed_on_gpu.why_no_flash(*heads, self.compute_dtype, self.device)
             if why is not None and torch.cuda.get_device_capability(self.device) >= (8, 0):
                 self._warn(f"without flash attention, which this GPU should have, all is slower: {why}")
         if self.device.type == "cpu":
@@ -174,9 +174,9 @@ class TransformersBackend:
         self._packs = packs(base)
         if self.device.type == "cpu":
             dense = self.adapters.dense_bytes(self.compute_dtype)
-            self._speaks_dense = 4 * sum(dense) < psutil.virtual_memory().available
+            self._samples_dense = 4 * sum(dense) < psutil.virtual_memory().available
         else:
-            self._speaks_dense = self._folded and self._expandable
+            self._samples_dense = self._folded and self._expandable
             if not self._folded and self.adapters.stackable:
                 self._stacks = self.adapters.stacked(self._dense, instead=True)
 
@@ -190,8 +190,8 @@ class TransformersBackend:
                     raise
             # Out of the handler: what it held is free now. A completion is the same in any batch.
             self.release_memory()
-            if self._folded and self._speaks_dense:
-                self._speaks_dense = False
+            if self._folded and self._samples_dense:
+                self._samples_dense = False
                 self._warn(
                     "out of memory while sampling: from now on 4-bit weights are not expanded for it, which is slower"
                 )
@@ -212,7 +212,7 @@ class TransformersBackend:
         # What is expanded at every token is freed at every token.
         dense = [0] if expand else self.adapters.dense_bytes(self.compute_dtype)
         tidy = tuning.sampling(max(dense)) if self._tidies else contextlib.nullcontext()
-        with tidy, self._at_rest(), self._speaking(request.seat, expand):
+        with tidy, self._at_rest(), self._inference(request.seat, expand):
             return generate(self.adapters.model, request, decoding)
 
     def _generate_crowded(self, request: GenerationRequest) -> list[list[Generation]]:
@@ -223,22 +223,22 @@ class TransformersBackend:
         try:
             return self._generate(request)
         finally:
-            self._let_go()
+            self._release_kept()
             self._decoding = whole
 
     def _expands(self, request: GenerationRequest) -> bool:
         """Whether 4-bit weights are expanded while a seat speaks, but for a lean base where many rows share the work of
         expanding one at every token. On a card they stay expanded until an update or scores want the memory."""
         if self.device.type == "cpu":
-            return self._speaks_dense and not (self._lean and self._layout(*request.sizes).rows >= MANY_ROWS)
+            return self._samples_dense and not (self._lean and self._layout(*request.sizes).rows >= MANY_ROWS)
         if self._stacks is None and self.adapters.stackable:
             stacked = functools.partial(self.adapters.stacked, self._dense, instead=False)
-            self._stacks = stacked() if self._speaks_dense else self.adapters.beside(self.compute_dtype)
-        return self._speaks_dense
+            self._stacks = stacked() if self._samples_dense else self.adapters.beside(self.compute_dtype)
+        return self._samples_dense
 
-    def _let_go(self) -> None:
+    def _release_kept(self) -> None:
         """Give back what a card keeps from one call of the sampler to the next."""
-        self._decoding.kept.let_go()
+        self._decoding.kept.release()
         if self._folded:
             self._stacks = None
 
@@ -253,15 +253,15 @@ class TransformersBackend:
         longest = max(1, prompt + completion)
         return Layout(min(rows, max(1, tokens // longest)), longest, longest)
 
-    def _speaking(self, seat: str, expand: bool) -> contextlib.AbstractContextManager[None]:
+    def _inference(self, seat: str, expand: bool) -> contextlib.AbstractContextManager[None]:
         """A seat in the forward pass in the way that samples fastest, with weights that are expanded first or not."""
         if self._stacks is not None:
-            return self.adapters.speaking_stacked(seat, self._stacks)
+            return self.adapters.inference_stacked(seat, self._stacks)
         if expand and self.compute_dtype == torch.float32:
-            return self.adapters.speaking_dense(seat, self._dense)
+            return self.adapters.inference_dense(seat, self._dense)
         if expand and self.adapters.stackable:
-            return self.adapters.speaking_stacked(seat, self.adapters.stacked(self._dense, instead=False))
-        return self.adapters.speaking(seat)
+            return self.adapters.inference_stacked(seat, self.adapters.stacked(self._dense, instead=False))
+        return self.adapters.inference(seat)
 
     def _halve_cache(self, longest: int) -> None:
         """Hold half as many keys and values from now on. Raises TrainingError where that would be less than a row."""
@@ -279,10 +279,10 @@ class TransformersBackend:
 
     def score(self, seat: str, rows: Sequence[Row], temperature: float) -> list[TokenScores]:
         if not roomy(self.device):
-            self._let_go()
+            self._release_kept()
         scores: list[TokenScores] = [TokenScores((), ())] * len(rows)
         order = sorted((i for i, row in enumerate(rows) if row[1]), key=lambda i: len(rows[i][0]) + len(rows[i][1]))
-        with self._at_rest(), self.adapters.speaking(seat), torch.no_grad():
+        with self._at_rest(), self.adapters.inference(seat), torch.no_grad():
             while order:
                 size = max(1, _SCORE_TOKENS // sum(map(len, rows[order[-1]])))
                 chunk, order = order[-size:], order[:-size]
@@ -343,7 +343,7 @@ class TransformersBackend:
 
     def release_memory(self) -> None:
         torch.use_deterministic_algorithms(self._ordered)  # where an attention ran out of memory backwards
-        self._let_go()
+        self._release_kept()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         else:

@@ -108,7 +108,7 @@ class UnslothBackend(TransformersBackend):
 
     def _generate(self, request: GenerationRequest) -> list[list[Generation]]:
         self._require_room(request.longest)
-        with self._at_rest(), self.adapters.speaking(request.seat), torch.no_grad(), decode_graphs().rl_generation():
+        with self._at_rest(), self.adapters.inference(request.seat), torch.no_grad(), decode_graphs().rl_generation():
             return generate_through(self.adapters.model.generate, request, self._decoding)
 
     def token_logprobs(

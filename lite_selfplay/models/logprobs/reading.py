@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lite_selfplay.models.attention import OURS, Block
 from lite_selfplay.models.logprobs.batch import Batch, Row, Way, pad
-from lite_selfplay.models.packed_on_card import PackedLayout
+from lite_selfplay.models.packed_on_gpu import PackedLayout
 from lite_selfplay.models.transfers import placed
 
 # Rows up to so many times as long as the shortest among them are one block of attention, which is a rectangle.

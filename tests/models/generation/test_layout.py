@@ -2,7 +2,7 @@
 
 import pytest
 
-from lite_selfplay.models.generation.layout import LOOK_EVERY, MOST_ROWS, Layout, Place
+from lite_selfplay.models.generation.layout import CHECK_EVERY, MOST_ROWS, Layout, Slot
 
 
 @pytest.mark.parametrize(
@@ -23,11 +23,11 @@ from lite_selfplay.models.generation.layout import LOOK_EVERY, MOST_ROWS, Layout
 )
 def test_places_by_hand(asked, mixed, rows, columns, longs):
     layout = Layout.of(*asked, mixed=mixed)
-    assert (layout.rows, layout.columns, layout.longs) == (rows, columns, longs)
+    assert (layout.rows, layout.positions, layout.longs) == (rows, columns, longs)
     assert layout.total <= max(asked[3], layout.longest)
-    homes, spare = layout.places
-    ends = [place.first + place.columns for place in (*homes, *spare)]
-    assert ([place.first for place in (*homes, *spare)], ends[-1]) == ([0, *ends[:-1]], layout.total)
-    assert all(place.columns >= asked[1] + asked[2] + LOOK_EVERY for place in spare or homes)
-    # Where the heads of a place begin
-    assert Place(first=20, columns=5).starts(heads=3) == [60, 65, 70]
+    own, spare = layout.slots
+    ends = [slot.first + slot.positions for slot in (*own, *spare)]
+    assert ([slot.first for slot in (*own, *spare)], ends[-1]) == ([0, *ends[:-1]], layout.total)
+    assert all(slot.positions >= asked[1] + asked[2] + CHECK_EVERY for slot in spare or own)
+    # Where the heads of a slot begin
+    assert Slot(first=20, columns=5).starts(heads=3) == [60, 65, 70]

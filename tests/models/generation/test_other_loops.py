@@ -7,8 +7,8 @@ from unittest.mock import Mock
 import pytest
 
 from lite_selfplay.models.generation import fixed
-from lite_selfplay.models.generation.layout import LOOK_EVERY, rounded_up, row_size
-from lite_selfplay.models.generation.places import Arena
+from lite_selfplay.models.generation.layout import CHECK_EVERY, rounded_up, row_size
+from lite_selfplay.models.generation.slots import CachePool
 from tests.models.spoken import ENDS, asked, assert_alike, letters, of_several_lengths, own_generate, spoken, words
 from tests.models.test_architectures import DENSE, backend_over, folder
 from tests.models.watch import noted, trainable
@@ -65,7 +65,7 @@ def test_stop_strings_end_a_row_where_they_are_met(make_backend):
     request = asked(prompts=MANY, max_tokens=40, stop=("cab", "hh", "a long one that is never met"))
     expected = plain_loop(backend, request)
     assert {out.stop for out in expected} == {"string", "eos", "length"}
-    assert max(len(out.token_ids) for out in expected if out.stop == "string") > LOOK_EVERY
+    assert max(len(out.token_ids) for out in expected if out.stop == "string") > CHECK_EVERY
     assert_alike(fixed_loop(backend, request), expected, 1e-5)
     assert_alike(own_generate(backend, request), expected)
 
@@ -118,7 +118,7 @@ def test_a_limit_anywhere_in_a_chunk(make_backend, length):
 
 
 def test_rows_take_the_places_of_others_and_the_last_ones_move_together(make_backend, monkeypatch):
-    seated = noted(monkeypatch, fixed._Batch, "seat", lambda batch, new, places: len(new))
+    seated = noted(monkeypatch, fixed._Batch, "add", lambda batch, new, places: len(new))
     sizes = noted(monkeypatch, fixed._Batch, "run", lambda batch: len(batch.rows))
     found = fixed_loop(make_backend(eos_ids=ENDS[:6], cache_tokens=8 * 384), asked(prompts=MANY, max_tokens=90))
     assert sum(seated) == len(found)
@@ -133,7 +133,7 @@ def test_a_longer_row_copies_nothing_that_was_there(make_backend, monkeypatch):
         pointers = [store.data_ptr() for layer in arena.layers for store in layer.stores]
         return arena.layers[0].keys.shape[2], *pointers
 
-    steps = noted(monkeypatch, Arena, "step", seen, after=True)
+    steps = noted(monkeypatch, CachePool, "step", seen, after=True)
     monkeypatch.setattr(fixed, "FINEST", 16)
     backend = make_backend(eos_ids=[2**20])
     request = asked(prompts=[[5, 6, 7]], max_tokens=75)
