@@ -137,7 +137,7 @@ def test_think_tags_survive_as_special_tokens():
 
 def test_thinking_that_cannot_be():
     for template in (DATED, None):
-        with pytest.raises(ConfigError, match="knows no thinking"):
+        with pytest.raises(ConfigError, match="has no thinking"):
             chat(template, "on")
 
 
@@ -220,10 +220,10 @@ TRIMS = "{% for m in messages %}{{ m.role }}: {{ m.content.replace('\\n', ' ') |
     ("template", "message"),
     [
         (LOOPS, "did not end within 0.1 seconds"),
-        ("{{ 'x' * 10 ** 15 }}", "does not take this conversation: MemoryError"),
-        ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "does not take this conversation: RecursionError"),
-        ("{{ 1 // 0 }}", "does not take this conversation: ZeroDivisionError"),
-        ("hello", "leaves out what it is given: 'probequestion' of the turn of user is not in the prompt"),
+        ("{{ 'x' * 10 ** 15 }}", "rejects this conversation: MemoryError"),
+        ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "rejects this conversation: RecursionError"),
+        ("{{ 1 // 0 }}", "rejects this conversation: ZeroDivisionError"),
+        ("hello", "drops a part of the conversation: 'probequestion' of the turn of user is not in the rendered prompt"),
     ],
 )
 def test_a_template_that_is_none(template, message, monkeypatch):
@@ -237,9 +237,9 @@ def test_a_template_that_is_none(template, message, monkeypatch):
     ("template", "prompt", "why"),
     [
         (LAST, [Turn("user", "first words"), Turn("assistant", "an answer"), Turn("user", "last words")], "leaves out"),
-        (NO_SYSTEM, [Turn("system", "you are kind"), Turn("user", "words")], "leaves out what it is given"),
-        (MARKER, "a question\n### and its numbers", "leaves out what it is given"),
-        (MODEL, [Turn("system", "you are kind"), Turn("user", "2+2?")], "does not take this conversation: no system"),
+        (NO_SYSTEM, [Turn("system", "you are kind"), Turn("user", "words")], "drops a part of the conversation"),
+        (MARKER, "a question\n### and its numbers", "drops a part of the conversation"),
+        (MODEL, [Turn("system", "you are kind"), Turn("user", "2+2?")], "rejects this conversation: no system"),
     ],
 )
 def test_a_template_that_drops_or_refuses_what_was_said(template, prompt, why):
