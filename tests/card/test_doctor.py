@@ -82,7 +82,7 @@ def test_which_attention_runs_and_why(put: Callable[..., None], monkeypatch: pyt
     refused = f"torch {torch.__version__} refused it: unexpected keyword argument 'seqused_k'"
     assert told()["attention"] == f"sampling: no flash attention, since {refused}; update: flash attention"
     counts.load(tmp_path, warn=warned.append)
-    assert warned == [f"without flash attention, which this GPU should have, all is slower: {refused}"]
+    assert warned == [f"no flash attention, which this GPU should have, so everything is slower: {refused}"]
 
 
 def test_a_driver_is_found_where_windows_puts_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -104,7 +104,7 @@ def test_a_4090_with_unsloth(put: Callable[..., None], monkeypatch: pytest.Monke
     assert said["backend"].startswith("transformers; its CUDA graphs sample three times as fast")
     assert said["backend"].endswith("--backend unsloth works, too")
     assert chosen(ModelSection(name="tiny", backend="unsloth")) == "unsloth"
-    with pytest.raises(RequestError, match="needs a card, and --device cpu"):
+    with pytest.raises(RequestError, match="needs a GPU, and --device cpu"):
         chosen(ModelSection(name="tiny", backend="unsloth", device="cpu"))
 
 
@@ -151,7 +151,7 @@ def test_operators_that_do_not_load_are_tried_and_said(
     assert said.startswith("!bitsandbytes ")
     assert "no kernel image is available" in said
     assert said.endswith("use --precision bf16")
-    with pytest.raises(RequestError, match=r"does not run on this card.*--precision bf16"):
+    with pytest.raises(RequestError, match=r"does not run on this GPU.*--precision bf16"):
         counts.load(tiny_path, "4bit")
 
 

@@ -105,7 +105,7 @@ def test_the_shape_of_a_folder_is_that_of_its_config_and_one_that_gives_none_is_
     assert shape_of(str(tiny_path)) == TINY
     for config in ('{"hidden_size": 8, "num_attention_heads": 2}', '{"model_type": "t5"', "[]"):
         (tmp_path / "config.json").write_text(config)
-        with pytest.raises(ModelNotFoundError, match=r"the configuration of .* does not give the shape of a model"):
+        with pytest.raises(ModelNotFoundError, match=r"the configuration of .* does not describe the shape of a model"):
             shape_of(str(tmp_path))
 
 
@@ -206,7 +206,7 @@ def test_what_no_setting_mends_is_said():
     assert advise(run, TINY, SMALL, CARDS["l4"]) == []
     run, shape = config(model="Qwen2.5-7B"), shape_of("Qwen2.5-7B")
     tiny_card = type(CARDS["t4"])("a card", 2**31)
-    assert advise(run, shape, Load(8, 64, 64), tiny_card)[-1].startswith("nothing that can be set")
+    assert advise(run, shape, Load(8, 64, 64), tiny_card)[-1].startswith("no setting makes it fit")
 
 
 @given(st.integers(1, 64), st.integers(1, 500), st.integers(1, 500))

@@ -15,8 +15,8 @@ from tests.models.test_architectures import backend_over, folder
 NOT_IN_THE_CATALOGUE = {
     "bloom": "",
     "persimmon": "",
-    "gpt2": "(laying adapters over it|its forward pass) ended in",
-    "modernbert-decoder": "an update reads the log-probabilities of the forward pass",
+    "gpt2": "(adding adapters to it|its forward pass) ended in",
+    "modernbert-decoder": "an update reads other log-probabilities than the forward pass",
     "recurrent_gemma": "sampling ended in ValueError",
 }
 
@@ -78,10 +78,10 @@ def ends_in_an_error(patch: pytest.MonkeyPatch) -> None:
 
 
 WRONG = {
-    sees_the_future: "a token's logits do not depend on later tokens",
-    leaks_between_rows: "sampled tokens have the log-probabilities of the forward pass",
-    takes_no_positions: "sampled tokens have the log-probabilities of the forward pass",
-    has_half_a_gradient: "an update has the gradient of the forward pass",
+    sees_the_future: "a token's logits depend on later tokens",
+    leaks_between_rows: "sampled tokens have other log-probabilities than the forward pass",
+    takes_no_positions: "sampled tokens have other log-probabilities than the forward pass",
+    has_half_a_gradient: "an update has another gradient than the forward pass",
     ends_in_an_error: "sampling ended in KeyError: 'rows'",
 }
 

@@ -1,19 +1,18 @@
-"""The backend for a CUDA card: Unsloth's kernels under the same seats.
+"""The backend for a CUDA GPU: Unsloth's kernels under the same seats.
 
-What differs from the transformers backend, and why:
+Differences from the transformers backend, and their reasons:
 
-- `import unsloth` patches TRL, so the trainer class's parent is fetched after it (`backends.import_first`).
-- Its first adapter is called `default`; `Adapters` gives that name to the first seat and shows it to nobody.
-- Its layers may drop the attention mask while they train, and no cache is kept then: rows are read whole, which needs
-  neither.
+- `import unsloth` patches TRL, so the trainer's parent class is fetched after it (`backends.import_first`).
+- Its first adapter is called `default`; `Adapters` gives that name to the first seat and hides it.
+- In training its layers may drop the attention mask and keep no cache, so rows are read whole, which needs neither.
 - Completions come from its own `generate`, each row by its own seed (`generate_through`).
-- `for_inference` and `for_training` stand around every call that does not train.
-- It replays CUDA graphs of a decoded token only within its `rl_generation`, and holds their memory until it is told to
-  release it, which its own trainer does and `updating` does here.
-- The sampler of the transformers backend, which was three times as fast on an H200, cannot run over its base, whose
-  layers hand on keys and values as tuples: so `auto` is not this backend.
+- `for_inference` and `for_training` surround every call that does not train.
+- It replays CUDA graphs of a decoded token only within its `rl_generation`, and holds their memory until told to
+  release it, as its own trainer and `updating` do.
+- The sampler of the transformers backend, three times as fast on an H200, cannot run over its base, whose layers pass
+  keys and values as tuples; so `auto` is not this backend.
 
-Which attention runs (FlashAttention, xformers or torch's own) is its own choice by what is installed.
+Which attention runs (FlashAttention, xformers or torch's own) is its choice.
 """
 
 import contextlib
@@ -45,13 +44,13 @@ from lite_selfplay.models.sources.folders import reading
 from lite_selfplay.models.transfers import placed
 
 LONGEST = 32768
-"""Tokens of a prompt and its completion that are read at most, however long the base could go."""
+"""The most tokens of a prompt and its completion, even if the base supports more."""
 
 
 class UnslothBackend(TransformersBackend):
     """A base loaded by Unsloth, with its seats: the arguments are those of `TransformersBackend`.
 
-    Raises RequestError where unsloth cannot be imported, and for a base that it would read differently.
+    Raises RequestError if unsloth cannot be imported, and for a base that it would read differently.
     """
 
     name = "unsloth"
@@ -61,10 +60,10 @@ class UnslothBackend(TransformersBackend):
         text = read_config(path, trust_remote_code=section.trust_remote_code)
         refuse_windows(text)
         require_weights(path, text, trust_remote_code=section.trust_remote_code)
-        with contextlib.redirect_stdout(io.StringIO()):  # a program's input may be what stands there
+        with contextlib.redirect_stdout(io.StringIO()):  # stdout may be another program's input
             with reading(path):
                 base = self._load_base(path, text, section, seed)
-            # Its own settings, such as a temperature, would come before this library's choice of a token.
+            # Its own settings, such as a temperature, would apply before this library's choice of a token.
             base.generation_config = GenerationConfig()
             base.requires_grad_(False)
             self.adapters = Adapters(base, seats, seed=seed, build=self._wrap)
@@ -89,7 +88,7 @@ class UnslothBackend(TransformersBackend):
         return base
 
     def _wrap(self, base: nn.Module, config: Any) -> Any:
-        """The base under Unsloth's layers for a first adapter, which it calls `default`."""
+        """The base in Unsloth's layers for a first adapter, which it calls `default`."""
         return self._unsloth.FastLanguageModel.get_peft_model(
             base,
             r=config.r,
@@ -124,7 +123,7 @@ class UnslothBackend(TransformersBackend):
             yield
 
     def _require_room(self, tokens: int) -> None:
-        """Unsloth cuts what is longer than it was loaded for, with a notice: here that is an error."""
+        """Raises TrainingError for rows longer than the base was loaded for, which Unsloth would cut."""
         if tokens > self._longest:
             raise TrainingError(
                 f"a prompt and its completion take up to {tokens:,} tokens, and the Unsloth backend holds "
@@ -156,14 +155,14 @@ class UnslothBackend(TransformersBackend):
         cuda = self.device.type == "cuda"
         return {
             "use_cpu": not cuda,
-            # Unsloth's trainer turns one of them on by itself where neither is asked for, and needs the base's own.
+            # Unsloth's trainer would choose one by itself, but needs the base's own.
             "bf16": cuda and self.compute_dtype == torch.bfloat16,
             "fp16": cuda and self.compute_dtype == torch.float16,
         }
 
 
 def decode_graphs() -> Any:
-    """Unsloth's CUDA graphs of a decoded token, or what does nothing in a release that has none."""
+    """Unsloth's CUDA graphs of a decoded token, or a stand-in that does nothing for releases without them."""
     try:
         from unsloth.models import _decode_graphs as found
     except ImportError:
@@ -172,36 +171,36 @@ def decode_graphs() -> Any:
 
 
 def refuse_windows(text: Any) -> None:
-    """Raises RequestError for a base whose attention slides without saying so layer by layer, as Mistral's first did:
-    only its causal language model as a whole puts the window in, and log-probabilities are read below that."""
+    """Raises RequestError for a base with a sliding window that is not set layer by layer, as in the first Mistral:
+    only the whole causal language model applies it, and log-probabilities are read below that."""
     if getattr(text, "sliding_window", None) and not getattr(text, "layer_types", None):
         raise RequestError(
-            f"the Unsloth backend does not read a {text.model_type} model whose attention slides over "
+            f"the Unsloth backend does not support a {text.model_type} model whose attention slides over "
             f"{text.sliding_window:,} tokens: use --backend transformers"
         )
 
 
-# Sampling through a model's own `generate`
+# Sampling by a model's own `generate`
 
 
 def generate_through(
     own_generate: Callable[..., Any], request: GenerationRequest, decoding: Decoding
 ) -> list[list[Generation]]:
-    """The completions that a request asks for: the result of `generation.generate`, by the seat that is active.
+    """A request's completions, as from `generation.generate` with the active seat.
 
-    Whoever made that method fast keeps what makes it fast; only the choice of a token is ours: a logits processor, the
-    last of all, draws it and leaves it as the only one that greedy decoding can take. Finished rows stay until the call
-    ends. Shapes: `R` rows of a call, `L` what it has read so far, `V` vocabulary.
+    The model's own fast method runs; only tokens are chosen here: a logits processor, the last of all, samples each
+    token and leaves it as the only finite one for greedy decoding. Finished rows stay until the call ends. Shapes: `R`
+    rows of a call, `L` tokens read so far, `V` vocabulary.
 
-    `own_generate` is the `generate` of a model whose generation settings are neutral. At most `decoding.cache_tokens`
-    padded tokens are in a call (a single row may exceed it). Raises ValueError for an empty prompt, and for stop
-    strings without `decoding.decode`.
+    `own_generate` is the `generate` of a model with neutral generation settings. A call holds at most
+    `decoding.cache_tokens` padded tokens (a single row may exceed it). Raises ValueError for an empty prompt, and for
+    stop strings without `decoding.decode`.
     """
     decoding.check(request)
     sampling, results = request.sampling, request.empty()
     rows = request.rows(results)
     while rows:
-        # How many of the longest prompts, at the end of `rows`, go into one call.
+        # One call takes this many of the longest prompts, at the end of `rows`.
         size = max(1, min(len(rows), decoding.cache_tokens // (len(rows[-1].prompt) + sampling.max_tokens)))
         call, rows = rows[-size:], rows[:-size]
         ids, mask = (t.to(decoding.device) for t in pad([row.prompt for row in call], left=True))
@@ -220,21 +219,21 @@ def generate_through(
 
 
 class _Chooser(Sampler, LogitsProcessor):
-    """Draws the next token of every row and leaves no other with a finite score."""
+    """Samples every row's next token and makes all other scores infinite."""
 
     def __init__(self, sampling: Sampling, decoding: Decoding, rows: Sequence[SampledRow]):
         super().__init__(sampling, decoding)
         self.rows = rows
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores (R, V) that are 0 for the token each row drew and minus infinity for the others."""
+        """Scores (R, V): 0 for each row's sampled token, minus infinity for the others."""
         self.decoding.poll()
         token = self.draw(self.rows, scores, self.seen(self.rows, scores.shape[-1]))
         return torch.full_like(scores, -torch.inf).scatter_(1, token[:, None], 0.0)
 
 
 class _Stopped(StoppingCriteria):
-    """Ends the rows that are over; end-of-sequence tokens and the limit are the library's own."""
+    """Ends finished rows; end-of-sequence tokens and the limit are the library's own."""
 
     def __init__(self, chooser: _Chooser):
         self._chooser = chooser

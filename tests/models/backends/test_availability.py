@@ -48,7 +48,7 @@ def card(monkeypatch):
     ("capability", "cuda", "missing", "sentence"),
     [
         (None, None, None, f"torch {torch.__version__} is built without CUDA"),
-        (None, "13.0", None, "needs a CUDA card, and torch finds none. Use --backend transformers"),
+        (None, "13.0", None, "needs a CUDA GPU, and torch finds none. Use --backend transformers"),
         ((6, 1), "13.0", None, "Tesla X is too old for it: compute capability 6.1, and it needs 7.0 or later"),
         ((8, 0), "13.0", "unsloth", "unsloth is not installed ({install})"),
         ((8, 0), "13.0", "unsloth_zoo", "unsloth is installed without unsloth_zoo"),
