@@ -1,8 +1,8 @@
 """The random model `tiny`: a Qwen3 of 0.1 million parameters over bytes, for tests and first tries.
 
-It is made in a fraction of a second and is able to learn: its head is not tied to the embeddings and is drawn with
-standard deviation 0.2, because with tied embeddings of the usual scale the logits are so close to zero that no adapter
-changes a probability. The weights come from a generator of their own, so that they are the same everywhere.
+It is made in a fraction of a second and can learn: its head is not tied to the embeddings and has standard deviation
+0.2, because tied embeddings of the usual scale make logits so small that no adapter changes a probability. The weights
+come from their own generator, so they are the same everywhere.
 """
 
 from collections.abc import Sequence
@@ -76,7 +76,7 @@ def build_tiny(folder: Path, *, template: Template | None = "plain", pad: bool =
 
 
 def byte_tokenizer(template: str | None, *, pad: bool = True, extra: Sequence[str] = ()) -> Any:
-    """A tokenizer whose ids 0..255 are the bytes themselves, then `<pad>`, `<s>`, `</s>` and `extra` special tokens.
+    """A tokenizer whose ids 0..255 are the bytes, then `<pad>`, `<s>`, `</s>` and `extra` special tokens.
 
     Every text survives encoding and decoding; ids that are not valid UTF-8 decode to replacement characters.
     """
@@ -98,7 +98,7 @@ def byte_tokenizer(template: str | None, *, pad: bool = True, extra: Sequence[st
 
 
 def _spelling(byte: int) -> str:
-    """The visible character by which byte-level tokenizers represent a byte: itself, or one from U+0100 on."""
+    """The visible character for a byte in byte-level tokenizers: itself, or one from U+0100 on."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [code for code in range(256) if code not in visible]
     return chr(byte) if byte in visible else chr(256 + hidden.index(byte))

@@ -28,7 +28,7 @@ def test_folders_that_are_no_models(tmp_path):
     for then, why in (
         (lambda: None, r"lacks config\.json"),
         ((tmp_path / "some.gguf").touch, r"give .*some\.gguf itself"),
-        ((tmp_path / "adapter_config.json").touch, "give the base model here"),
+        ((tmp_path / "adapter_config.json").touch, "name the base model here"),
         (lambda: (build_tiny(tmp_path), (tmp_path / "model.safetensors").unlink()), "lacks weights"),
     ):
         then()
