@@ -82,7 +82,7 @@ class Adapters:
         self.model: PeftModel = wrap(base, _lora(seats[first]))
         targets = self._config(first).target_modules
         for name in others:
-            self.model.add_adapter(self._peft_name(name), _lora(seats[name], targets))
+            self.model.add_adapter(self._peft_names[name], _lora(seats[name], targets))
         for name in self.seats:
             self._initialise(name, seats[name], seed)
         self.cast_to_float32()
@@ -93,7 +93,7 @@ class Adapters:
     def activate(self, seat: str) -> None:
         """Put a seat into the forward pass and make it alone trainable."""
         self._check(seat)
-        own = self._peft_name(seat)
+        own = self._peft_names[seat]
         if not all(x.active_adapters == [own] and x.lora_A[own].weight.requires_grad for x in self._layers.values()):
             self.model.set_adapter(own)  # walks over every module
         self._active = seat
@@ -144,10 +144,8 @@ class Adapters:
             yield
 
     def stacked(self, dense: Callable[[nn.Module], Tensor], *, instead: bool) -> Stacks:
-        """Stacks of the base's weights, with `dense(layer)` as in `inference_dense`.
-
-        `instead`: the base's own weights move into them, so that only adapters take more memory.
-        """
+        """Stacks of the base's weights, with `dense(layer)` as in `inference_dense`. `instead`: the base's own weights
+        move into them, so that only adapters take more memory."""
         stacks = []
         for names in together(self._layers):
             layers: list[Any] = [self._layers[name] for name in names]
@@ -160,7 +158,7 @@ class Adapters:
 
     def beside(self, dtype: torch.dtype) -> Stacks:
         """The same for unchanged layers, with adapters in `dtype` beside them."""
-        rank, first = max(self.ranks().values()), self._peft_name(self.seats[0])
+        rank, first = max(self.ranks().values()), self._peft_names[self.seats[0]]
         return [
             (UnstackedLayer(layer.get_base_layer(), _low_rank(layer, first), dtype, rank), [layer])
             for layer in self._layers.values()
@@ -179,11 +177,8 @@ class Adapters:
 
     @contextlib.contextmanager
     def cast_together(self, dtype: torch.dtype) -> Iterator[None]:
-        """Cast the active seat to the type of products once, not in each layer at every use.
-
-        Only for layers that compute together on a GPU, where many small kernels take time. The backward pass must run
-        inside, too.
-        """
+        """Cast the active seat to the type of products once, not in each layer at every use. Only for layers that
+        compute together on a GPU, where many small kernels take time. The backward pass must run inside, too."""
         found = {layer: adapter for layer in self._together if (adapter := _active_adapter(layer)) is not None}
         if dtype == torch.float32 or not all(adapter.down.is_cuda for adapter in found.values()):
             found = {}
@@ -202,9 +197,9 @@ class Adapters:
     def _inference_adapter(self, name: str) -> str:
         """The PEFT adapter for `name`; a snapshot is loaded into a frozen twin of its seat's adapter."""
         if name in self.seats:
-            return self._peft_name(name)
+            return self._peft_names[name]
         kept = self._kept(name)
-        twin = f"{self._peft_name(kept.seat)}{_TWIN}"
+        twin = f"{self._peft_names[kept.seat]}{_TWIN}"
         if twin not in self.model.peft_config:
             self.model.add_adapter(twin, LoraConfig(**self._config(kept.seat).to_dict()))
             self.cast_to_float32()
@@ -224,7 +219,7 @@ class Adapters:
     def _weights(self, seat: str) -> dict[str, nn.Parameter]:
         """A seat's parameters, keyed as in a PEFT file."""
         self._check(seat)
-        own = self._peft_name(seat)
+        own = self._peft_names[seat]
         return {
             f"{name}.{kind}.weight": getattr(layer, kind)[own].weight
             for name, layer in self._layers.items()
@@ -266,10 +261,8 @@ class Adapters:
         return {seat: self._config(seat).r for seat in self.seats}
 
     def state(self, seat: str, *, wait: bool = True) -> State:
-        """A copy of a seat's weights on the CPU, keyed as in a PEFT file.
-
-        Without `wait` it is complete once the GPU has been waited for.
-        """
+        """A copy of a seat's weights on the CPU, keyed as in a PEFT file. Without `wait` it is complete once the GPU
+        has been waited for."""
         return on_host(self.tensors(seat), wait=wait)
 
     def tensors(self, seat: str) -> State:
@@ -279,7 +272,7 @@ class Adapters:
     def load_state(self, seat: str, state: Mapping[str, Tensor]) -> None:
         """Overwrite a seat's weights. Raises what `require_fit` does, before any change."""
         require_fit(self, seat, state)
-        set_peft_model_state_dict(self.model, dict(state), adapter_name=self._peft_name(seat))
+        set_peft_model_state_dict(self.model, dict(state), adapter_name=self._peft_names[seat])
 
     # Snapshots
 
@@ -308,7 +301,7 @@ class Adapters:
         float32. A tied weight comes once.
         """
         self._check(name)
-        own = self._peft_name(name)
+        own = self._peft_names[name]
         base: Any = self.model.get_base_model()
         with torch.no_grad():
             for full, parameter in base.named_parameters():
@@ -367,10 +360,8 @@ class Adapters:
         return own, f"base_model.model.{self.text_part}." if self.text_part else own
 
     def _initialise(self, seat: str, config: SeatConfig, seed: int) -> None:
-        """Draw a seat's weights from its own generator, so that the order of seats does not matter.
-
-        `lora_A` is uniform in +-1/sqrt(fan_in), PEFT's default; `lora_B` is zero or N(0, init_std).
-        """
+        """Draw a seat's weights from its own generator, so that the order of seats does not matter. `lora_A` is uniform
+        in +-1/sqrt(fan_in), PEFT's default; `lora_B` is zero or N(0, init_std)."""
         own = hashlib.blake2b(f"{seed}/{seat}".encode(), digest_size=7).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(own, "big"))
         with torch.no_grad():
@@ -383,11 +374,8 @@ class Adapters:
                     draw.normal_(0.0, config.init_std, generator=generator)
                 parameter.data = draw.to(parameter.device)
 
-    def _peft_name(self, seat: str) -> str:
-        return self._peft_names[seat]
-
     def _config(self, seat: str) -> Any:
-        return self.model.peft_config[self._peft_name(seat)]
+        return self.model.peft_config[self._peft_names[seat]]
 
     def _check(self, seat: str) -> None:
         if seat not in self.seats:

@@ -92,11 +92,8 @@ class Chat:
 
     @classmethod
     def load(cls, path: Path | str, thinking: Thinking = "auto", *, trust_remote_code: bool = False) -> "Chat":
-        """The chat of the model folder `path`; its generation config (or its config) may name further EOS ids.
-
-        Raises `ConfigError` for a tokenizer with untrusted code of its own, and `ModelNotFoundError` for an unreadable
-        one.
-        """
+        """The chat of the model folder `path`; its generation config (or its config) may name further EOS ids. Raises
+        `ConfigError` for a tokenizer with untrusted code of its own, and `ModelNotFoundError` for an unreadable one."""
         from transformers import AutoTokenizer
 
         folder = Path(path)

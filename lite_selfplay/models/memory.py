@@ -208,11 +208,8 @@ def recomputes(
     tokens: int = 0,
     memory: int | None = None,
 ) -> bool:
-    """Whether activations are recomputed, by `model.gradient_checkpointing`.
-
-    `auto` does so on a CPU if a token keeps more than 1 MB, and on a GPU if those of `tokens`, a microbatch, take too
-    large a share of its `memory`.
-    """
+    """Whether activations are recomputed, by `model.gradient_checkpointing`. `auto` does so on a CPU if a token keeps
+    more than 1 MB, and on a GPU if those of `tokens`, a microbatch, take too large a share of its `memory`."""
     if section.gradient_checkpointing != "auto":
         return section.gradient_checkpointing
     if shape is None:
@@ -251,11 +248,8 @@ def compute_bytes(config: RunConfig, *, on_cpu: bool = False) -> int:
 
 
 def activation_bytes(shape: Shape, compute: int) -> int:
-    """Bytes that one block keeps of a token for its backward pass.
-
-    Inputs of the linear layers, queries, keys, values and the MLP's factors in the compute type, and the two norms'
-    inputs in float32.
-    """
+    """Bytes that one block keeps of a token for its backward pass. Inputs of the linear layers, queries, keys, values
+    and the MLP's factors in the compute type, and the two norms' inputs in float32."""
     kept = compute * (3 * shape.intermediate + 2 * shape.hidden + 2 * shape.queries + 2 * shape.keys)
     return kept + 4 * 2 * shape.hidden
 

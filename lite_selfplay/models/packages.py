@@ -62,10 +62,8 @@ TRL, PEFT = Requirement("trl>=1.10,<1.17"), Requirement("peft>=0.20,<0.22")
 
 @dataclass(frozen=True)
 class Private:
-    """Names in the tried releases of a package: attributes of `owner` (`module:Class`, or a module).
-
-    `of_instance`: the class's constructor sets them, so they are checked on an object.
-    """
+    """Names in the tried releases of a package: attributes of `owner` (`module:Class`, or a module). `of_instance`: the
+    class's constructor sets them, so they are checked on an object."""
 
     package: Requirement
     owner: str

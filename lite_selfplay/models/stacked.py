@@ -21,10 +21,8 @@ Forward = Callable[[Tensor], Tensor]
 
 
 class Stack:
-    """Layers with the same input, and room for an adapter of `rank` over each.
-
-    `weights` (out, in) and `biases` (out,) are the layers', in the type of the product.
-    """
+    """Layers with the same input, and room for an adapter of `rank` over each. `weights` (out, in) and `biases` (out,)
+    are the layers', in the type of the product."""
 
     def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None], rank: int):
         self._ends = torch.tensor([len(weight) for weight in weights]).cumsum(0).tolist()

@@ -49,11 +49,8 @@ def require_available(backend: str) -> None:
 
 
 def chosen(section: "ModelSection") -> str:
-    """The name of the backend for a configuration: `auto` is transformers.
-
-    Raises UnknownNameError for an unknown backend, RequestError if it cannot work here or with the other settings, and
-    what `device_of` raises.
-    """
+    """The name of the backend for a configuration: `auto` is transformers. Raises UnknownNameError for an unknown
+    backend, RequestError if it cannot work here or with the other settings, and what `device_of` raises."""
     require_available(section.backend)
     device_of(section)
     name = "transformers" if section.backend == "auto" else section.backend

@@ -43,10 +43,8 @@ def cpu_has_bf16() -> bool:
 
 
 def device_of(section: "ModelSection") -> "torch.device":
-    """A run's device: the first GPU that torch sees, or the CPU if there is none or it is requested.
-
-    Raises RequestError for a GPU that torch cannot use: a CPU would silently take hours.
-    """
+    """A run's device: the first GPU that torch sees, or the CPU if there is none or it is requested. Raises
+    RequestError for a GPU that torch cannot use: a CPU would silently take hours."""
     import torch
 
     if section.device == "cpu":
@@ -148,10 +146,8 @@ def xformers_problem() -> str | None:
 
 
 def unsloth_problem() -> str | None:
-    """Why the Unsloth backend cannot work here, a clause without a full stop; None if it can.
-
-    Loads torch, and nothing else that is heavy. A broken installation only shows when it is imported.
-    """
+    """Why the Unsloth backend cannot work here, a clause without a full stop; None if it can. Loads torch, and nothing
+    else that is heavy. A broken installation only shows when it is imported."""
     return card_problem() or package_problem() or compiler_problem()
 
 
@@ -175,8 +171,6 @@ def package_problem() -> str | None:
     """Why the installed packages do not suffice for Unsloth; `pip check` says whether versions fit together."""
     if version_of("unsloth") is None:
         return f"the package unsloth is not installed ({install('unsloth')})"
-    if version_of("unsloth_zoo") is None:
-        return f"unsloth is installed without unsloth_zoo ({install('unsloth')})"
     return None
 
 

@@ -33,11 +33,8 @@ class Rollouts:
 
 
 class Backend(Protocol):
-    """A base model in memory with its seats (named LoRA adapters).
-
-    Seats, snapshots and `base` go by name; `adapters` holds them, and makes one active. Methods without a name use the
-    active one.
-    """
+    """A base model in memory with its seats (named LoRA adapters). Seats, snapshots and `base` go by name; `adapters`
+    holds them, and makes one active. Methods without a name use the active one."""
 
     name: str
     adapters: Adapters
@@ -66,10 +63,8 @@ class Backend(Protocol):
         """
 
     def generate(self, request: GenerationRequest) -> list[list[Generation]]:
-        """The requested completions, in the order of the prompts.
-
-        Each depends on its seed only, and has the log-probability with which each token was sampled.
-        """
+        """The requested completions, in the order of the prompts. Each depends on its seed only, and has the
+        log-probability with which each token was sampled."""
 
     def rows_at_once(self, prompt: int, completion: int) -> int:
         """How many completions of these lengths are sampled side by side."""

@@ -71,10 +71,8 @@ _LAYERS_OF_GAPS = 5
 
 
 class TransformersBackend:
-    """A base loaded by transformers, with its seats (named LoRA adapters): the arguments are those of `Backend`.
-
-    If memory runs out during sampling, it holds half as many tokens from then on, and `warn` reports it.
-    """
+    """A base loaded by transformers, with its seats (named LoRA adapters): the arguments are those of `Backend`. If
+    memory runs out during sampling, it holds half as many tokens from then on, and `warn` reports it."""
 
     name = "transformers"
 

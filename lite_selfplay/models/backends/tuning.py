@@ -34,10 +34,8 @@ _asking = 0
 
 
 def tune(owner: Any, dtype: torch.dtype, *, tidy: bool = False) -> Callable[[], object]:
-    """Tune the process for the lifetime of an object; the returned call ends that early.
-
-    `tidy` keeps less freed memory, for a base so large that its activations are recomputed.
-    """
+    """Tune the process for the lifetime of an object; the returned call ends that early. `tidy` keeps less freed
+    memory, for a base so large that its activations are recomputed."""
     global _asking
     _limit_products(dtype)
     keep_what_is_freed(_LARGE_IF_TIDY if tidy else _LARGE)
@@ -65,9 +63,7 @@ def keep_what_is_freed(large: int = _LARGE) -> None:
 @contextlib.contextmanager
 def sampling(expanded: int = 0) -> Iterator[None]:
     """A context for a `tidy` base that samples: the heap begins without gaps, and long-lived tensors make no new ones.
-
-    `expanded` bytes are freed and requested at every token: the largest weight that is expanded there.
-    """
+    `expanded` bytes are freed and requested at every token: the largest weight that is expanded there."""
     trim_heap()
     keep_what_is_freed(max(_LARGE_WHILE_SAMPLING, expanded + _PAGE))
     try:

@@ -48,10 +48,8 @@ LONGEST = 32768
 
 
 class UnslothBackend(TransformersBackend):
-    """A base loaded by Unsloth, with its seats: the arguments are those of `TransformersBackend`.
-
-    Raises RequestError if unsloth cannot be imported, and for a base that it would read differently.
-    """
+    """A base loaded by Unsloth, with its seats: the arguments are those of `TransformersBackend`. Raises RequestError
+    if unsloth cannot be imported, and for a base that it would read differently."""
 
     name = "unsloth"
 

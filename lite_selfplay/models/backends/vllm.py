@@ -24,10 +24,8 @@ COLDEST, HOTTEST = 1e-2, 2.0
 
 
 def lora_limits(ranks: Mapping[str, int]) -> dict[str, Any]:
-    """vLLM's settings for seats of these ranks: as many LoRAs in memory, room for the largest.
-
-    Raises RequestError for a rank beyond vLLM's largest.
-    """
+    """vLLM's settings for seats of these ranks: as many LoRAs in memory, room for the largest. Raises RequestError for
+    a rank beyond vLLM's largest."""
     largest = max(ranks.values())
     if largest > RANKS[-1]:
         raise RequestError(f"vLLM serves adapters up to rank {RANKS[-1]}, and a seat has rank {largest}")
@@ -57,10 +55,8 @@ class LoraRequests:
         self._served: dict[str, tuple[tuple[int, ...], Path, Any]] = {}
 
     def of(self, name: str) -> Any:
-        """The request that serves a seat or a snapshot as it is now; None for the base.
-
-        Raises UnknownNameError for any other name.
-        """
+        """The request that serves a seat or a snapshot as it is now; None for the base. Raises UnknownNameError for any
+        other name."""
         if name == BASE:
             return None
         key, served = self._adapters.state_key(name), self._served.get(name)

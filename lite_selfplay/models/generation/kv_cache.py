@@ -17,11 +17,8 @@ ROOM = 64
 
 
 class RowLayer(DynamicLayer):
-    """One layer's keys and values (R, K, T, D), written in place into a larger allocation.
-
-    A token, or a row that joins or leaves, copies only itself, not the batch. Only for layers that keep every position,
-    and without gradients.
-    """
+    """One layer's keys and values (R, K, T, D), written in place into a larger allocation. A token, or a row that joins
+    or leaves, copies only itself, not the batch. Only for layers that keep every position, and without gradients."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,13 +102,6 @@ def _joining(layer: Any) -> Any:
     if type(layer) is LinearAttentionLayer:
         return StateLayer(layer.number_of_states)
     return RowLayer() if type(layer) is DynamicLayer else layer
-
-
-def select_rows(cache: Cache, rows: Tensor) -> None:
-    """Make row i a copy of row `rows[i]`, in layers of every kind."""
-    layers: list[Any] = cache.layers
-    for layer in layers:
-        layer.reorder_cache(rows)
 
 
 def tensors_of(cache: Cache) -> tuple[list[Tensor], list[Tensor]]:

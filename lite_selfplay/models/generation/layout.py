@@ -53,9 +53,7 @@ class Layout:
     @classmethod
     def of(cls, rows: int, prompt: int, completion: int, tokens: int, *, mixed: bool) -> "Layout":
         """A layout for up to `rows` sequences with prompts of up to `prompt` tokens, within a budget of `tokens`.
-
-        `mixed` allows slots of two lengths if not all can have the longest.
-        """
+        `mixed` allows slots of two lengths if not all can have the longest."""
         room = 1 << (max(prompt, LEAST_PROMPT) - 1).bit_length()
         longest = _whole(room + completion + CHECK_EVERY)  # tokens sampled after a sequence's end need room
         least = min(longest, _whole(room + LEAST_ANSWER)) if mixed else longest

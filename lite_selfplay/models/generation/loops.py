@@ -18,10 +18,8 @@ KEY = 32
 
 
 def loop_end(ids: Sequence[int], begin: int = 0) -> int | None:
-    """The length, above `begin`, at which a completion ends as repetition, or None.
-
-    That is the first at which the last max(256, 4 p) tokens have a period p of at most 256.
-    """
+    """The length, above `begin`, at which a completion ends as repetition, or None. That is the first at which the last
+    max(256, 4 p) tokens have a period p of at most 256."""
     begin = max(begin, LEAST - 1)
     if len(ids) <= begin:
         return None

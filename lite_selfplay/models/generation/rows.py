@@ -6,20 +6,13 @@ Shapes: `R` rows in the batch, `T` positions read so far, `V` vocabulary.
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lite_selfplay.data import Sampling
-from lite_selfplay.models.generation.kv_cache import (
-    RowLayer,
-    StateLayer,
-    join_masks,
-    join_rows,
-    keep_rows,
-    row_cache,
-    select_rows,
-)
+from lite_selfplay.models.generation.kv_cache import RowLayer, StateLayer, join_masks, join_rows, keep_rows, row_cache
 from lite_selfplay.models.generation.sampling import Decoding, SampledRow, Sampler
 from lite_selfplay.models.logprobs.batch import Batch, pad
 from lite_selfplay.models.logprobs.reading import shares_prefixes
@@ -76,10 +69,8 @@ def read(call: SamplingCall, rows: Sequence[SampledRow]) -> "RowBatch":
 
 
 class RowBatch:
-    """Rows that are sampled together: their cache, and the logits of their next tokens.
-
-    Without `expand` the cache holds each distinct prompt once, and `sources` (R,) is each row's index in it.
-    """
+    """Rows that are sampled together: their cache, and the logits of their next tokens. Without `expand` the cache
+    holds each distinct prompt once, and `sources` (R,) is each row's index in it."""
 
     def __init__(self, call: SamplingCall, rows: list[SampledRow], *, expand: bool = True):
         self.call, self.rows = call, rows
@@ -129,9 +120,9 @@ class RowBatch:
         )
         return out.logits[:, -1]
 
-    def _repeat(self, rows: Tensor) -> None:
+    def _repeat(self, rows: Any) -> None:
         """Make row i a copy of row `rows[i]`."""
-        select_rows(self.cache, rows)
+        self.cache.reorder_cache(rows)
         self.mask, self.position = self.mask[rows], self.position[rows]
 
     # A token of every row

@@ -73,10 +73,8 @@ class GenerationRequest:
 
 @dataclass
 class Generation:
-    """One completion: the sampled ids (including an end-of-sequence token) and their log-probabilities.
-
-    `hear(number, token)`: see `GenerationRequest`.
-    """
+    """One completion: the sampled ids (including an end-of-sequence token) and their log-probabilities. `hear(number,
+    token)`: see `GenerationRequest`."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -185,10 +183,8 @@ def uniforms(seeds: Sequence[int], length: int, begin: Any = 0) -> np.ndarray:
 
 
 def filtered_logits(logits: Tensor, sampling: Sampling, seen: Tensor | None = None) -> Tensor:
-    """Logits (R, V) in float32 after penalty, temperature, top-k, top-p and min-p, as transformers applies them.
-
-    `seen` (R, V) bool marks the tokens in a row's prompt and completion, for the repetition penalty.
-    """
+    """Logits (R, V) in float32 after penalty, temperature, top-k, top-p and min-p, as transformers applies them. `seen`
+    (R, V) bool marks the tokens in a row's prompt and completion, for the repetition penalty."""
     logits = logits.float()
     if sampling.repetition_penalty != 1.0 and seen is not None:
         penalised = torch.where(logits < 0, logits * sampling.repetition_penalty, logits / sampling.repetition_penalty)
@@ -208,10 +204,8 @@ def filtered_logits(logits: Tensor, sampling: Sampling, seen: Tensor | None = No
 
 
 def _nucleus(probabilities: Tensor, top_p: float) -> Tensor:
-    """The most likely tokens (R, V) bool that reach `top_p` together: those with less than `top_p` before them.
-
-    Sorts only as much of the vocabulary as the widest row needs, which makes the host wait.
-    """
+    """The most likely tokens (R, V) bool that reach `top_p` together: those with less than `top_p` before them. Sorts
+    only as much of the vocabulary as the widest row needs, which makes the host wait."""
     vocabulary, size = probabilities.shape[-1], 64
     while True:
         largest, order = probabilities.topk(min(size, vocabulary), dim=-1)
@@ -244,10 +238,7 @@ def choose(logits: Tensor, uniform: Tensor, sampling: Sampling, seen: Tensor | N
 
 def _invert(weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """The token at which the cumulative sum of `weights` (R, V) exceeds a share `uniform` (R,) of the total, and the
-    total.
-
-    Sums in float64, first over blocks, then inside the block that matters.
-    """
+    total. Sums in float64, first over blocks, then inside the block that matters."""
     rows, vocabulary = weights.shape
     blocks = nn.functional.pad(weights, (0, -vocabulary % BLOCK)).view(rows, -1, BLOCK)
     reached = blocks.sum(-1).to(torch.float64).cumsum(-1)

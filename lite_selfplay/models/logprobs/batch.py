@@ -29,10 +29,8 @@ class Way(Enum):
 
 @dataclass(frozen=True)
 class SharedPrefix:
-    """Consecutive rows whose prompts share their first `length` tokens.
-
-    `longest` is the longest row, prompt and completion, and `tokens` the sum of all rows.
-    """
+    """Consecutive rows whose prompts share their first `length` tokens. `longest` is the longest row, prompt and
+    completion, and `tokens` the sum of all rows."""
 
     prompt: Sequence[int]
     length: int
@@ -63,10 +61,8 @@ class SharedPrefix:
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows in reading order, their shared prefixes, and how they are read.
-
-    Rows that share a prefix must be neighbours. `longest` is the longest row, prompt and completion.
-    """
+    """Rows in reading order, their shared prefixes, and how they are read. Rows that share a prefix must be neighbours.
+    `longest` is the longest row, prompt and completion."""
 
     rows: tuple[Row, ...] = ()
     way: Way = Way.WHOLE
@@ -83,10 +79,8 @@ class Batch:
         return batch
 
     def with_row(self, row: Row) -> "Batch":
-        """This batch with one more row, divided among prefixes so that the fewest tokens are read.
-
-        A prompt's last token always belongs to the row: it predicts the completion's first token.
-        """
+        """This batch with one more row, divided among prefixes so that the fewest tokens are read. A prompt's last
+        token always belongs to the row: it predicts the completion's first token."""
         prompt, total = row[0], len(row[0]) + len(row[1])
         last = SharedPrefix(prompt, max(0, len(prompt) - 1), 1, total, total)
         prompts, before = self._prompts, self
@@ -164,10 +158,8 @@ def cut(
     *,
     kind: Callable[[T], object] = lambda item: None,
 ) -> list[tuple[list[T], Batch]]:
-    """Items in order, cut into chunks of at most `budget` tokens (or one item), with their batches.
-
-    `row_of` returns an item's row, `way` is how rows are read; items of different `kind` never share a chunk.
-    """
+    """Items in order, cut into chunks of at most `budget` tokens (or one item), with their batches. `row_of` returns an
+    item's row, `way` is how rows are read; items of different `kind` never share a chunk."""
     chunks: list[tuple[list[T], Batch]] = []
     for item in items:
         row = row_of(item)

@@ -108,20 +108,16 @@ class FrozenHead:
         return cls(head.weight.to(dtype), bias, size, softcap, temperature)
 
     def scores(self, hidden: Tensor, targets: Tensor, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of `targets` (N,) and entropies, both (N,) in float32, from `hidden` (N, H).
-
-        Differentiable once in `hidden`, the entropies only with `entropy_gradient`: without it they are 0.
-        """
+        """Log-probabilities of `targets` (N,) and entropies, both (N,) in float32, from `hidden` (N, H). Differentiable
+        once in `hidden`, the entropies only with `entropy_gradient`: without it they are 0."""
         if torch.is_grad_enabled() and hidden.requires_grad:
             return _FrozenScores.apply(hidden, targets, self, entropy_gradient)
         logprobs, entropies = self.read(hidden, targets)
         return logprobs, entropies
 
     def read(self, hidden: Tensor, targets: Tensor, gradients: int = 0) -> list[Tensor]:
-        """Log-probabilities and entropies (N,), then the gradients (N, H) of the first `gradients` of these two.
-
-        All in float32. With one gradient, entropies are 0, because nothing uses them.
-        """
+        """Log-probabilities and entropies (N,), then the gradients (N, H) of the first `gradients` of these two. All in
+        float32. With one gradient, entropies are 0, because nothing uses them."""
         count = max(1, -(-len(hidden) // self.size))
         pieces = list(zip(hidden.tensor_split(count), targets.tensor_split(count), strict=True))
         # Allocated once: on a CPU the system would map such large buffers page by page for every piece.

@@ -39,11 +39,8 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """A base model on this machine.
-
-    `name` is the requested one, `path` a folder that transformers loads. `identity` names the base's content, so that a
-    run can tell whether it resumes on the same base.
-    """
+    """A base model on this machine. `name` is the requested one, `path` a folder that transformers loads. `identity`
+    names the base's content, so that a run can tell whether it resumes on the same base."""
 
     name: str
     path: Path
@@ -116,10 +113,8 @@ def resolve(name: str, *, with_code: bool = False, say: Callable[[str], None] = 
 
 
 def locate(name: str) -> tuple[str, Path]:
-    """Where a model is found or made: `folder` or `gguf` (each at the path), a built-in name, or a hub id.
-
-    Raises `UnknownNameError` or `ModelNotFoundError` for a name that `resolve` would not even try to fetch.
-    """
+    """Where a model is found or made: `folder` or `gguf` (each at the path), a built-in name, or a hub id. Raises
+    `UnknownNameError` or `ModelNotFoundError` for a name that `resolve` would not even try to fetch."""
     key = name.strip()
     builtin = key.lower() in [info.name for info in _BUILTIN]
     found = hub_id(key)

@@ -152,9 +152,7 @@ def _byte_level(metadata: Mapping[str, Any], file: Path) -> Any:
 
 def _sentencepiece(metadata: Mapping[str, Any], kinds: Sequence[int], file: Path) -> Any:
     """A backend that merges characters by the pieces' scores, highest first; unknown characters become bytes.
-
-    https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp (llm_tokenizer_spm)
-    """
+    https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp (llm_tokenizer_spm)"""
     from tokenizers import Tokenizer, decoders, models, normalizers
 
     tokens, scores = metadata["tokenizer.ggml.tokens"], metadata.get("tokenizer.ggml.scores", [])

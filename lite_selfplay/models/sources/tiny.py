@@ -76,10 +76,8 @@ def build_tiny(folder: Path, *, template: Template | None = "plain", pad: bool =
 
 
 def byte_tokenizer(template: str | None, *, pad: bool = True, extra: Sequence[str] = ()) -> Any:
-    """A tokenizer whose ids 0..255 are the bytes, then `<pad>`, `<s>`, `</s>` and `extra` special tokens.
-
-    Every text survives encoding and decoding; ids that are not valid UTF-8 decode to replacement characters.
-    """
+    """A tokenizer whose ids 0..255 are the bytes, then `<pad>`, `<s>`, `</s>` and `extra` special tokens. Every text
+    survives encoding and decoding; ids that are not valid UTF-8 decode to replacement characters."""
     backend = Tokenizer(models.BPE(vocab={_spelling(byte): byte for byte in range(256)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     # Not byte fallback: its decoder replaces a whole run of bytes if one of them is invalid.

@@ -51,7 +51,6 @@ def card(monkeypatch):
         (None, "13.0", None, "needs a CUDA GPU, and torch finds none. Use --backend transformers"),
         ((6, 1), "13.0", None, "Tesla X is too old for it: compute capability 6.1, and it needs 7.0 or later"),
         ((8, 0), "13.0", "unsloth", "unsloth is not installed ({install})"),
-        ((8, 0), "13.0", "unsloth_zoo", "unsloth is installed without unsloth_zoo"),
     ],
 )
 def test_what_is_missing_is_named(installed, card, capability, cuda, missing, sentence):

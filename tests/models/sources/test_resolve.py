@@ -27,7 +27,7 @@ def test_a_folder_and_that_its_identity_follows_its_content(tmp_path, monkeypatc
 def test_folders_that_are_no_models(tmp_path):
     for then, why in (
         (lambda: None, r"lacks config\.json"),
-        ((tmp_path / "some.gguf").touch, r"give .*some\.gguf itself"),
+        ((tmp_path / "some.gguf").touch, r"name .*some\.gguf itself"),
         ((tmp_path / "adapter_config.json").touch, "name the base model here"),
         (lambda: (build_tiny(tmp_path), (tmp_path / "model.safetensors").unlink()), "lacks weights"),
     ):
