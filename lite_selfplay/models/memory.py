@@ -133,11 +133,11 @@ def estimate(
     lean = is_lean(section, shape, compute, on_cpu=on_cpu)
     tokens = run.generation_tokens or tokens_held(section, shape, compute, memory)
     together = min(load.rows, max(1, tokens // load.row))
-    columns = together * load.row
+    positions = together * load.row
     if not on_cpu:
         mixed = compute == 2 and (card is None or card.bf16)
         layout = Layout.of(load.rows, load.prompt_tokens, load.completion_tokens, tokens, mixed=mixed)
-        together, columns = min(load.rows, layout.rows), layout.held(tokens)
+        together, positions = min(load.rows, layout.rows), layout.held(tokens)
     held = min(max(run.tokens_at_once(on_cpu=on_cpu, lean=lean), load.row), load.tokens)
     logits = min(head_elements(shape.vocabulary, lean=lean, memory=memory), held * shape.vocabulary)
     kept = activation_bytes(shape, compute)
@@ -152,7 +152,7 @@ def estimate(
         Part("adapters", 4 * numbers),
         Part("optimizer", 8 * numbers),
         Part("gradients", 4 * numbers, generating=False),
-        Part("keys and values", columns * token_bytes(shape, compute) + states, updating=False),
+        Part("keys and values", positions * token_bytes(shape, compute) + states, updating=False),
         Part("logits, sampling", 16 * together * shape.vocabulary, updating=False),
         Part("activations", held * per_token, generating=False),
         Part("logits, update", (8 + compute) * logits, generating=False),

@@ -46,7 +46,7 @@ class Stack:
         """Layer i's weight (out, in) inside the stack."""
         return self.weight[self._begin(i) : self._ends[i]]
 
-    def places(self, adapters: Sequence[LowRank | None]) -> Iterator[tuple[Tensor, Tensor, float]]:
+    def copies(self, adapters: Sequence[LowRank | None]) -> Iterator[tuple[Tensor, Tensor, float]]:
         """For each of an adapter's tensors: its target in the stack, the tensor, and a factor. If no layer has an
         adapter, later products omit them."""
         self._adapted = any(adapter is not None for adapter in adapters)
@@ -95,8 +95,8 @@ class UnstackedLayer:
         self.down = torch.zeros(rank, like.down.shape[1], dtype=dtype, device=like.down.device)
         self.up = torch.zeros(len(like.up), rank, dtype=dtype, device=like.up.device)
 
-    def places(self, adapters: Sequence[LowRank | None]) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """`Stack.places` for one layer."""
+    def copies(self, adapters: Sequence[LowRank | None]) -> Iterator[tuple[Tensor, Tensor, float]]:
+        """`Stack.copies` for one layer."""
         (adapter,) = adapters
         self._adapted = adapter is not None
         if adapter is not None:
@@ -129,9 +129,9 @@ def together(names: Iterable[str]) -> list[list[str]]:
 @torch.no_grad()
 def take(stacks: Iterable[tuple[Any, Sequence[LowRank | None]]]) -> None:
     """Copy adapters into stacks, all in one go."""
-    places = [place for stack, adapters in stacks for place in stack.places(adapters)]
-    if not places:
+    copies = [each for stack, adapters in stacks for each in stack.copies(adapters)]
+    if not copies:
         return
-    to, of, scales = (list(column) for column in zip(*places, strict=True))
+    to, of, scales = (list(column) for column in zip(*copies, strict=True))
     # Multiplied in float32 before rounding.
     torch._foreach_copy_(to, torch._foreach_mul(of, scales))

@@ -74,17 +74,17 @@ def _kernels_problem() -> str | None:
     """Why torch has no code for the first GPU; it needs one of its generation, not newer, or to be compiled here."""
     import torch
 
-    card, known = torch.cuda.get_device_capability(), list[tuple[int, int]]()
+    capability, known = torch.cuda.get_device_capability(), list[tuple[int, int]]()
     for kind, _, digits in (arch.partition("_") for arch in torch.cuda.get_arch_list()):
         known.append(divmod(int("".join(filter(str.isdigit, digits))), 10))
-        if known[-1] <= card and (kind == "compute" or known[-1][0] == card[0]):
+        if known[-1] <= capability and (kind == "compute" or known[-1][0] == capability[0]):
             return None
     if not known:
         return None
-    build = "the build of torch for CUDA 12.6" if card < (7, 5) else "a build of torch for this GPU"
+    build = "the build of torch for CUDA 12.6" if capability < (7, 5) else "a build of torch for this GPU"
     return (
-        f"{torch.cuda.get_device_name()} has compute capability {dotted(card)}, and torch {torch.__version__} is built "
-        f"for {dotted(min(known))} to {dotted(max(known))}: install {build} (pytorch.org)"
+        f"{torch.cuda.get_device_name()} has compute capability {dotted(capability)}, and torch {torch.__version__} is "
+        f"built for {dotted(min(known))} to {dotted(max(known))}: install {build} (pytorch.org)"
     )
 
 

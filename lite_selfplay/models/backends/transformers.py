@@ -214,8 +214,8 @@ class TransformersBackend:
     def _generate_crowded(self, request: GenerationRequest) -> list[list[Generation]]:
         """`generate` with room for six rows at once."""
         whole = self._decoding
-        columns = request.longest if whole.loop == "plain" else 4 * FINEST
-        self._decoding = dataclasses.replace(whole, cache_tokens=6 * columns)
+        positions = request.longest if whole.loop == "plain" else 4 * FINEST
+        self._decoding = dataclasses.replace(whole, cache_tokens=6 * positions)
         try:
             return self._generate(request)
         finally:
@@ -284,8 +284,8 @@ class TransformersBackend:
                 chunk, order = order[-size:], order[:-size]
                 self._decoding.poll()
                 batch = Batch.of((rows[i] for i in chunk), self.way())
-                columns = (batch.split(x) for x in read(self.token_logprobs(batch, temperature)))
-                for i, logprobs, entropies in zip(chunk, *columns, strict=True):
+                values = (batch.split(x) for x in read(self.token_logprobs(batch, temperature)))
+                for i, logprobs, entropies in zip(chunk, *values, strict=True):
                     scores[i] = TokenScores(logprobs, entropies)
         return scores
 

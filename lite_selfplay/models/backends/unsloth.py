@@ -217,7 +217,7 @@ def generate_through(
 
 
 class _Chooser(Sampler, LogitsProcessor):
-    """Samples every row's next token and makes all other scores infinite."""
+    """Samples every row's next token and leaves no other with a finite score."""
 
     def __init__(self, sampling: Sampling, decoding: Decoding, rows: Sequence[SampledRow]):
         super().__init__(sampling, decoding)

@@ -149,8 +149,8 @@ class Decoding:
     kept: KeptPool = field(default_factory=KeptPool)
 
     def end_loop(self, out: Generation, checked: int = 0) -> Generation:
-        """The same completion, cut where it repeats itself, which is looked for after `checked` tokens. If it ends by
-        itself at the same token, that counts."""
+        """The same completion, cut where it begins to repeat itself, checked after the first `checked` tokens. An end
+        of its own at the same token comes first."""
         end = loop_end(out.token_ids, checked) if self.end_loops else None
         if end is not None and (end < len(out.token_ids) or out.stop == "length"):
             del out.token_ids[end:], out.logprobs[end:]

@@ -156,13 +156,7 @@ def packs(model: nn.Module) -> bool:
     try:
         found = hidden_states(base, Batch.of(rows, Way.PACKED)).float()
         right = torch.cat([hidden_states(base, Batch.of([row])) for row in rows]).float()
-    except (
-        AttributeError,
-        LookupError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ):  # of a model that does not accept the mask
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):  # the model rejects such a mask
         return False
     finally:
         base.train(was_training)

@@ -74,8 +74,8 @@ def read_header(file: Path) -> GgufHeader:
     from gguf import GGUFReader
 
     class Bounded(GGUFReader):
-        """The package's reader, which believes every number: it would go on for 2**60 elements if a header says so. Its
-        memory map is read as a plain array, whose slices take a third of the time: a vocabulary has 300,000."""
+        """The package's reader with a check of sizes: a damaged header could ask for 2**60 elements. The memory map
+        becomes a plain array, whose slices take a third of the time: a vocabulary has 300,000."""
 
         def __setattr__(self, name: str, value: Any) -> None:
             super().__setattr__(name, np.asarray(value) if name == "data" else value)
