@@ -11,7 +11,7 @@ from lite_selfplay.data import BASE
 from lite_selfplay.models import attention, packed_on_gpu
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources import resolve
-from tests.models.spoken import asked, spoken, words
+from tests.models.sampled import asked, completions, words
 
 pytestmark = pytest.mark.gpu
 
@@ -39,7 +39,7 @@ def test_flash_attention_runs_where_the_card_should_have_it(device: torch.device
 
 
 def generate(backend: Any, name: str) -> list[Any]:
-    return spoken(backend, asked(name, PROMPTS, 4, max_tokens=16))
+    return completions(backend, asked(name, PROMPTS, 4, max_tokens=16))
 
 
 def rows(said: Sequence[Any]) -> list[tuple[list[int], list[int]]]:

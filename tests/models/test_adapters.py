@@ -31,7 +31,7 @@ def adapters(make):
     return make(A=STRONG, B=STRONG)
 
 
-def test_a_seat_speaks_as_a_model_that_holds_that_adapter_alone_and_the_base_alone(adapters, base, tmp_path):
+def test_a_seat_acts_as_a_model_that_holds_that_adapter_alone_and_the_base_alone(adapters, base, tmp_path):
     for seat in ("A", "B"):
         adapters.save(seat, tmp_path / seat)
         assert torch.equal(heard(adapters, seat), said(PeftModel.from_pretrained(base(), tmp_path / seat)))
@@ -40,7 +40,7 @@ def test_a_seat_speaks_as_a_model_that_holds_that_adapter_alone_and_the_base_alo
     assert not any(torch.allclose(heard(adapters, a), heard(adapters, b)) for a in names for b in names if a < b)
 
 
-def test_zero_start_speaks_as_the_base_and_gaussian_start_does_not_even_at_1e_3(make):
+def test_zero_start_acts_as_the_base_and_gaussian_start_does_not_even_at_1e_3(make):
     adapters = make(A=SeatConfig(init="zero"), B=SeatConfig(init="gaussian", init_std=1e-3))
     assert [adapters.is_the_base(seat) for seat in "AB"] == [True, False]
     assert torch.equal(heard(adapters, "A"), heard(adapters, BASE))
@@ -67,7 +67,7 @@ def test_initial_weights_have_pefts_scale_and_the_asked_noise(make, base):
     assert up.std().item() == pytest.approx(0.01, rel=0.05)
 
 
-def test_nothing_that_speaks_becomes_trainable_and_what_was_active_is_active_again(adapters):
+def test_nothing_in_the_forward_pass_becomes_trainable_and_what_was_active_is_active_again(adapters):
     adapters.snapshot("B", "B@old")
     for name in ("A", "B", BASE, "B@old"):
         with adapters.inference(name):
@@ -102,7 +102,7 @@ def test_a_gradient_reaches_only_the_active_seat(adapters):
     assert all(p.grad is not None for p in adapters.parameters("B").values())  # kept over the switch
 
 
-def test_a_snapshot_speaks_as_it_did_while_its_seat_moves_on(adapters):
+def test_a_snapshot_acts_as_it_did_while_its_seat_moves_on(adapters):
     before = heard(adapters, "B")
     adapters.snapshot("B", "B@0")
     move(adapters, "B")

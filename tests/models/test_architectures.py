@@ -14,8 +14,8 @@ from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.logprobs.batch import Batch
 from lite_selfplay.models.shapes import shape_in
 from lite_selfplay.models.sources import _HUB, ARCHITECTURES
+from tests.models.sampled import asked
 from tests.models.small import SIZES, change, small
-from tests.models.spoken import asked
 from tests.test_docs import ROOT
 
 LINEAR = {

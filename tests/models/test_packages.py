@@ -158,7 +158,7 @@ def test_a_newer_release_than_was_tried_is_named_once_and_an_older_one_is_not_le
         assert {str(each) for each in bounds[tried.name]} == {str(e) for e in tried.specifier if e.operator == ">="}
 
 
-def test_a_run_and_an_evaluation_say_so(monkeypatch):
+def test_a_run_and_an_evaluation_report_it(monkeypatch):
     ear = Ear()
     for said in ([], ["not tried yet"]):
         sources.base_of(ModelSection(name="tiny"), ear)

@@ -27,7 +27,7 @@ def adapters(tiny_path):
 
 
 @pytest.mark.parametrize("way", ["dense", "instead", "expanded", "beside"])
-def test_every_seat_says_the_same_however_often_they_take_turns_and_leaves_no_trace(adapters, way):
+def test_every_seat_samples_the_same_however_often_they_take_turns_and_leaves_no_trace(adapters, way):
     adapters.snapshot("A", "A@then")
     move(adapters, "A")
     names = ("A", "B", BASE, "A@then")

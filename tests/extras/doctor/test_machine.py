@@ -1,4 +1,4 @@
-"""`lite-selfplay doctor` on this machine, and on one whose torch is in pieces; `tests/card` has made-up cards."""
+"""`lite-selfplay doctor` on this machine, and on one whose torch is in pieces; GPUs: `tests/pretend_gpu`."""
 
 import os
 import subprocess

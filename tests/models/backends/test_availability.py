@@ -1,4 +1,4 @@
-"""Which backend can work, and the sentence where one cannot. Versions and cards are made up: nothing is imported."""
+"""Which backend can work, and the sentence where one cannot. Versions and GPUs are made up: nothing is imported."""
 
 import re
 import sys
@@ -30,7 +30,7 @@ def installed(monkeypatch):
 
 @pytest.fixture
 def card(monkeypatch):
-    """A CUDA card of a compute capability; None is none."""
+    """A CUDA GPU of a compute capability; None is none."""
 
     def put(capability: tuple[int, int] | None, cuda: str | None = "13.0") -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: capability is not None)
@@ -86,7 +86,7 @@ def test_a_broken_unsloth_on_a_cpu_is_never_imported(installed, card, unsloth, t
     assert "unsloth" not in sys.modules
 
 
-def test_a_broken_unsloth_on_a_card_is_said_and_nothing_goes_on_half_patched(installed, card, unsloth, monkeypatch):
+def test_a_broken_unsloth_on_a_gpu_is_said_and_nothing_continues_half_patched(installed, card, unsloth, monkeypatch):
     card((8, 0))
     unsloth("raise RuntimeError('no kernels for you')")
     monkeypatch.setenv("UNSLOTH_COMPILE_LOCATION", "kept")

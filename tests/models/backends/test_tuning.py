@@ -11,8 +11,8 @@ import torch
 from lite_selfplay.config import RunSection
 from lite_selfplay.models.backends import transformers, tuning
 from lite_selfplay.models.logprobs.batch import Batch
-from tests.models.spoken import asked as request
-from tests.models.spoken import assert_alike, spoken
+from tests.models.sampled import asked as request
+from tests.models.sampled import assert_alike, completions
 from tests.models.watch import noted
 
 TRIM = ("malloc_trim", 0)
@@ -89,7 +89,7 @@ def test_a_lean_base_expands_weights_at_every_token_of_many_rows(make_backend, a
 
     def said(rows, cache_tokens=65536):
         asked.clear()
-        return spoken(backend, request("A", [[1, 2, 3]], rows, max_tokens=4), cache_tokens=cache_tokens)
+        return completions(backend, request("A", [[1, 2, 3]], rows, max_tokens=4), cache_tokens=cache_tokens)
 
     few = said(15)
     assert (expanded, asked[1]) == (["A"], ("mallopt", -3, 2**20))

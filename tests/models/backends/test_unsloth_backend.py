@@ -15,7 +15,7 @@ from lite_selfplay.errors import RequestError, TrainingError
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.backends import unsloth
 from lite_selfplay.models.backends.unsloth import UnslothBackend, refuse_windows
-from tests.models.spoken import asked, spoken, words
+from tests.models.sampled import asked, completions, words
 
 SEATS = {"A": SeatConfig(rank=4, alpha=8, init="gaussian", init_std=0.1), "B": SeatConfig(rank=6, alpha=8)}
 PROMPTS = [[10, 11, 12], [20]]
@@ -102,7 +102,7 @@ def test_what_a_base_would_sample_with_by_itself_changes_nothing(make, make_back
     backend, plain = make(precision="fp32"), make_backend(seats=SEATS, eos_ids=[2, *range(100, 130)])
     for seat in ("A", "B", BASE):
         request = asked(seat, PROMPTS, temperature=0.8, max_tokens=12)
-        assert words(spoken(backend, request)) == words(spoken(plain, request))
+        assert words(completions(backend, request)) == words(completions(plain, request))
 
 
 def test_it_samples_by_its_own_graphs_and_releases_them_for_an_update(make, monkeypatch):

@@ -106,7 +106,7 @@ CARD = "---\nlicense: mit\n{}\n---\n\n# A model\n\nA merge of two, made with lit
         (None, "bfloat16", None),
     ],
 )
-def test_a_card_that_says_that_a_model_was_merged(tmp_path, monkeypatch, card, dtype, saved):
+def test_a_model_card_says_whether_it_was_merged(tmp_path, monkeypatch, card, dtype, saved):
     mine = tmp_path / "mine"
     build_tiny(mine)
     change(mine / "config.json", dtype=dtype)

@@ -115,7 +115,7 @@ def _memory(card: Any) -> dict[str, Any]:
     model, memory = card.model, card.memory
 
     def empty_cache() -> None:
-        card.wait("read", "empty_cache")  # memory is given back when the card is done with it
+        card.wait("read", "empty_cache")  # memory is given back when the GPU is done with it
         memory.empty_cache()
 
     def stats(device: Any = None) -> dict[str, int]:

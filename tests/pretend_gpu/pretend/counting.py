@@ -1,4 +1,4 @@
-"""What a stretch of work cost a card: kernels by operation, and where the host waited."""
+"""What a stretch of work cost a GPU: kernels by operation, and where the host waited."""
 
 import sys
 import threading
@@ -12,10 +12,10 @@ _HERE = str(Path(__file__).parent)
 
 @dataclass(frozen=True)
 class Wait:
-    """A place where the host waits for the card.
+    """A place where the host waits for the GPU.
 
     `kind` is `read` (a number or a tensor comes to the host, or the host asks for everything to be done), `shape` (a
-    result's size depends on the card's numbers) or `write` (a copy from host memory that is blocking or not pinned).
+    result's size depends on the GPU's numbers) or `write` (a copy from host memory that is blocking or not pinned).
     `place` is the innermost line of the watched package, `via` the innermost outside torch.
     """
 

@@ -1,4 +1,4 @@
-"""Runs on the pretend card: a step in every precision, every game, evaluation, saving and going on."""
+"""Runs on the pretend GPU: a step in every precision, every game, evaluation, saving and continuing."""
 
 import shutil
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 
 from lite_selfplay import RunConfig, evaluate, load_run, train
 from lite_selfplay.runs.api import resume
-from tests.card import pretend
 from tests.gpu.test_runs import LESSONS, played
 from tests.made import same_weights
 from tests.made_runs import seat_weights
+from tests.pretend_gpu import pretend
 from tests.varied_reward import varied
 
 Config = Callable[..., dict[str, Any]]
@@ -29,7 +29,7 @@ def kept(run: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-def test_a_run_moves_both_seats_and_goes_on_to_the_bit(precision: str, agon: Config, tmp_path: Path):
+def test_a_run_moves_both_seats_and_continues_to_the_bit(precision: str, agon: Config, tmp_path: Path):
     whole = train(RunConfig(**agon("whole", precision, steps=2, run={"save_every": 1})), reward=varied)
     for row in whole.metrics_rows():
         assert row["nonfinite_what"] is None

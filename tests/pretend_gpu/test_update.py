@@ -1,4 +1,4 @@
-"""An update on the pretend card: the gradients of a CPU, few kernels, few waits, and no step lost in float16."""
+"""An update on the pretend GPU: the gradients of a CPU, few kernels, few waits, and no step lost in float16."""
 
 import math
 import re
@@ -17,12 +17,12 @@ from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.logprobs.batch import Way
 from lite_selfplay.models.logprobs.token_logprobs import FrozenHead
 from lite_selfplay.training.atomic_update import BACK, LARGEST
-from tests.card import counts, pretend
-from tests.card.pretend import flash as formula
-from tests.card.pretend import operations
 from tests.gpu import evidence
 from tests.made import as_sampled
 from tests.near import near
+from tests.pretend_gpu import counts, pretend
+from tests.pretend_gpu.pretend import flash as formula
+from tests.pretend_gpu.pretend import operations
 
 Gradients = Mapping[str, Mapping[str, torch.Tensor]]
 

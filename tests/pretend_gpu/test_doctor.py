@@ -15,8 +15,8 @@ from lite_selfplay.errors import RequestError
 from lite_selfplay.extras.doctor import machine
 from lite_selfplay.models.backends import availability, chosen
 from lite_selfplay.models.backends.transformers import TransformersBackend
-from tests.card import counts, pretend
-from tests.card.pretend import operations
+from tests.pretend_gpu import counts, pretend
+from tests.pretend_gpu.pretend import operations
 
 V100 = dataclasses.replace(pretend.T4, name="Tesla V100-SXM2-16GB", memory=int(15.8 * pretend.GIB), capability=(7, 0))
 CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
@@ -25,7 +25,7 @@ CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"
 
 @pytest.fixture
 def put(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """A card in a machine with a driver, and torch that is compiled for some cards."""
+    """A GPU in a machine with a driver, and torch that is compiled for some GPUs."""
     monkeypatch.setattr(availability, "driver", lambda: "580.82.07")
     with contextlib.ExitStack() as stack:
 
@@ -121,7 +121,7 @@ def test_a_v100_that_torch_has_no_code_for(put: Callable[..., None], tiny_path: 
 @pytest.mark.parametrize(
     ("capability", "compiled", "runs"),
     [
-        ((8, 9), ["sm_75", "sm_86"], True),  # code for an older card of the same generation
+        ((8, 9), ["sm_75", "sm_86"], True),  # code for an older GPU of the same generation
         ((8, 0), ["sm_75", "sm_86"], False),
         ((12, 1), ["sm_90", "compute_90"], True),  # compiled by the driver
         ((9, 0), ["sm_90a"], True),

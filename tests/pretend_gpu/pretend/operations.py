@@ -1,4 +1,4 @@
-"""Operations on card tensors: checked as a CUDA build checks them, counted, and run on the CPU tensors inside."""
+"""Operations on GPU tensors: checked as a CUDA build checks them, counted, and run on the CPU tensors inside."""
 
 import contextlib
 import functools
@@ -35,7 +35,7 @@ class _Kind:
     """What is known of an operation from its schema.
 
     `back` names for each result the argument that it is, None where it is a new tensor; `writes` are the arguments that
-    it changes. `composite`: torch has it in terms of others; `zero_dim`: a CPU tensor of one number may be among card
+    it changes. `composite`: torch has it in terms of others; `zero_dim`: a CPU tensor of one number may be among GPU
     tensors.
     """
 
@@ -106,7 +106,7 @@ def _given(source: Argument, args: Any, kwargs: Any) -> Any:
 
 
 class Operations(TorchDispatchMode):
-    """Runs what has a card tensor, or makes one, on the CPU tensors inside; what has none is left as it is."""
+    """Runs what has a GPU tensor, or makes one, on the CPU tensors inside; what has none is left as it is."""
 
     def __init__(self, card: Any):
         super().__init__()
@@ -199,7 +199,7 @@ class Operations(TorchDispatchMode):
         if card.shape != inner.shape or card.stride() != inner.stride():
             set_data(card, self._new(inner))
 
-    # Copies between host and card
+    # Copies between host and GPU
 
     def _to_copy(self, x: Tensor, kwargs: dict[str, Any]) -> Tensor:
         place = torch.device(kwargs.pop("device", None) or x.device)
@@ -257,7 +257,7 @@ def _check_devices(func: Any, kind: _Kind, args: Any, kwargs: Any, tensors: list
     if _name(func) in _INDEXING:
         if not is_card(args[0]):
             raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
-        indices = {id(x) for x in args[1] if x is not None}  # may lie on the CPU: they are copied to the card
+        indices = {id(x) for x in args[1] if x is not None}  # may lie on the CPU: they are copied to the GPU
         others = [x for x in others if id(x) not in indices]
     written = {id(x) for x in _tensors([_given(source, args, kwargs) for source in kind.writes])}
     for other in others:
@@ -265,7 +265,7 @@ def _check_devices(func: Any, kind: _Kind, args: Any, kwargs: Any, tensors: list
             continue
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! "
-            f"(pretend card: {func} was given a CPU tensor of shape {list(other.shape)} and type {other.dtype})"
+            f"(pretend GPU: {func} was given a CPU tensor of shape {list(other.shape)} and type {other.dtype})"
         )
 
 
@@ -281,9 +281,9 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """One fused kernel where a card would have one (flash or memory-efficient), the plain formula elsewhere.
+    """One fused kernel where a GPU would have one (flash or memory-efficient), the plain formula elsewhere.
 
-    A card asks of a fused kernel: a half precision and no mask for flash, no shared key heads for the efficient one,
+    A GPU asks of a fused kernel: a half precision and no mask for flash, no shared key heads for the efficient one,
     which takes a mask of the query's type; torch makes one of a boolean mask.
     """
     half = query.dtype in (torch.float16, torch.bfloat16)
@@ -296,7 +296,7 @@ def attention(
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(attn_mask.logical_not(), -torch.inf)
     if enable_gqa and key.shape[1] != query.shape[1]:
-        groups = query.shape[1] // key.shape[1]  # inside the kernel on a card
+        groups = query.shape[1] // key.shape[1]  # inside the kernel on a GPU
         key, value = (x.repeat_interleave(groups, 1, output_size=query.shape[1]) for x in (key, value))
     return aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale

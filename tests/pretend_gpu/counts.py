@@ -1,4 +1,4 @@
-"""What a decoded token and an update launch, counted on the pretend card.
+"""What a decoded token and an update launch, counted on the pretend GPU.
 
 The model is random and small in width, and has as many layers as is asked for, in the shape of Qwen3-0.6B: the number
 of kernels depends on the layers, not on the width.
@@ -15,11 +15,11 @@ from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources import tiny
 from lite_selfplay.training.trainer import SelfPlayTrainer
-from tests.card.pretend import Card, Seen
 from tests.gpu import evidence
 from tests.gpu.evidence import ROLES
 from tests.made import as_sampled
-from tests.models.spoken import asked
+from tests.models.sampled import asked
+from tests.pretend_gpu.pretend import Card, Seen
 
 LAYERS = 28
 """Of Qwen3-0.6B."""

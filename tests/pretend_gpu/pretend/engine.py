@@ -24,7 +24,7 @@ class _Engine:
     """Tells a CPU build of torch of one CUDA device, as far as autograd's engine and `.to("cuda")` ask.
 
     The engine starts a thread for each device when the first backward pass of a process begins, so the guard is
-    registered when this module is imported, and stays: it does nothing. The hooks are exchanged while a card is there.
+    registered when this module is imported, and stays: it does nothing. The hooks are exchanged while a GPU is there.
     Works where C++ objects begin with a pointer to their virtual functions in the order of their declaration, as on
     Linux and macOS; `believing` says where it did not.
     """

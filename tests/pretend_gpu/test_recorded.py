@@ -1,4 +1,4 @@
-"""What was recorded on a card, scheduled again: how many token steps, how many graphs.
+"""What was recorded on a GPU, scheduled again: how many token steps, how many graphs.
 
 `recorded_lengths.json` has the prompts and completions of three steps of Qwen2.5-Coder-0.5B on an H100 (commit d0e51dc,
 2026-11-26), in tokens; four of them, which had gone on to the limit of 4,096, end where they are loops by today's rule.
@@ -25,8 +25,8 @@ from lite_selfplay.models.generation.replay import Graphs
 from lite_selfplay.models.generation.sampling import Decoding, GenerationRequest
 from lite_selfplay.models.memory import CARDS, tokens_held
 from lite_selfplay.models.shapes import shape_of
-from tests.card.pretend import Card
-from tests.card.recorded_graph import graphs_on_the_card
+from tests.pretend_gpu.pretend import Card
+from tests.pretend_gpu.recorded_graph import graphs_on_the_card
 
 LENGTHS = json.loads(Path(__file__).with_name("recorded_lengths.json").read_text())
 NUMBERS = {kind: 1 + sum(map(len, list(LENGTHS.values())[:i])) for i, kind in enumerate(LENGTHS)}
@@ -55,7 +55,7 @@ class Recorded(nn.Module):
 
 
 class Play:
-    """Steps of a run on the pretend card: the token steps of each, and the graphs that were made until then."""
+    """Steps of a run on the pretend GPU: the token steps of each, and the graphs that were made until then."""
 
     def __init__(self, model: str, made: list[Any]):
         tokens = tokens_held(ModelSection(name=model, precision="4bit"), shape_of(model), 2, CARDS["h100"].memory)

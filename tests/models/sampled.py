@@ -35,7 +35,7 @@ def asked(
     return GenerationRequest(seat, prompts, n, Sampling(**sampling), seeds, hear)
 
 
-def spoken(backend: Any, request: GenerationRequest, **decoding: Any) -> list[Generation]:
+def completions(backend: Any, request: GenerationRequest, **decoding: Any) -> list[Generation]:
     """Completions in one list; `decoding` changes how the backend samples from now on."""
     if decoding:
         backend._decoding = dataclasses.replace(backend._decoding, **decoding)

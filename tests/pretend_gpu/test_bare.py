@@ -1,4 +1,4 @@
-"""The bare command on a card: a base that thinks at length, problems of a hub, and what is chosen by itself."""
+"""The bare command on a GPU: a base that thinks at length, problems of a hub, and what is chosen by itself."""
 
 import http.server
 import threading
@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import constants
 
 from lite_selfplay import load_run
-from tests.card import pretend
+from tests.pretend_gpu import pretend
 from tests.thinker import build_thinker
 
 
