@@ -57,7 +57,7 @@ def test_weights_are_left_as_they_are_before_fewer_rows_are_held(tiny_path: Path
     backend = load(tiny_path, said, "4bit")
     t4.memory.fraction = (torch.cuda.memory_reserved() + 2**27) / t4.model.memory
     backend.generate(REQUEST)
-    assert backend._speaks_dense
+    assert backend._samples_dense
     assert not said
     with share_of_peak(t4, 0.3, lambda: backend.generate(REQUEST)):
         backend.generate(REQUEST)

@@ -144,7 +144,7 @@ def test_a_seat_that_takes_over_costs_one_copy_of_its_adapter(rtx_4090: Card, fo
     backend = loaded(folder)
     with rtx_4090.watch() as plain, backend.adapters.inference("A"):
         pass
-    with rtx_4090.watch() as seen, backend._speaking("A", True):
+    with rtx_4090.watch() as seen, backend._inference("A", True):
         pass
     assert seen.kernels - plain.kernels == {"_foreach_mul": 1, "_foreach_copy_": 1}
     assert seen.syncs == 0
@@ -290,7 +290,7 @@ def test_a_gpu_that_has_no_flash_attention_keeps_slots_of_one_length(folder: Pat
 
 
 @pytest.mark.usefixtures("crowded")
-def test_what_is_kept_is_let_go_of_where_sampling_stops(rtx_4090: Card, folder: Path):
+def test_the_pool_is_released_when_sampling_stops(rtx_4090: Card, folder: Path):
     def stop() -> None:
         raise KeyboardInterrupt
 

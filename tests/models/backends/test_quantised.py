@@ -19,7 +19,7 @@ def test_all_layers_but_the_head_are_held_in_nf4_and_expanded_where_memory_is_fr
     assert not any(layer.support_avx512bf16_for_cpu for layer in layers)
     assert not isinstance(model.lm_head, Linear4bit)
     monkeypatch.setattr(Adapters, "dense_bytes", lambda *_: [2**60])  # more than any machine has
-    assert not make_backend("4bit")._speaks_dense
+    assert not make_backend("4bit")._samples_dense
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.8])
@@ -35,8 +35,8 @@ def test_what_is_noted_while_sampling_is_what_a_full_forward_gives(make_backend,
     for one, score in zip(said, scores, strict=True):
         assert near(one.logprobs, score.logprobs, 2e-5 if exact else 0.02)
     if precision == "4bit":
-        assert backend._speaks_dense
-        backend._speaks_dense = False
+        assert backend._samples_dense
+        backend._samples_dense = False
         if exact:
             assert_alike(said, completions(backend, request))
 

@@ -85,7 +85,7 @@ def test_a_base_whose_activations_are_computed_again_keeps_no_large_tensor(make_
 def test_a_lean_base_expands_weights_at_every_token_of_many_rows(make_backend, asked, monkeypatch):
     backend = make_backend("4bit", compute_dtype="fp32", gradient_checkpointing=True)
     monkeypatch.setattr(backend.adapters, "dense_bytes", lambda dtype: [2**20, 5 * 2**20])
-    expanded = noted(monkeypatch, backend.adapters, "speaking_dense", lambda seat, dense: seat)
+    expanded = noted(monkeypatch, backend.adapters, "inference_dense", lambda seat, dense: seat)
 
     def said(rows, cache_tokens=65536):
         asked.clear()
