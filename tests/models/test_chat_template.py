@@ -1,6 +1,7 @@
 """Chat templates of every kind that goes wrong somewhere, in minimal form, over the byte tokenizer."""
 
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -66,7 +67,14 @@ TURNS = ("<|start|>", "<|end|>", "<|user|>", "<|assistant|>")
 
 
 def chat(template: str | None, thinking: Thinking = "auto", extra: tuple[str, ...] = TURNS) -> Chat:
-    return Chat(byte_tokenizer(template, extra=extra), thinking=thinking)
+    return Chat(with_tokens(template, extra), thinking=thinking)
+
+
+def with_tokens(template: str | None, extra: tuple[str, ...] = TURNS) -> Any:
+    """The byte tokenizer with more special tokens."""
+    tokenizer = byte_tokenizer(template)
+    tokenizer.add_tokens([*extra], special_tokens=True)
+    return tokenizer
 
 
 @pytest.mark.parametrize(
@@ -102,7 +110,7 @@ def test_prefill_and_end(template, thinking, prefill, thinks, end):
 
 @pytest.mark.parametrize("template", [DATED, MODEL, OPENS, WRAPS, BEGINS, None])
 def test_no_second_bos(template):
-    tokenizer = byte_tokenizer(template, extra=TURNS)
+    tokenizer = with_tokens(template)
     bos = tokenizer.bos_token_id
     plain = Chat(tokenizer).encode("hi").ids
     # A tokenizer that puts BOS before, and EOS behind, every text.
@@ -171,7 +179,8 @@ def test_what_the_template_wrote_is_not_learned_twice(template, thinking, comple
 
 
 def test_a_missing_pad_token_adds_none_and_a_missing_end_is_refused():
-    tokenizer = byte_tokenizer(None, pad=False)
+    tokenizer = byte_tokenizer(None)
+    tokenizer.pad_token = None
     talk = Chat(tokenizer)
     assert (talk.tokenizer.pad_token, len(talk.tokenizer)) == (None, 259)
     assert talk.pad_id in talk.eos_ids

@@ -32,7 +32,7 @@ SMALL = {
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("qwen3_5")
     wrapper(folder, "qwen3_5", vocab_size=259, max_position_embeddings=2048)
-    tiny.byte_tokenizer(tiny._TEMPLATES["plain"]).save_pretrained(folder)
+    tiny.byte_tokenizer().save_pretrained(folder)
     return folder
 
 

@@ -99,11 +99,6 @@ class SampledRow:
         """The number of its sampled tokens."""
         return len(self.out.token_ids)
 
-    @property
-    def read(self) -> int:
-        """The number of its tokens that the model has read: all but the last."""
-        return len(self.prompt) + self.sampled - 1
-
 
 @dataclass
 class KeptPool:

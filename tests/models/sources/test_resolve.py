@@ -40,7 +40,7 @@ def test_a_stray_folder_hides_no_model(tmp_path, monkeypatch, own_cache):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny").mkdir()
     assert resolve("tiny").path.parent == own_cache
-    build_tiny(tmp_path / "tiny", template=None)
+    build_tiny(tmp_path / "tiny")
     assert resolve("tiny").path == tmp_path / "tiny"
 
 
