@@ -1,4 +1,4 @@
-"""What tests of sampling ask for, and how they compare what comes back."""
+"""Requests for tests of sampling, and comparisons of their results."""
 
 import dataclasses
 import itertools
@@ -14,12 +14,12 @@ from lite_selfplay.models.generation.sampling import Generation, GenerationReque
 from tests.near import near
 
 ENDS = [2, *range(100, 120)]
-"""Ends of a sequence, so many that most rows come to one."""
+"""So many end-of-sequence tokens that most rows meet one."""
 PROMPTS = [[10, 11, 12, 13], [20], [30, 31, 32, 33, 34, 35, 36], [40, 41]]
 
 
 def of_several_lengths(end: int) -> list[list[int]]:
-    """Prompts of one to seven tokens, the first of which counts from 3."""
+    """Prompts of one to seven tokens, with first tokens from 3 on."""
     return [[*range(p, p + 1 + p % 7)] for p in range(3, end)]
 
 
@@ -43,7 +43,7 @@ def completions(backend: Any, request: GenerationRequest, **decoding: Any) -> li
 
 
 def own_generate(backend: Any, request: GenerationRequest, generate: Any = None, **decoding: Any) -> list[Generation]:
-    """The same through the model's own `generate`, or another in its place, as the Unsloth backend samples."""
+    """The same by the model's own `generate` or another, as the Unsloth backend samples."""
     model = backend.adapters.model
     model.get_base_model().generation_config = GenerationConfig()
     changed = dataclasses.replace(backend._decoding, **decoding)
@@ -60,7 +60,7 @@ def words(said: Iterable[Generation]) -> list[list[int]]:
 
 
 def letters(ids: Sequence[int]) -> str:
-    """A decoder of which stop strings are met soon."""
+    """A decoder whose texts soon contain stop strings."""
     return "".join("abcdefgh"[i % 8] for i in ids)
 
 

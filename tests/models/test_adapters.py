@@ -189,7 +189,7 @@ def test_later_seats_adapt_the_layers_of_the_first(make):
 
 
 def test_layers_that_compute_together_change_speakers_without_peft(adapters, monkeypatch):
-    """PEFT goes through every module of the model for each change, and lists all weights to find those of a seat."""
+    """PEFT walks over every module for each change, and lists all weights to find a seat's."""
     adapters.snapshot("B", "B@old")
     names, keys = ("A", "B", BASE, "B@old"), adapters.state("B").keys()
     expected = {name: heard(adapters, name) for name in names}

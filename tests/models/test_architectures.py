@@ -69,7 +69,7 @@ DENSE: dict[str, dict[str, Any]] = {
     "qwen3_5_text": {**LINEAR, "layer_types": ["linear_attention", "full_attention"]},
     **{kind: {} for kind in ("granite", "llama", "ministral3", "phi3", "qwen2", "qwen3", "smollm3")},
 }
-"""The catalogue's architectures, as in `ARCHITECTURES`; a wrapper by its text part."""
+"""The architectures of `ARCHITECTURES`; wrappers by their text part."""
 _PLAIN = (
     "apertus arcee bitnet exaone4 gemma glm glm4 gpt_neox helium hunyuan_v1_dense ministral mistral nanochat nemotron "
     "olmo2 opt phi seed_oss stablelm starcoder2 vaultgemma"
@@ -89,7 +89,7 @@ ROWS = [([5, 6, 7, 8, 9], [10, 11, 12, 13, 14, 15, 16]), ([5, 6, 7], [20, 21, 22
 
 
 def folder(place: Path, kind: str, **keys: Any) -> Path:
-    """A model of an architecture; its weights are so large that attention is not flat."""
+    """A model of an architecture, with weights large enough that attention is not flat."""
     sizes = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16, "initializer_range": 0.3}
     small(kind, **{**sizes, "pad_token_id": 0, **keys}).float().save_pretrained(place)
     return place
@@ -102,7 +102,7 @@ def backend_over(path: Path, precision: str = "fp32") -> TransformersBackend:
 
 
 def by_eager_attention(backend: TransformersBackend, prompt: list[int], rest: list[int]) -> torch.Tensor:
-    """Log-probabilities of what follows a prompt, of the plain forward pass."""
+    """Log-probabilities of a completion, by the plain forward pass."""
     model: Any = backend.adapters.model
     model.get_base_model().set_attn_implementation("eager")
     logits = model(torch.tensor([[*prompt, *rest]])).logits[0, len(prompt) - 1 : -1].float()
@@ -110,7 +110,7 @@ def by_eager_attention(backend: TransformersBackend, prompt: list[int], rest: li
 
 
 def wrapper(place: Path, kind: str, **keys: Any) -> Any:
-    """A model with an image part, whose text part is called `text_config` in its configuration."""
+    """A model with an image part, and a `text_config` in its configuration."""
     vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "depth": 1}
     vision |= {"num_heads": 2, "out_hidden_size": 64, "image_size": 28, "patch_size": 14, "num_position_embeddings": 16}
     sizes = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16, "initializer_range": 0.3}

@@ -1,4 +1,4 @@
-"""Chat templates of every kind that goes wrong somewhere, in minimal form, over the byte tokenizer."""
+"""Chat templates with every known pitfall, in minimal form, over the byte tokenizer."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a run will hold: each part against the memory of real tensors, and by hand."""
+"""A run's estimated memory: each part compared with real tensors, and by hand."""
 
 import json
 import re
@@ -35,10 +35,8 @@ def parts(run: RunConfig, shape: Shape = TINY, load: Load = SMALL, **options: An
 
 
 def held(model: Any, *, adapters: bool) -> int:
-    """Bytes of a model's matrices and of what 4-bit ones are scaled by; biases and norms are not counted.
-
-    They are not those of storages: on a GPU weights lie in stacks, side by side.
-    """
+    """Bytes of a model's matrices and of the scales of 4-bit ones; biases and norms are not counted, nor shared
+    storages: on a GPU weights lie in stacks, side by side."""
     found = [p for name, p in model.named_parameters() if ("lora_" in name) == adapters and (p.ndim > 1 or adapters)]
     scales = [p.quant_state.absmax for p in found if hasattr(p, "quant_state")]
     return sum(each.nbytes for each in (*found, *scales))
@@ -163,7 +161,7 @@ def test_keys_and_values_of_a_gpu_are_those_of_its_slots():
 
 
 def test_what_is_kept_for_the_next_sampling_is_counted_in_the_update():
-    """Half of a GPU free: a pool that leaves so much stays, a larger one goes."""
+    """A pool stays if half of the GPU is free beside it; a larger one goes."""
     run, shape, load = config(model="Qwen2.5-0.5B"), shape_of("Qwen2.5-0.5B"), Load(256, 120, 4096)
     for card, expected in (("h100", (True, True, False)), ("rtx3060", (False, False, False))):
         found = {part.name: part.updating for part in estimate(run, shape, load, card=CARDS[card]).parts}

@@ -1,4 +1,4 @@
-"""Layers on the same input as one product, with another seat's adapter copied in: what PEFT's own layers give."""
+"""Layers with the same input as one product, with another seat's adapter copied in, compared with PEFT's own layers."""
 
 import functools
 

@@ -46,7 +46,7 @@ def sees_the_future(patch: pytest.MonkeyPatch) -> None:
 
 
 def changed(patch: pytest.MonkeyPatch, change: Any) -> None:
-    """What comes out of each layer, where several rows are read at once."""
+    """Layer outputs that change if several rows are read at once."""
     forward = modeling_llama.LlamaDecoderLayer.forward
 
     def other(self: Any, *args: Any, **options: Any) -> torch.Tensor:

@@ -19,7 +19,7 @@ from tests.pretend_gpu.pretend import Card, Seen, inside
 
 
 class RecordedGraph:
-    """In the place of `torch.cuda.CUDAGraph`."""
+    """A replacement for `torch.cuda.CUDAGraph`."""
 
     def __init__(self) -> None:
         self.operations: list[tuple[Any, Any, Any, list[Tensor]]] = []
@@ -89,7 +89,7 @@ class _Recording(TorchDispatchMode):
 
 @contextlib.contextmanager
 def graphs_on_the_card(card: Card) -> Iterator[list[RecordedGraph]]:
-    """The pretend GPU has CUDA graphs for the length of this; the list holds those that were made and recorded."""
+    """A context in which the pretend GPU has CUDA graphs; the list has those that were recorded."""
     _cards.append(card)
     _made.append([])
     try:

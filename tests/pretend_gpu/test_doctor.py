@@ -1,4 +1,4 @@
-"""`doctor` on machines that are made up: what would run on each, and why."""
+"""`doctor` on simulated machines: what would run on each, and why."""
 
 import contextlib
 import dataclasses
@@ -20,12 +20,12 @@ from tests.pretend_gpu.pretend import operations
 
 V100 = dataclasses.replace(pretend.T4, name="Tesla V100-SXM2-16GB", memory=int(15.8 * pretend.GIB), capability=(7, 0))
 CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
-"""What torch for CUDA 13 is compiled for."""
+"""The architectures of torch for CUDA 13."""
 
 
 @pytest.fixture
 def put(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """A GPU in a machine with a driver, and torch that is compiled for some GPUs."""
+    """A GPU in a machine with a driver, and a torch compiled for some architectures."""
     monkeypatch.setattr(availability, "driver", lambda: "580.82.07")
     with contextlib.ExitStack() as stack:
 
@@ -38,7 +38,7 @@ def put(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 
 
 def told() -> dict[str, str]:
-    """What is said of each part, with a `!` before what is not as it should be."""
+    """The report on each part, with a `!` before problems."""
     return {finding.part: ("" if finding.fine else "!") + finding.text for finding in machine()}
 
 
@@ -86,7 +86,7 @@ def test_which_attention_runs_and_why(put: Callable[..., None], monkeypatch: pyt
 
 
 def test_a_driver_is_found_where_windows_puts_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Under WSL there is no file of the driver, and its program may not be on the path."""
+    """Under WSL the driver has no file, and its program may not be on the path."""
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 566.36\n")
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What `tests/gpu` asks of a GPU and the pretend GPU can answer: everything but kernels of its own, and Unsloth."""
+"""The tests of `tests/gpu` that the pretend GPU can run: all without kernels of their own and without Unsloth."""
 
 from collections.abc import Iterator
 from typing import Any

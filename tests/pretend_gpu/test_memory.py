@@ -1,4 +1,4 @@
-"""Memory of the pretend GPU that runs out, and what `doctor` and `plan` say of a GPU."""
+"""The pretend GPU's memory running out, and reports of `doctor` and `plan` on a GPU."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ def load(folder: Path, said: list[str], precision: str = "fp32") -> Transformers
 
 @contextmanager
 def share_of_peak(card: pretend.Card, share: float, work: Callable[[], object]) -> Iterator[None]:
-    """So much of the GPU's memory as a share of what some work takes beside what is there."""
+    """A context with room for only a share of the extra memory that some work takes."""
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     work()
@@ -52,7 +52,7 @@ def test_sampling_continues_with_half_where_memory_runs_out(tiny_path: Path, t4:
 
 
 def test_weights_are_left_as_they_are_before_fewer_rows_are_held(tiny_path: Path, t4: pretend.Card):
-    """The first warning of 4-bit weights is another one: `tests/gpu` asks a GPU for the same."""
+    """4-bit weights have another first warning: `tests/gpu` tests the same on a GPU."""
     said: list[str] = []
     backend = load(tiny_path, said, "4bit")
     t4.memory.fraction = (torch.cuda.memory_reserved() + 2**27) / t4.model.memory
@@ -68,7 +68,7 @@ def test_weights_are_left_as_they_are_before_fewer_rows_are_held(tiny_path: Path
 def test_what_a_display_holds_is_not_planned_with(
     tiny_path: Path, rtx_4090: pretend.Card, monkeypatch: pytest.MonkeyPatch
 ):
-    """In whole GiB, and not what CUDA itself holds: budgets are the same whether one more window is open."""
+    """In whole GiB, without CUDA's own share: budgets do not change with one more window."""
     total, device = rtx_4090.model.memory, torch.device("cuda", 0)
     for held, left_out in ((0, 0), (0.6, 0), (0.8, 0), (2.1, 2), (2.8, 2), (3.0, 3)):
         free = int(total - held * pretend.GIB)

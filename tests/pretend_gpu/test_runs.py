@@ -21,7 +21,7 @@ Config = Callable[..., dict[str, Any]]
 
 
 def kept(run: Path) -> dict[str, torch.Tensor]:
-    """All weights of a run's last checkpoint, and what its optimizer remembers."""
+    """All weights of a run's last checkpoint, and its optimizer state."""
     last = run / "checkpoints" / "step-2"
     found = load_file(last / "optimizer.safetensors")
     for seat in "AB":
@@ -56,7 +56,7 @@ def test_evaluation_while_training_and_afterwards(rtx_4090: pretend.Card, agon: 
 
 
 SHORT = ("agon", "spc")
-"""Games that are played by every test run: seats that take turns, and phases over files."""
+"""Games that every test run plays: seats that take turns, and phases over files."""
 
 
 @pytest.mark.parametrize(

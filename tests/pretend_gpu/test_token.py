@@ -1,4 +1,4 @@
-"""A token on a GPU: as few kernels as can be had, always the same ones, and no wait for the GPU."""
+"""A token on a GPU: the fewest possible kernels, always the same ones, and no wait for the GPU."""
 
 import dataclasses
 import gc
@@ -27,11 +27,11 @@ from tests.pretend_gpu.pretend import Card, card
 from tests.pretend_gpu.recorded_graph import graphs_on_the_card
 
 KERNELS_OF_A_LAYER = {"Qwen3": 21, "Qwen2": 19}
-"""Queries and keys have norms of their own in the one."""
+"""Qwen3 has norms for queries and keys."""
 KERNELS_OF_A_STATE = {"qwen3_5_text": (94, 70), "lfm2": (21, 23), "granitemoehybrid": (50, 19)}
-"""Of a layer that carries a state, and of one of attention, where transformers has no kernels of its own."""
+"""For a layer with a state, and for one with attention, if transformers has no kernels of its own."""
 KERNELS_BESIDE, KERNELS_OF_TOP_P = 58, 14
-"""Of a decoded token, beside its layers, of which Qwen2.5-0.5B has 24."""
+"""For a decoded token besides its layers, of which Qwen2.5-0.5B has 24."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def asked(seat: str = "A", **sampling: Any) -> GenerationRequest:
 
 
 def tokens_of(card: Card, backend: Any, request: GenerationRequest) -> list[tuple[list[Any], int]]:
-    """What each token launched, and how often the host waited: `poll` is called before every one."""
+    """Each token's launches, and the host's waits: `poll` is called before every token."""
     marks: list[tuple[int, int]] = []
     with card.watch(with_operations=True) as seen:
         completions(backend, request, poll=lambda: marks.append((len(seen.operations), seen.syncs)))
@@ -188,7 +188,7 @@ def test_graphs_say_bit_for_bit_what_the_same_loop_says_without_them(
 
 @pytest.fixture
 def crowded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The GPU never has room for what nobody needs at present."""
+    """The GPU has no room for memory that is not needed now."""
     monkeypatch.setattr(transformers, "ROOMY", 2.0)
 
 
@@ -234,7 +234,7 @@ def test_one_pool_and_its_graphs_are_kept_from_call_to_call(
 def test_rows_that_outgrow_their_slots_move_into_longer_ones_or_wait(
     rtx_4090: Card, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Four long slots for 39 rows, of which most become longer than theirs: each samples what it samples with room."""
+    """Four long slots for 39 rows, most of which outgrow their own: each samples the same as with room."""
     monkeypatch.setattr(layout, "LEAST_PROMPT", 32)
     monkeypatch.setattr(layout, "LEAST_ANSWER", 32)
     moves = mock.Mock(side_effect=CachePool.copy)
@@ -251,7 +251,8 @@ def test_rows_that_outgrow_their_slots_move_into_longer_ones_or_wait(
 
 
 def test_attention_of_one_token_reads_keys_where_they_are(rtx_4090: Card):
-    """The operator reads memory by pointers: against the plain formula, at unequal lengths, in slots in any order."""
+    """The operator reads memory by pointers: compared with the plain formula, at unequal lengths, in slots in any
+    order."""
     torch.manual_seed(0)
     heads, keys, size = 14, 2, 64
     lengths, firsts, positions = [1, 17, 300, 129], [640, 0, 384, 128], [128, 128, 512, 256]
@@ -334,7 +335,7 @@ def test_a_step_that_cannot_be_recorded_is_run_as_it_is(rtx_4090: Card, folder: 
 
 
 def test_memory_that_runs_out_while_a_step_is_recorded_is_not_hidden_by_the_end_of_the_recording():
-    """It halves the tokens that are held; the other error would end graphs for the rest of the run."""
+    """It halves the held tokens; the other error would end graphs for the rest of the run."""
     graph = mock.Mock(capture_end=mock.Mock(side_effect=RuntimeError("operation failed during capture")))
     with pytest.raises(torch.OutOfMemoryError, match="no memory"):
         replay._record(graph, None, mock.Mock(side_effect=torch.OutOfMemoryError("no memory")))
@@ -363,7 +364,7 @@ def test_weights_that_have_no_room_to_be_expanded_stay_as_they_are(
 
 
 def test_the_keys_and_values_of_a_long_answer_are_taken_once(rtx_4090: Card, folder: Path):
-    """Memory does not grow with the tokens that were drawn, and is what `plan` counts: slots times their length."""
+    """Memory does not grow with sampled tokens, and is what `plan` counts: slots times their length."""
     backend = loaded(folder, loop="fixed")
     backend.generate(asked(max_tokens=4))
     held: list[int] = []

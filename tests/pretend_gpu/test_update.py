@@ -1,4 +1,4 @@
-"""An update on the pretend GPU: the gradients of a CPU, few kernels, few waits, and no step lost in float16."""
+"""An update on the pretend GPU: a CPU's gradients, few kernels, few waits, and no step lost in float16."""
 
 import math
 import re
@@ -28,7 +28,7 @@ Gradients = Mapping[str, Mapping[str, torch.Tensor]]
 
 
 def gradients(folder: Path, precision: str = "fp32", **options: Any) -> Gradients:
-    """Of an Agon step over fixed rows, on the device that there is."""
+    """The gradients of an Agon step over fixed rows, on the current device."""
     section = ModelSection(name="tiny", precision=precision, **options)
     backend = TransformersBackend(folder, section, evidence.SEATS, seed=0, eos_ids=[2])
     assert backend.way() is Way.PACKED
@@ -40,7 +40,7 @@ def difference_of(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def difference(one: Gradients, other: Gradients) -> float:
-    """Of all gradients together, as a share of their size."""
+    """The difference of all gradients together, relative to their size."""
     assert {seat: found.keys() for seat, found in one.items()} == {seat: found.keys() for seat, found in other.items()}
     flat = [torch.cat([g[seat][name].flatten() for seat in g for name in g[seat]]).double() for g in (one, other)]
     return difference_of(*flat)
@@ -87,7 +87,7 @@ def test_rows_share_a_rectangle_until_it_wastes_more_than_it_saves():
 
 @pytest.mark.parametrize("shared", [range(5), range(0)], ids=["after a beginning", "nothing shared"])
 def test_rectangles_have_small_masks_or_none(shared: range):
-    """What the blocks of a CPU give, and their gradients; a mask is of no head, and every head has its processor."""
+    """The results and gradients of a CPU's blocks; a mask has no head, and every head its processor."""
     blocks = (attention.Block(0, (5, 4)), attention.Block(9, (3, 6, 5), shared), attention.Block(23, (7,)))
     layout = packed_on_gpu.PackedLayout([span for block in blocks for span in block.spans])
     torch.manual_seed(0)
@@ -159,7 +159,7 @@ def test_flash_attention_takes_fewer_kernels_and_no_copies(
 def test_flash_attention_of_packed_rows_has_the_gradients_of_the_plain_formula(
     monkeypatch: pytest.MonkeyPatch, shares: bool
 ):
-    """In float64, with the kernels' formula in their place: what is merged and added up is exact."""
+    """In float64, with formulas instead of kernels: merging and summing are exact."""
     flash: Any = packed_flash.torch.ops.aten
 
     def forward(q: Any, k: Any, v: Any, *rest: Any, scale: float) -> Any:
@@ -215,8 +215,8 @@ ONE_PLACE_EACH = {
 def test_a_step_adds_up_in_one_order(
     tmp_path: Path, rtx_4090: pretend.Card, monkeypatch: pytest.MonkeyPatch, flash: bool
 ):
-    """No operation of a step is on torch's list of those that do not, but where their order does not matter, or where
-    they were asked to."""
+    """No operation of a step is on torch's list of nondeterministic ones, unless its order does not matter, or it was
+    told to keep it."""
     about = torch.use_deterministic_algorithms.__doc__ or ""
     named = {match.rstrip("_") for match in re.findall(r"`torch\.(?:Tensor\.)?(\w+)`", about)}
     assert named >= {"index_add", "scatter_add", "cumsum", "index_copy"}
@@ -265,7 +265,7 @@ def test_an_update_takes_few_kernels_and_waits(tmp_path: Path, rtx_4090: pretend
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_head_makes_one_softmax_and_no_entropies_that_nobody_uses(rtx_4090: pretend.Card, dtype: torch.dtype):
-    """Of a token that can hardly be said as well, whose probability is 0 in float32."""
+    """For a token whose probability is 0 in float32."""
     drawn = torch.randn(60, 16, generator=torch.Generator().manual_seed(0)).to(dtype)
     targets = torch.tensor([3, 5, 49, 0])
     found = {}
@@ -288,7 +288,7 @@ def test_a_head_makes_one_softmax_and_no_entropies_that_nobody_uses(rtx_4090: pr
 
 
 def updated(folder: Path, exponent: int | None) -> Any:
-    """A trainer after an update in float16 whose factor began as 2 ** exponent, its weights and its report."""
+    """A trainer after an update in float16 with an initial scale of 2 ** exponent, its weights and its report."""
     backend = counts.load(folder, "fp16")
     trainer = counts.trainer(backend, folder)
     trainer.guard.scale.exponent = exponent

@@ -1,4 +1,4 @@
-"""The ways that are not the usual ones on a GPU: there they come to what they come to on a CPU."""
+"""The unusual code paths on a GPU have the same results as on a CPU."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ SAMPLINGS: list[dict[str, Any]] = [{}, {"repetition_penalty": 1.3, "top_p": 0.9,
 
 
 def on_both(work: Callable[[], Any]) -> tuple[Any, Any]:
-    """What some work comes to on a GPU, and on a CPU."""
+    """The results of some work on a GPU, and on a CPU."""
     with pretend.card():
         found = work()
     return found, work()
@@ -40,8 +40,8 @@ def test_the_loop_that_looks_at_every_token(make_backend: Callable[..., Any], sa
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["plain", "more"])
 def test_a_models_own_generate(make_backend: Callable[..., Any], rtx_4090: pretend.Card, sampling: dict[str, Any]):
-    """As the Unsloth backend samples, but by transformers' loop, which waits twice at every token: for whether all rows
-    have ended, and for the mask. What was drawn is waited for as well, and top-p once more."""
+    """As the Unsloth backend samples, but by transformers' loop, which waits twice at every token: for the end of all
+    rows, and for the mask. Reading sampled tokens waits as well, and top-p once more."""
     backend = make_backend(eos_ids=ENDS, decode=letters)
     request = asked("A", PROMPTS, 3, max_tokens=24, **sampling)
     own, ours = own_generate(backend, request), completions(backend, request)

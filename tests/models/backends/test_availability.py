@@ -1,4 +1,4 @@
-"""Which backend can work, and the sentence where one cannot. Versions and GPUs are made up: nothing is imported."""
+"""Which backend can work, and the message if one cannot. Versions and GPUs are simulated: nothing is imported."""
 
 import re
 import sys
@@ -16,7 +16,7 @@ from lite_selfplay.models.packages import install
 
 @pytest.fixture
 def installed(monkeypatch):
-    """Packages that are installed, by name and version."""
+    """Installed packages by name and version."""
     found = {"lite-selfplay": "0.1.0", "unsloth": "2026.10.9", "unsloth_zoo": "2026.10.9"}
 
     def version(name: str) -> str:
@@ -30,7 +30,7 @@ def installed(monkeypatch):
 
 @pytest.fixture
 def card(monkeypatch):
-    """A CUDA GPU of a compute capability; None is none."""
+    """A CUDA GPU with a compute capability; None is no GPU."""
 
     def put(capability: tuple[int, int] | None, cuda: str | None = "13.0") -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: capability is not None)

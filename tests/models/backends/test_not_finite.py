@@ -1,4 +1,4 @@
-"""Logits that are not finite: named where a token is drawn from them, in whatever way."""
+"""Logits that are not finite are reported, however they are sampled."""
 
 import shutil
 

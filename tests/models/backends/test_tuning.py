@@ -1,4 +1,4 @@
-"""What a base on a CPU asks of its process, that it ends with the run, and the switch that leaves the process alone."""
+"""The process settings of a base on a CPU: they end with the run, and a switch leaves the process alone."""
 
 import os
 import subprocess
@@ -52,7 +52,7 @@ def test_what_is_freed_is_used_again_and_goes_back_when_asked():
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What is asked of the C library, which is not there."""
+    """The calls to a C library that is not there."""
     found: list[tuple[Any, ...]] = []
     monkeypatch.setattr(tuning, "_from_glibc", lambda name: lambda *values: found.append((name, *values)))
     monkeypatch.setattr(tuning, "_asking", 0)

@@ -1,4 +1,4 @@
-"""What the Unsloth backend asks of Unsloth, of a stand-in that keeps what it was told; the real one: tests/unsloth."""
+"""The Unsloth backend's calls to Unsloth, recorded by a stand-in; the real one is tested in tests/unsloth."""
 
 import contextlib
 import sys
@@ -23,7 +23,7 @@ SHORT = asked("A", PROMPTS, max_tokens=3)
 
 
 class FastLanguageModel:
-    """Loads and wraps by transformers and PEFT, and notes what it was asked and in which mode the model is."""
+    """Loads and wraps by transformers and PEFT, and records the calls and the model's mode."""
 
     def __init__(self) -> None:
         self.loaded: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""How many sequences have slots, worked out by hand."""
+"""The number of slots, worked out by hand."""
 
 import pytest
 

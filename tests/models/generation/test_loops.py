@@ -1,4 +1,4 @@
-"""Completions that repeat themselves: where they end, and that nothing else ends."""
+"""Completions that repeat themselves: where they end, and that no others do."""
 
 import random
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ def test_a_table_of_zeros_and_a_counted_list_are_no_loops():
 
 
 def taken(ids: Sequence[int], at_once: int, **options: Any) -> Generation:
-    """A completion of such tokens, given to it so many at a time."""
+    """A completion with these tokens, added in chunks."""
     sampling = Sampling(max_tokens=options.pop("max_tokens", 4096), stop=options.pop("stop", ()))
     decoding = Decoding([2], torch.device("cpu"), decode=lambda some: "".join(map(chr, some)), **options)
     row, sampler = SampledRow(0, [1], Generation(), 0), Sampler(sampling, decoding)
@@ -90,7 +90,7 @@ def test_a_row_ends_at_the_same_token_however_it_is_drawn(at_once):
 
 
 def test_every_way_of_sampling_ends_a_loop_at_the_same_token(make_backend):
-    """A greedy random model samples the same from some token on."""
+    """A greedy random model repeats itself from some token on."""
     backend = make_backend(eos_ids=[2**20])
     request = asked(prompts=[[5], [20], [43], [49], [123]], n=1, temperature=0.0, max_tokens=420)
     plain = completions(backend, request, loop="plain")

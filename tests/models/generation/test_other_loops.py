@@ -1,4 +1,4 @@
-"""The loop of a GPU and a model's own `generate`, on a CPU: each says what the plain loop says."""
+"""The GPU's loop and a model's own `generate`, on a CPU, sample the same as the plain loop."""
 
 import dataclasses
 from functools import partial
@@ -54,7 +54,7 @@ def test_the_tokens_are_those_of_the_plain_loop(make_backend, sampling):
 @pytest.mark.parametrize("kind", ["qwen3_5_text", "lfm2", "granitemoehybrid"])
 @pytest.mark.parametrize("sampling", [{}, {"top_p": 0.8, "repetition_penalty": 1.2}], ids=["plain", "more"])
 def test_the_tokens_of_layers_that_carry_a_state_are_those_of_the_plain_loop(tmp_path, kind, sampling):
-    """Rows leave and join, take the slots of others and move together; alone each samples the same."""
+    """Rows leave and join, reuse slots and move together; alone each samples the same."""
     folder(tmp_path, kind, **{**DENSE[kind], "vocab_size": 259})
     backend = backend_over(tmp_path)
     request = asked(prompts=MANY, max_tokens=40, **sampling)
@@ -136,7 +136,7 @@ def test_rows_take_the_slots_of_others_and_the_last_ones_move_together(make_back
 
 
 def test_a_longer_row_copies_nothing_that_was_there(make_backend, monkeypatch):
-    """Growing is a wider view: over several sizes of it, the allocation stays the same."""
+    """Growing is a wider view of the same allocation."""
 
     def seen(pool, *given):
         pointers = [store.data_ptr() for layer in pool.layers for store in layer.stores]

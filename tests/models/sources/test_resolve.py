@@ -1,4 +1,4 @@
-"""Names of models: what each means, in which order they are tried, and the messages for unknown ones."""
+"""Names of models: their meanings, the order in which they are tried, and the messages for unknown ones."""
 
 import pytest
 

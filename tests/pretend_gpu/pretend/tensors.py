@@ -41,16 +41,16 @@ def is_card(x: Any) -> bool:
 
 
 def inside(x: Any) -> Tensor:
-    """The CPU tensor of a GPU tensor: the same memory, to look at it without a copy that would be counted."""
+    """The CPU tensor of a GPU tensor: the same memory, for reading without a counted copy."""
     return x._card
 
 
 _PINNED: set[int] = set()
-"""Storages from which a GPU copies while the host continues, by their place in memory."""
+"""Storages, by address, from which a GPU copies while the host continues."""
 
 
 def pinned(x: Tensor) -> Tensor:
-    """Remember that a CPU tensor's memory is pinned."""
+    """Mark a CPU tensor's memory as pinned."""
     storage = x.untyped_storage()
     _PINNED.add(storage._cdata)
     weakref.finalize(storage, _PINNED.discard, storage._cdata).atexit = False
@@ -68,7 +68,7 @@ _SUBCLASS = torch.Tensor._make_subclass
 
 
 def set_data(self: Any, value: Tensor) -> None:
-    """`self.data = value`, which torch lets go from one device to another."""
+    """`self.data = value`, which may change the device in torch."""
     if self.is_cuda == value.is_cuda:
         _DATA.__set__(self, value)
         if self.is_cuda:
@@ -144,11 +144,11 @@ PATCHES: dict[str, Any] = {
 # Generators
 
 _ON_THE_CARD: set[int] = set()
-"""The GPU's generators, by their place in memory: what an operation is given is another Python object."""
+"""The GPU's generators by address: operations receive another Python object."""
 
 
 class Generator(torch.Generator):
-    """In the place of `torch.Generator`: one that knows its device."""
+    """A replacement for `torch.Generator` that knows its device."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
         self = super().__new__(cls, "cpu")
