@@ -120,8 +120,8 @@ def _indices(found: Sequence[Sequence[TokenSpan]], like: Tensor) -> Indices:
         before = [len(span.before) for span in spans]
         masks.append(_mask(before, width, columns, like) if any(before) else None)
         before_places += rows * width
-    index = (placed(x, like.device) for x in (torch.cat(queries), torch.cat(keys), places))
-    return Indices(*index, shapes, masks)
+    query, key, place = (placed(x, like.device) for x in (torch.cat(queries), torch.cat(keys), places))
+    return Indices(query, key, place, shapes, masks)
 
 
 def _mask(before: Sequence[int], width: int, columns: int, like: Tensor) -> Tensor:

@@ -245,7 +245,7 @@ def test_a_template_that_is_none(template, message, monkeypatch):
 @pytest.mark.parametrize(
     ("template", "prompt", "why"),
     [
-        (LAST, [Turn("user", "first words"), Turn("assistant", "an answer"), Turn("user", "last words")], "leaves out"),
+        (LAST, [Turn("user", "first words"), Turn("assistant", "an answer"), Turn("user", "last words")], "drops"),
         (NO_SYSTEM, [Turn("system", "you are kind"), Turn("user", "words")], "drops a part of the conversation"),
         (MARKER, "a question\n### and its numbers", "drops a part of the conversation"),
         (MODEL, [Turn("system", "you are kind"), Turn("user", "2+2?")], "rejects this conversation: no system"),
