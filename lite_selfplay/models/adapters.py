@@ -157,7 +157,7 @@ class Adapters:
         return stacks
 
     def beside(self, dtype: torch.dtype) -> Stacks:
-        """The same for unchanged layers, with adapters in `dtype` beside them."""
+        """Stacks like `stacked`, for layers that stay unchanged, with adapters in `dtype` beside them."""
         rank, first = max(self.ranks().values()), self._peft_names[self.seats[0]]
         return [
             (UnstackedLayer(layer.get_base_layer(), _low_rank(layer, first), dtype, rank), [layer])
@@ -186,7 +186,7 @@ class Adapters:
             yield
 
     def dense_bytes(self, dtype: torch.dtype) -> list[int]:
-        """The bytes of each weight that `inference_dense` expands, in this type."""
+        """The bytes in `dtype` of each weight that `inference_dense` expands."""
         return [dtype.itemsize * layer.in_features * layer.out_features for layer in self._layers.values()]
 
     @functools.cached_property

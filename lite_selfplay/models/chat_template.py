@@ -235,7 +235,7 @@ class Chat:
 
 @contextlib.contextmanager
 def _within(seconds: int, what: str) -> Iterator[None]:
-    """Raise RequestError in this context after `seconds`, if this thread can have a timer."""
+    """A context that raises RequestError after `seconds`, if this thread can have a timer."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return

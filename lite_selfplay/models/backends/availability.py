@@ -71,7 +71,8 @@ def device_problem() -> str | None:
 
 
 def _kernels_problem() -> str | None:
-    """Why torch has no code for the first GPU; it needs one of its generation, not newer, or to be compiled here."""
+    """Why torch has no code for the first GPU; None if it has code of its generation, not newer, or code to compile
+    here."""
     import torch
 
     capability, known = torch.cuda.get_device_capability(), list[tuple[int, int]]()

@@ -203,6 +203,7 @@ def _turn(text: str) -> str:
 
 
 def _attempt(problem: Problem, rng: random.Random) -> str:
-    """The solution, right or with a wrong step, and half of the time without its last value, as a game shows it."""
+    """A problem's solution, right or with a wrong step, and half of the time without its last value, as a game shows
+    it."""
     text = rng.choice([problem.extra["solution"], with_a_slip(problem.extra["solution"], rng)])
     return rng.choice([text, f"```\n{re.sub(r'= -?[0-9]+[.]$', '= ?.', text)}\n```"])
