@@ -1,7 +1,7 @@
 """What a decoded token and an update launch on a card, and where the host waits: ours, transformers' and TRL's.
 
-Counted on the pretend card of `tests/card`, which has no kernels of its own: the operations that are not views, of a
-random model in the shape of Qwen3-0.6B. Every layer of a token launches the same, so two small depths give the count of
+Counted on `tests/pretend_gpu`, which has no kernels of its own: the operations that are not views, of a random model in
+the shape of Qwen3-0.6B. Every layer of a token launches the same, so two small depths give the count of
 any other; the tests count one of all 28 layers. An update is counted at its own depth: what works on the list of all
 weights launches a kernel for every 30 to 110 of them. From the counts follows a floor: what the launches alone would
 take, one after the other, at a cost per launch that is assumed. Beside it stands another: reading the weights once for
@@ -71,7 +71,7 @@ def main(
 
 def _counted(count: Count, layers: int) -> Counts:
     """What a model of so many layers launches."""
-    from tests.card import counts, pretend
+    from tests.pretend_gpu import counts, pretend
 
     with pretend.card() as card, tempfile.TemporaryDirectory() as folder:
         counts.deep_model(Path(folder), layers)
@@ -92,7 +92,7 @@ def _carried_on(count: Count, layers: int) -> Counts:
 def _tokens(precision: str) -> dict[str, Count]:
     def ours(seat: str, **decoding: Any) -> Count:
         def count(card: Any, folder: Path) -> Counts:
-            from tests.card import counts
+            from tests.pretend_gpu import counts
 
             backend = counts.load(folder, precision)
             backend._decoding = replace(backend._decoding, **decoding)
@@ -166,7 +166,7 @@ def _autocast(precision: str) -> Any:
 
 def _updates(precision: str) -> dict[str, Count]:
     def ours(card: Any, folder: Path) -> Counts:
-        from tests.card import counts
+        from tests.pretend_gpu import counts
 
         backend = counts.load(folder, precision)
         seen = counts.update(card, backend, folder)

@@ -23,12 +23,12 @@ settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--pretend-card", choices=("t4", "4090"), help="run the tests on this pretended card (tests/card)")
+    parser.addoption("--pretend-gpu", choices=("t4", "4090"), help="run the tests on this pretend GPU")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if model := config.getoption("--pretend-card"):
-        from tests.card import pretend
+    if model := config.getoption("--pretend-gpu"):
+        from tests.pretend_gpu import pretend
 
         there = pretend.card(pretend.PROFILES[model])
         there.__enter__()

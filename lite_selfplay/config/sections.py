@@ -109,11 +109,10 @@ class ModelSection(Section):
         "microbatch would take half of its memory, and on a CPU if a token's take more than 1 MB, except for the "
         "results of matrix products if these take less than that",
     )
-    decoding: Literal["auto", "plain", "lookup"] = key(
+    decoding: Literal["auto", "plain"] = key(
         "auto",
         "The decoding loop: auto replays CUDA graphs on a GPU and checks every 16 tokens for finished completions; "
-        "lookup, not measured on a GPU, also reads several tokens of the last eight completions at once if there is "
-        "flash attention; plain checks after each token, as on a CPU",
+        "plain checks after each token, as on a CPU",
     )
     threads: int | None = key(
         None,
@@ -122,9 +121,6 @@ class ModelSection(Section):
         unset="one for a small base, else the cores that the process may use",
         ge=1,
         le=1024,
-    )
-    fast_inference: bool = key(
-        False, "Sample through vLLM on the Unsloth backend: experimental, and needs the package vllm"
     )
     trust_remote_code: bool = key(
         False, "Run the Python code in the model's repository, with all your rights", flag="trust_remote_code"

@@ -217,7 +217,7 @@ class ServedBackend(TransformersBackend):
         # A new name at every start: a resumed run reuses a killed run's version numbers for other weights.
         folder = self._root / f"lite-selfplay-{secrets.token_hex(4)}"
         self._undoing.callback(shutil.rmtree, folder if self._section.folder else self._root, ignore_errors=True)
-        self._requests = LoraRequests(self.adapters, folder, self._adapter, most=MOST_ADAPTERS)
+        self._requests = LoraRequests(self.adapters, folder, self._adapter, MOST_ADAPTERS)
         self._portal = self._undoing.enter_context(start_blocking_portal())
         try:
             self._flags = "--enable-lora --max-loras {max_loras} --max-lora-rank {max_lora_rank}".format(

@@ -1,4 +1,4 @@
-"""The files of an adapter, and whether the weights in them are of a seat."""
+"""The files of an adapter, and whether their weights fit a seat (a named LoRA adapter)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class SnapshotWeights:
-    """A snapshot: the weights of a seat as they once were, on the CPU."""
+    """A snapshot: a copy of a seat's weights, on the CPU."""
 
     seat: str
     state: State
 
 
 def check_folder(adapters: "Adapters", seat: str, folder: Path) -> State:
-    """The weights in an adapter's folder, or in the file of a snapshot. Raises RunFolderError where they are damaged or
-    do not fit the seat."""
+    """The weights in an adapter's folder or a snapshot's file. Raises RunFolderError if they are damaged or do not fit
+    the seat."""
     if (link := first_link(folder)) is not None:
         raise RunFolderError(f"{link} is a symbolic link, which is not followed")
     file = folder if folder.is_file() else folder / WEIGHTS
@@ -38,7 +38,7 @@ def check_folder(adapters: "Adapters", seat: str, folder: Path) -> State:
 
 
 def require_fit(adapters: "Adapters", seat: str, state: Mapping[str, Tensor], file: Path | None = None) -> None:
-    """Raises RunFolderError, naming the file they are from and what differs, where weights are not of such a seat."""
+    """Raises RunFolderError, naming the file and the difference, unless the weights fit the seat."""
     own = adapters.tensors(seat)
     start = f"{f'{file}: ' if file else ''}these weights do not fit seat {seat!r}"
     if odd := sorted(own.keys() ^ state.keys()):
@@ -48,7 +48,7 @@ def require_fit(adapters: "Adapters", seat: str, state: Mapping[str, Tensor], fi
         if tensor.dtype != own[key].dtype:
             raise RunFolderError(f"{start}: {key} is {tensor.dtype}, not {own[key].dtype}")
         if tensor.shape != own[key].shape:
-            outer = 1 if "lora_A" in key else 0  # the base's own dimension, beside the rank
+            outer = 1 if "lora_A" in key else 0  # the dimension that is not the rank
             same_base = tensor.ndim == 2 and tensor.shape[outer] == own[key].shape[outer]
             what = "another rank" if same_base else "another base"
             raise RunFolderError(

@@ -1,13 +1,13 @@
 """Seats: named LoRA adapters over one base. The only module that touches PEFT.
 
-Two states matter to everyone else, and each has one way in:
+The base is in one of two states:
 
-- `activate(seat)`: the seat is in the forward pass and is the only thing that can receive a gradient. Forward and
-  backward of a microbatch both run inside one activation; PEFT would silently mix seats otherwise.
-- `speaking(name)`: a seat, a snapshot or `base` is in the forward pass and nothing can receive a gradient. On leaving,
-  what was active before is active again.
+- `activate(seat)`: the seat is in the forward pass and alone receives gradients. Forward and backward of a microbatch
+  run inside one activation; otherwise PEFT would silently mix seats.
+- `inference(name)`: a seat, a snapshot or `base` is in the forward pass and nothing receives gradients. Afterwards the
+  former state is back.
 
-Adapter weights are float32 whatever the base is held in.
+Adapter weights are float32 whatever the base's precision.
 """
 
 import contextlib
@@ -40,17 +40,16 @@ _INSTEAD, _ACTIVE = "_computed_with", object()
 Build = Callable[[nn.Module, LoraConfig], PeftModel]
 """Wraps a base for a first adapter, which it names `default`."""
 Stacks = Sequence[tuple[Stack | UnstackedLayer, Sequence[Any]]]
-"""Stacks, and the layers with adapters that each computes."""
+"""Stacks, each with the adapted layers that it computes."""
 
 
 class Adapters:
     """The seats of a run over one base model.
 
-    `model` is the PEFT model. `updates[seat]` counts the updates a seat has seen, `versions[seat]` those and the
-    snapshots put back into it: two completions of one version are by the same weights. `base_name` is what saved
-    adapters call the base, where that is not its folder. `text_part` is what a wrapper calls the part of it that is the
-    base here, as in `model.language_model`: files have its names, so that they load over the published model. Inside
-    PEFT an adapter has a name of its own.
+    `model` is the PEFT model. `updates[seat]` counts a seat's updates, `versions[seat]` those and restored snapshots:
+    completions of one version have the same weights. `base_name` is the base's name in saved adapters, if not its
+    folder. `text_part` is a wrapper's name for its language model, as in `model.language_model`; files use it, so that
+    they load over the published model. Inside PEFT an adapter has another name.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class Adapters:
         self._puts: dict[str, int] = {}
         self._together: list[Any] = []
         first, *others = self.seats
-        # PEFT looks for an adapter's name anywhere in a parameter's: no part of a model is called like these.
+        # PEFT looks for an adapter's name anywhere in a parameter's name, so these match no part of a model.
         self._peft_names = {seat: f"seat-{i}" for i, seat in enumerate(seats)}
         if build is not None:
             self._peft_names[first] = "default"
@@ -83,7 +82,7 @@ class Adapters:
         self.model: PeftModel = wrap(base, _lora(seats[first]))
         targets = self._config(first).target_modules
         for name in others:
-            self.model.add_adapter(self._peft_name(name), _lora(seats[name], targets))
+            self.model.add_adapter(self._peft_names[name], _lora(seats[name], targets))
         for name in self.seats:
             self._initialise(name, seats[name], seed)
         self.cast_to_float32()
@@ -92,19 +91,19 @@ class Adapters:
     # Which seat is in the forward pass
 
     def activate(self, seat: str) -> None:
-        """Put a seat into the forward pass and make it, alone, trainable."""
+        """Put a seat into the forward pass and make it alone trainable."""
         self._check(seat)
-        own = self._peft_name(seat)
+        own = self._peft_names[seat]
         if not all(x.active_adapters == [own] and x.lora_A[own].weight.requires_grad for x in self._layers.values()):
-            self.model.set_adapter(own)  # goes through every module of the model
+            self.model.set_adapter(own)  # walks over every module
         self._active = seat
 
     @contextlib.contextmanager
-    def speaking(self, name: str) -> Iterator[None]:
-        """A seat, a snapshot or `base` speaks, frozen; afterwards the seat that was active is active again."""
+    def inference(self, name: str) -> Iterator[None]:
+        """Put a seat, a snapshot or `base` into the forward pass, frozen; then activate the former seat again."""
         before = self._active
-        if self._together:  # PEFT goes through every module of the model several times
-            own = None if name == BASE else self._speaker(name)
+        if self._together:  # PEFT would walk over every module several times
+            own = None if name == BASE else self._inference_adapter(name)
             adapters = {layer: None if own is None else _low_rank(layer, own) for layer in self._together}
             with torch.no_grad(), _computing_with(adapters):
                 yield
@@ -114,30 +113,30 @@ class Adapters:
                 with self.model.disable_adapter():
                     yield
             else:
-                self.model.set_adapter(self._speaker(name), inference_mode=True)
+                self.model.set_adapter(self._inference_adapter(name), inference_mode=True)
                 yield
         finally:
             self.activate(before)
 
     @contextlib.contextmanager
-    def speaking_dense(self, name: str, dense: Callable[[nn.Module], Tensor]) -> Iterator[None]:
-        """As `speaking`, through dense weights that live for the length of it: a 4-bit weight is expanded once instead
-        of at every token.
+    def inference_dense(self, name: str, dense: Callable[[nn.Module], Tensor]) -> Iterator[None]:
+        """`inference` through dense weights for the length of the context: a 4-bit weight is expanded once, not at
+        every token.
 
-        `dense(layer)` is a base layer's weight (out, in) in float32. The adapter is added to it, which changes no more
-        than the last bits; a half precision would round it away, and takes stacks in the place of this.
+        `dense(layer)` is a base layer's weight (out, in) in float32. Adding the adapter to it changes only the last
+        bits; in a half precision it would be rounded away, so stacks are used there.
         """
         layers = self._layers.values()
-        with self.speaking(name), torch.no_grad(), _other_forwards(layers):
+        with self.inference(name), torch.no_grad(), _other_forwards(layers):
             for layer in layers:
                 found = layer.get_base_layer()
                 layer.forward = _dense_forward(dense(found), getattr(found, "bias", None), _active_adapter(layer))
             yield
 
     @contextlib.contextmanager
-    def speaking_stacked(self, name: str, stacks: Stacks) -> Iterator[None]:
-        """As `speaking`, through stacks of this base: a seat's weights are copied into them once, at the beginning."""
-        with self.speaking(name), torch.no_grad(), _other_forwards(self._layers.values()):
+    def inference_stacked(self, name: str, stacks: Stacks) -> Iterator[None]:
+        """`inference` through stacks of this base, into which a seat's weights are copied once."""
+        with self.inference(name), torch.no_grad(), _other_forwards(self._layers.values()):
             take((stack, [_active_adapter(layer) for layer in layers]) for stack, layers in stacks)
             for stack, layers in stacks:
                 for i, layer in enumerate(layers):
@@ -145,10 +144,8 @@ class Adapters:
             yield
 
     def stacked(self, dense: Callable[[nn.Module], Tensor], *, instead: bool) -> Stacks:
-        """Stacks of the base's weights, `dense(layer)` as in `speaking_dense`.
-
-        `instead`: from now on the base's own weights lie in them, so that they take no memory but an adapter's.
-        """
+        """Stacks of the base's weights, with `dense(layer)` as in `inference_dense`. `instead`: the base's own weights
+        move into them, so that only adapters take more memory."""
         stacks = []
         for names in together(self._layers):
             layers: list[Any] = [self._layers[name] for name in names]
@@ -160,8 +157,8 @@ class Adapters:
         return stacks
 
     def beside(self, dtype: torch.dtype) -> Stacks:
-        """The same for layers that stay as they are, with adapters in `dtype` beside them."""
-        rank, first = max(self.ranks().values()), self._peft_name(self.seats[0])
+        """Stacks like `stacked`, for layers that stay unchanged, with adapters in `dtype` beside them."""
+        rank, first = max(self.ranks().values()), self._peft_names[self.seats[0]]
         return [
             (UnstackedLayer(layer.get_base_layer(), _low_rank(layer, first), dtype, rank), [layer])
             for layer in self._layers.values()
@@ -169,22 +166,19 @@ class Adapters:
 
     @property
     def stackable(self) -> bool:
-        """Whether all layers with adapters are plain linear ones, as `stacked` needs them."""
+        """Whether all adapted layers are plain linear ones, as `stacked` requires."""
         return all(isinstance(layer.get_base_layer(), nn.Linear) for layer in self._layers.values())
 
     def compute_together(self, dense: Callable[[nn.Module], Tensor]) -> None:
-        """From now on a layer and its adapter are computed by `linear`, not by PEFT's own layers."""
+        """Compute each layer and its adapter by `linear` from now on, not by PEFT's own layers."""
         self._together = list(self._layers.values())
         for layer in self._together:
             layer.forward = functools.partial(_forward, layer, dense)
 
     @contextlib.contextmanager
     def cast_together(self, dtype: torch.dtype) -> Iterator[None]:
-        """Take the active seat into the type that weights are multiplied in once, not layer by layer at every use.
-
-        For layers that compute together on a card, where many small kernels take their time; elsewhere nothing happens.
-        A backward pass lies within, as its forward pass does.
-        """
+        """Cast the active seat to the type of products once, not in each layer at every use. Only for layers that
+        compute together on a GPU, where many small kernels take time. The backward pass must run inside, too."""
         found = {layer: adapter for layer in self._together if (adapter := _active_adapter(layer)) is not None}
         if dtype == torch.float32 or not all(adapter.down.is_cuda for adapter in found.values()):
             found = {}
@@ -192,20 +186,20 @@ class Adapters:
             yield
 
     def dense_bytes(self, dtype: torch.dtype) -> list[int]:
-        """What each weight that `speaking_dense` speaks through takes in this type."""
+        """The bytes in `dtype` of each weight that `inference_dense` expands."""
         return [dtype.itemsize * layer.in_features * layer.out_features for layer in self._layers.values()]
 
     @functools.cached_property
     def _layers(self) -> dict[str, Any]:
-        """The layers that carry adapters, by name."""
+        """The adapted layers by name."""
         return {name: module for name, module in self.model.named_modules() if isinstance(module, LoraLayer)}
 
-    def _speaker(self, name: str) -> str:
-        """The PEFT adapter that speaks as `name`; a snapshot is loaded into a frozen twin of its seat's adapter."""
+    def _inference_adapter(self, name: str) -> str:
+        """The PEFT adapter for `name`; a snapshot is loaded into a frozen twin of its seat's adapter."""
         if name in self.seats:
-            return self._peft_name(name)
+            return self._peft_names[name]
         kept = self._kept(name)
-        twin = f"{self._peft_name(kept.seat)}{_TWIN}"
+        twin = f"{self._peft_names[kept.seat]}{_TWIN}"
         if twin not in self.model.peft_config:
             self.model.add_adapter(twin, LoraConfig(**self._config(kept.seat).to_dict()))
             self.cast_to_float32()
@@ -218,13 +212,14 @@ class Adapters:
     # Weights
 
     def parameters(self, seat: str) -> dict[str, nn.Parameter]:
-        """A seat's parameters by their name in a PEFT model with adapters called as the seats, in the model's order."""
+        """A seat's parameters, named as in a PEFT model whose adapters are called like the seats, in the model's
+        order."""
         return {f"{key.removesuffix('weight')}{seat}.weight": p for key, p in self._weights(seat).items()}
 
     def _weights(self, seat: str) -> dict[str, nn.Parameter]:
         """A seat's parameters, keyed as in a PEFT file."""
         self._check(seat)
-        own = self._peft_name(seat)
+        own = self._peft_names[seat]
         return {
             f"{name}.{kind}.weight": getattr(layer, kind)[own].weight
             for name, layer in self._layers.items()
@@ -232,7 +227,7 @@ class Adapters:
         }
 
     def cast_to_float32(self) -> None:
-        """Hold every adapter in float32: a trainer's own set-up casts only those that require a gradient then."""
+        """Hold every adapter in float32: a trainer's set-up casts only those that require a gradient."""
         for name, parameter in self.model.named_parameters():
             if "lora_" in name and parameter.dtype != torch.float32:
                 parameter.data = parameter.data.float()
@@ -244,21 +239,21 @@ class Adapters:
         self.versions[seat] += 1
 
     def version(self, name: str) -> int:
-        """Changes of a seat's weights so far; -1 for the base and for snapshots, which never move."""
+        """The number of changes of a seat's weights; -1 for the base and snapshots, which never change."""
         return self.versions.get(name, -1)
 
     def is_the_base(self, seat: str) -> bool:
-        """Whether a seat speaks as the base does, since nothing is added to it."""
+        """Whether a seat equals the base, because its adapter adds nothing."""
         return not any(p.any() for name, p in self.parameters(seat).items() if "lora_B" in name)
 
     def state_key(self, name: str) -> tuple[int, ...]:
-        """Another one whenever the weights that speak as `name` may be others, counted as an update or not."""
+        """A key that changes whenever the weights of `name` may have changed, counted as an update or not."""
         if name == BASE:
             return ()
         if name not in self.seats:
             self._kept(name)
             return (self._puts[name],)
-        # torch counts what is written into a tensor in place, which is how weights move and are put back.
+        # torch counts in-place writes, by which weights are updated and restored.
         return (self.versions[name], sum(p._version for p in self.parameters(name).values()))
 
     def ranks(self) -> dict[str, int]:
@@ -266,10 +261,8 @@ class Adapters:
         return {seat: self._config(seat).r for seat in self.seats}
 
     def state(self, seat: str, *, wait: bool = True) -> State:
-        """A copy of a seat's weights on the CPU, keyed as in a PEFT file.
-
-        Without `wait` it is on its way from a card, and there once the card was waited for.
-        """
+        """A copy of a seat's weights on the CPU, keyed as in a PEFT file. Without `wait` it is complete once the GPU
+        has been waited for."""
         return on_host(self.tensors(seat), wait=wait)
 
     def tensors(self, seat: str) -> State:
@@ -277,18 +270,18 @@ class Adapters:
         return {key: parameter.detach() for key, parameter in self._weights(seat).items()}
 
     def load_state(self, seat: str, state: Mapping[str, Tensor]) -> None:
-        """Overwrite a seat's weights. Raises what `require_fit` does, before anything is changed."""
+        """Overwrite a seat's weights. Raises what `require_fit` does, before any change."""
         require_fit(self, seat, state)
-        set_peft_model_state_dict(self.model, dict(state), adapter_name=self._peft_name(seat))
+        set_peft_model_state_dict(self.model, dict(state), adapter_name=self._peft_names[seat])
 
     # Snapshots
 
     def snapshot(self, seat: str, name: str) -> None:
-        """Keep a copy of a seat's weights on the CPU; it can speak as `name` from then on."""
+        """Keep a copy of a seat's weights on the CPU, which can be sampled as `name`."""
         self.put_snapshot(name, seat, self.state(seat))
 
     def put_snapshot(self, name: str, seat: str, state: State) -> None:
-        """Keep weights of a seat under a name, as `snapshot` does, from a checkpoint."""
+        """Keep weights of a seat, from a checkpoint, as `snapshot` does."""
         self._check(seat)
         if name in self.seats or name == BASE:
             raise LiteSelfPlayError(f"a snapshot cannot take the name {name!r} of a seat")
@@ -297,18 +290,18 @@ class Adapters:
         self._in_twin = {twin: held for twin, held in self._in_twin.items() if held != name}
 
     def restore(self, seat: str, name: str) -> None:
-        """Put a snapshot's weights back into a seat: earlier completions are not from its weights any more."""
+        """Put a snapshot's weights back into a seat, whose earlier completions then no longer match its weights."""
         self.load_state(seat, self._kept(name).state)
         self.versions[seat] += 1
 
     def merged(self, name: str, dense: Callable[[nn.Module], Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """The weights of the model that a seat is, each by its name in the base alone, in float32, one after another.
+        """The weights of the merged model, by their names in the base alone, in float32, one after another.
 
-        `dense(layer)` is a base layer's weight (out, in) as it is multiplied, expanded where it is held in 4 bits; the
-        adapter's product is added to it in float32. A weight that is tied to another comes once.
+        `dense(layer)` is a base layer's weight (out, in), expanded from 4 bits; the adapter's product is added in
+        float32. A tied weight comes once.
         """
         self._check(name)
-        own = self._peft_name(name)
+        own = self._peft_names[name]
         base: Any = self.model.get_base_model()
         with torch.no_grad():
             for full, parameter in base.named_parameters():
@@ -350,27 +343,25 @@ class Adapters:
         (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
 
     def load(self, seat: str, folder: Path) -> None:
-        """Read a seat's weights from such a folder. Raises RunFolderError, before anything is changed."""
+        """Read a seat's weights from such a folder. Raises RunFolderError, before any change."""
         self.load_state(seat, check_folder(self, seat, folder))
 
     def named_here(self, state: State) -> State:
-        """Weights from a file, by their names in this base. Other names stay, for `require_fit` to refuse."""
+        """Weights from a file, under their names in this base. Unknown names stay, for `require_fit` to refuse."""
         own, published = self._prefixes()
         return {re.sub(f"^{re.escape(published)}", own, key): tensor for key, tensor in state.items()}
 
     # Inside
 
     def _prefixes(self) -> tuple[str, str]:
-        """What the names of all weights begin with, here and in files."""
+        """The common beginning of all weights' names, here and in files."""
         base: Any = self.model.get_base_model()
         own = f"base_model.model.{base.base_model_prefix}."
         return own, f"base_model.model.{self.text_part}." if self.text_part else own
 
     def _initialise(self, seat: str, config: SeatConfig, seed: int) -> None:
-        """Draw a seat's weights from a generator of its own: the order of adding seats changes nothing.
-
-        `lora_A` is uniform in +-1/sqrt(fan_in), PEFT's default; `lora_B` is zero or N(0, init_std).
-        """
+        """Draw a seat's weights from its own generator, so that the order of seats does not matter. `lora_A` is uniform
+        in +-1/sqrt(fan_in), PEFT's default; `lora_B` is zero or N(0, init_std)."""
         own = hashlib.blake2b(f"{seed}/{seat}".encode(), digest_size=7).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(own, "big"))
         with torch.no_grad():
@@ -383,11 +374,8 @@ class Adapters:
                     draw.normal_(0.0, config.init_std, generator=generator)
                 parameter.data = draw.to(parameter.device)
 
-    def _peft_name(self, seat: str) -> str:
-        return self._peft_names[seat]
-
     def _config(self, seat: str) -> Any:
-        return self.model.peft_config[self._peft_name(seat)]
+        return self.model.peft_config[self._peft_names[seat]]
 
     def _check(self, seat: str) -> None:
         if seat not in self.seats:
@@ -426,7 +414,7 @@ def _low_rank(layer: Any, adapter: str) -> LowRank:
 
 @contextlib.contextmanager
 def _computing_with(adapters: Mapping[Any, LowRank | None]) -> Iterator[None]:
-    """Layers that compute with these in place of their active adapters, or with none."""
+    """Let layers compute with these adapters, or with none, instead of their active ones."""
     before = {layer: vars(layer).get(_INSTEAD, _ACTIVE) for layer in adapters}
     try:
         for layer, adapter in adapters.items():
@@ -439,7 +427,7 @@ def _computing_with(adapters: Mapping[Any, LowRank | None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _other_forwards(layers: Iterable[Any]) -> Iterator[None]:
-    """Afterwards the layers are computed as they were before."""
+    """Restore the layers' forward passes afterwards."""
     before = [layer.__dict__.get("forward") for layer in layers]
     try:
         yield
@@ -457,7 +445,7 @@ def _forward(layer: Any, dense: Callable[[nn.Module], Tensor], x: Tensor) -> Ten
 
 
 def _dense_forward(weight: Tensor, bias: Tensor | None, adapter: LowRank | None) -> Callable[[Tensor], Tensor]:
-    """A layer with its adapter as it is now; see `Adapters.speaking_dense`."""
+    """A layer with its adapter merged in; see `Adapters.inference_dense`."""
     if adapter is None:
         return functools.partial(nn.functional.linear, weight=weight, bias=bias)
     summed = torch.addmm(weight, adapter.scale * adapter.up, adapter.down)

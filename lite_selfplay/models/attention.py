@@ -1,10 +1,10 @@
-"""The attention that a base is given here: transformers' `sdpa`, but for one new token a row, and for packed rows.
+"""The attention of a base here: transformers' `sdpa`, except for one new token per row, and for packed rows.
 
-Packed rows lie one behind the other, without padding, some of them after a beginning they share. torch's own attention
-wants a rectangle, with every row's copy of what it shares, and its backward pass on a CPU takes several times what the
-products in it would. Here a block of rows is a few batched products, its scores are in float32 and live only as long as
-they are needed. Shapes: `N` tokens, `H` query heads over `K` key heads, `G` = H / K, head size `D`; in a block `R` rows
-of `T` tokens after a beginning of `P`, `S` = P + T.
+Packed rows lie one behind the other without padding, some after a shared prefix. torch's own attention needs a
+rectangle, in which every row has a copy of the prefix, and its backward pass on a CPU takes several times as long as
+the products in it. Here a block of rows is a few batched products, with short-lived scores in float32. Shapes: `N`
+tokens, `H` query heads over `K` key heads, `G` = H / K, head size `D`; in a block `R` rows of `T` tokens after a prefix
+of `P`, `S` = P + T.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,22 +20,22 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from lite_selfplay.models import packed_on_card
+from lite_selfplay.models import packed_on_gpu
 from lite_selfplay.models.linear import keep, kept
 
 OURS = "lite_selfplay_sdpa"
-"""The name under which transformers knows this attention; one with `sdpa` in it is checked and masked as `sdpa` is."""
-# What transformers hands to the attention of models whose attention is more than causal.
+"""This attention's name in transformers; names with `sdpa` are checked and masked like `sdpa`."""
+# Arguments that transformers passes to attention that is more than causal.
 _BEYOND = ("position_bias", "s_aux", "softcap", "sliding_window", "head_mask")
 
 SCORES = 2**20
-"""Scores that are held at once (4 MiB in float32, near the processor), those of a single token aside."""
+"""Scores held at once (4 MiB in float32), except those of a single token."""
 QUERIES = 64
-"""Tokens of a row whose scores are computed at once: what comes after the last of them costs nothing."""
+"""Tokens of a row whose scores are computed at once; keys after the last of them are skipped."""
 
 
 def install(model: Any) -> None:
-    """Give a transformers model that computes attention by `sdpa` this one; any other is left as it is."""
+    """Give a transformers model with `sdpa` attention this one; leave any other model alone."""
     AttentionInterface.register(OURS, attention)
     AttentionMaskInterface.register(OURS, sdpa_mask)
     if model.config._attn_implementation == "sdpa":
@@ -50,37 +50,36 @@ def attention(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    packed_blocks: "Sequence[Block] | packed_on_card.PackedLayout | None" = None,
-    places: "Places | None" = None,
+    packed_blocks: "Sequence[Block] | packed_on_gpu.PackedLayout | None" = None,
+    slots: "Slots | None" = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers' `sdpa` gives, for queries (R, H, T, D) over keys and values (R, K, S, D): (R, T, H, D).
+    """The result (R, T, H, D) of transformers' `sdpa`, for queries (R, H, T, D) over keys and values (R, K, S, D).
 
-    `packed_blocks` says how the single row of a packed batch divides: see `attend`. `places` says where the keys of
-    rows of one token each are: see `attend_places`. Raises ValueError where either meets an attention that is more than
-    causal.
+    `packed_blocks` divides the single row of a packed batch: see `attend`. `slots` says where the keys of rows of one
+    token are: see `attend_slots`. Raises ValueError for either in an attention that is more than causal.
     """
     causal = getattr(module, "is_causal", True) and options.get("is_causal") is not False
-    if packed_blocks is not None or places is not None:
+    if packed_blocks is not None or slots is not None:
         if dropout or not causal or any(options.get(name) is not None for name in _BEYOND):
             raise ValueError("this attention is more than causal")
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        if places is not None:
-            return attend_places(query, key, value, places, scale), None
+        if slots is not None:
+            return attend_slots(query, key, value, slots, scale), None
         q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-        if isinstance(packed_blocks, packed_on_card.PackedLayout):
-            return packed_on_card.attend(q, k, v, packed_blocks, scale)[None], None
+        if isinstance(packed_blocks, packed_on_gpu.PackedLayout):
+            return packed_on_gpu.attend(q, k, v, packed_blocks, scale)[None], None
         return attend(q, k, v, packed_blocks or (), scale)[None], None
     rows, heads, length, size = query.shape
     groups = heads // key.shape[1]
     plain = length == 1 and groups > 1 and dropout == 0.0 and options.get("position_bias") is None
     if not plain or (attention_mask is not None and attention_mask.shape[1] != 1):
-        beyond = packed_on_card.beyond_flash(size, query.dtype, query.device)
+        beyond = packed_on_gpu.beyond_flash(size, query.dtype, query.device)
         if attention_mask is None and groups > 1 and causal and query.is_cuda and beyond is not None:
-            # Without a mask transformers has torch share key heads, for which flash alone has a fused kernel.
+            # Without a mask transformers lets torch share key heads, which only flash has a fused kernel for.
             attention_mask = query.new_ones(1, 1, length, key.shape[2], dtype=torch.bool).tril(key.shape[2] - length)
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **options)
-    # Heads that share a key head are its queries: transformers repeats keys and values for each of them instead.
+    # Heads that share a key head become its queries; transformers would repeat keys and values for each of them.
     mask = None if attention_mask is None else attention_mask.expand(rows, 1, groups, key.shape[2])
     out = torch.nn.functional.scaled_dot_product_attention(
         query.reshape(rows, heads // groups, groups, size), key, value, attn_mask=mask, scale=scaling
@@ -89,10 +88,12 @@ def attention(
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where the keys and values of rows are in a store of all: each row and key head is a sequence of its own, of which
-    `firsts` (R * K + 1,) has the first place and `lengths` (R * K,) the number of keys. `ends` counts the sequences
-    from 0; none is longer than `longest`. Type: int32."""
+class Slots:
+    """Where rows' keys and values are in a pool: each row and key head is a sequence of its own.
+
+    `firsts` (R * K + 1,) is its first position, `lengths` (R * K,) its number of keys. `ends` counts the sequences from
+    0; none is longer than `longest`. Type: int32.
+    """
 
     firsts: Tensor
     lengths: Tensor
@@ -100,36 +101,26 @@ class Places:
     longest: int
 
 
-def attend_places(query: Tensor, keys: Tensor, values: Tensor, places: Places, scale: float) -> Tensor:
-    """Attention (R, 1, H, D) of one token a row, (R, H, 1, D), over stores (N * K, 1, D), by torch's flash kernel.
+def attend_slots(query: Tensor, keys: Tensor, values: Tensor, slots: Slots, scale: float) -> Tensor:
+    """Attention (R, 1, H, D) of one token per row, (R, H, 1, D), over stores (N * K, 1, D), by torch's flash kernel.
 
-    It takes a row's keys where they are, whatever its length, and shares the work on long rows between processors where
-    there are few. The last place in `firsts` is not looked at.
+    It reads a row's keys where they are, and splits long rows between processors if there are few. The last of `firsts`
+    is not used.
     """
     rows, heads, _, size = query.shape
-    queries = query.to(keys.dtype).reshape(len(places.lengths), -1, size)
+    queries = query.to(keys.dtype).reshape(len(slots.lengths), -1, size)
+    sizes = slots.ends, slots.firsts, 1, slots.longest
     out, *_ = torch.ops.aten._flash_attention_forward(
-        queries,
-        keys,
-        values,
-        places.ends,
-        places.firsts,
-        1,
-        places.longest,
-        0.0,
-        False,
-        False,
-        scale=scale,
-        seqused_k=places.lengths,
+        queries, keys, values, *sizes, 0.0, False, False, scale=scale, seqused_k=slots.lengths
     )
     return out.reshape(rows, 1, heads, size)
 
 
 @torch.no_grad()
 def why_no_flash(heads: int, keys: int, size: int, dtype: torch.dtype, device: torch.device) -> str | None:
-    """Why `attend_places` does not run here for so many query and key heads of a size; None where it does: it was tried
-    on rows of 1 to 300 keys."""
-    if (beyond := packed_on_card.beyond_flash(size, dtype, device)) is not None:
+    """Why `attend_slots` does not run here for these numbers of query and key heads and head size; None if it does,
+    which is tried on rows of 1 to 300 keys."""
+    if (beyond := packed_on_gpu.beyond_flash(size, dtype, device)) is not None:
         return beyond
     lengths = [1, 300, 17, 128]
     drawn = torch.randn(heads + 2 * keys, len(lengths), 384, size, generator=torch.Generator().manual_seed(0))
@@ -139,8 +130,8 @@ def why_no_flash(heads: int, keys: int, size: int, dtype: torch.dtype, device: t
         q, k, v = (x.to(device, dtype) for x in (query, *stores))
         starts, counts, ends = (x.to(device, torch.int32) for x in (firsts, used, torch.arange(len(firsts))))
         k, v = (x.reshape(-1, 1, size) for x in (k, v))
-        found = attend_places(q, k, v, Places(starts, counts, ends, 384), size**-0.5)
-    except (AttributeError, RuntimeError, TypeError) as error:  # whatever another torch or card makes of it
+        found = attend_slots(q, k, v, Slots(starts, counts, ends, 384), size**-0.5)
+    except (AttributeError, RuntimeError, TypeError) as error:  # of another torch or GPU
         return f"torch {torch.__version__} refused it: {error}"
     hidden = torch.arange(384)[None, None, None] >= torch.tensor(lengths)[:, None, None, None]
     weights = (query @ stores[0].repeat_interleave(heads // keys, 1).mT * size**-0.5).masked_fill(hidden, -torch.inf)
@@ -150,7 +141,7 @@ def why_no_flash(heads: int, keys: int, size: int, dtype: torch.dtype, device: t
 
 
 def heads_of(config: Any) -> tuple[int, int, int]:
-    """Query heads, key heads and the size of a head, by a model's configuration."""
+    """Query heads, key heads and head size in a model's configuration."""
     heads = config.num_attention_heads
     keys = getattr(config, "num_key_value_heads", None) or heads
     return heads, keys, getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -158,7 +149,7 @@ def heads_of(config: Any) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Block:
-    """Neighbouring rows: where the first begins, how long each is, and the tokens that all of them see before."""
+    """Neighbouring rows: where the first begins, their lengths, and a prefix that all of them see."""
 
     start: int
     lengths: Sequence[int]
@@ -173,34 +164,34 @@ class Block:
         return slice(self.start, self.start + sum(self.lengths))
 
     @property
-    def spans(self) -> list[packed_on_card.TokenSpan]:
-        """The rows one by one."""
+    def spans(self) -> list[packed_on_gpu.TokenSpan]:
+        """One span for each row."""
         pairs = zip(accumulate(self.lengths, initial=self.start), self.lengths, strict=False)
-        return [packed_on_card.TokenSpan(start, length, self.before) for start, length in pairs]
+        return [packed_on_gpu.TokenSpan(start, length, self.before) for start, length in pairs]
 
     @cached_property
-    def _places(self) -> Tensor | None:
-        """Each token's place in a rectangle of R * T; None where the rows fill it."""
+    def _filled(self) -> Tensor | None:
+        """Each token's index in a rectangle of R * T; None if the rows fill it."""
         if min(self.lengths) == self.width:
             return None
         within = torch.arange(self.width)[None] < torch.tensor(self.lengths)[:, None]
         return within.flatten().nonzero()[:, 0]
 
     def rectangle(self, x: Tensor) -> Tensor:
-        """The rows (R, T, ...) of x (N, ...), zeros where a row is shorter."""
+        """The rows (R, T, ...) of x (N, ...), padded with zeros."""
         own, rows = x[self.span], len(self.lengths)
-        if self._places is not None:
-            own = own.new_zeros(rows * self.width, *own.shape[1:]).index_copy_(0, self._places, own)
+        if self._filled is not None:
+            own = own.new_zeros(rows * self.width, *own.shape[1:]).index_copy_(0, self._filled, own)
         return own.unflatten(0, (rows, self.width))
 
     def tokens(self, x: Tensor) -> Tensor:
-        """The tokens of a rectangle (R, T, ...), without its gaps."""
+        """The tokens of a rectangle (R, T, ...), without its padding."""
         flat = x.flatten(0, 1)
-        return flat if self._places is None else flat[self._places]
+        return flat if self._filled is None else flat[self._filled]
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[Block], scale: float) -> Tensor:
-    """Causal attention (N, H, D) of q (N, H, D) over k and v (N, K, D); the blocks hold every token once."""
+    """Causal attention (N, H, D) of q (N, H, D) over k and v (N, K, D); each token is in exactly one block."""
     return _Attention.apply(q, k, v, blocks, scale)
 
 
@@ -250,7 +241,7 @@ class _Attention(torch.autograd.Function):
 
 
 class _Piece(NamedTuple):
-    """What is multiplied at once: some of the K * R, of these some queries, and the keys up to the last one seen."""
+    """One multiplication: some of the K * R, some queries of these, and the keys up to the last one seen."""
 
     queries: tuple[slice, slice]
     keys: tuple[slice, slice]
@@ -286,33 +277,33 @@ class _Rows:
                 yield _Piece((batch, slice(token * groups, last * groups)), (batch, slice(0, self.before + last)))
 
     def weights(self, piece: _Piece) -> Tensor:
-        """What each query of a piece gives to each key; rounded to the type of the values when the sum is known."""
+        """The attention weights of a piece, rounded to the values' type after the softmax."""
         queries = self.queries[piece.queries].float() * self.scale
         keys = self.keys[piece.keys].float()
         return torch.baddbmm(self._hidden(piece), queries, keys.mT).softmax(-1).to(self.values.dtype)
 
     def _hidden(self, piece: _Piece) -> Tensor:
-        """Minus infinity where a key comes after a query, 0 elsewhere."""
+        """Minus infinity for keys after a query, 0 elsewhere."""
         queries, keys = piece.queries[1], piece.keys[1]
-        place = self.before + torch.arange(queries.start, queries.stop, device=self.keys.device) // self.shape[3]
-        later = torch.arange(keys.stop, device=self.keys.device)[None] > place[:, None]
+        position = self.before + torch.arange(queries.start, queries.stop, device=self.keys.device) // self.shape[3]
+        later = torch.arange(keys.stop, device=self.keys.device)[None] > position[:, None]
         return torch.zeros(later.shape, device=self.keys.device).masked_fill_(later, float("-inf"))
 
 
 def _by_heads(x: Tensor, heads: int) -> Tensor:
-    """(R, T, H, D) as (K * R, T * G, D): the heads that share a key head beside each other."""
+    """(R, T, H, D) as (K * R, T * G, D): heads that share a key head lie side by side."""
     rows, width, all_heads, size = x.shape
     apart = x.reshape(rows, width, heads, all_heads // heads, size).permute(2, 0, 1, 3, 4)
     return apart.reshape(heads * rows, -1, size)
 
 
 def _from_heads(x: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
-    """The way back, to (R, T, H, D)."""
+    """The inverse of `_by_heads`."""
     return x.view(*shape, x.shape[-1]).permute(1, 2, 0, 3, 4).flatten(2, 3)
 
 
 def _after(block: Block, x: Tensor) -> Tensor:
-    """Keys or values (N, K, D) of a block's rows, after those of what they share: (K * R, S, D)."""
+    """Keys or values (N, K, D) of a block's rows, after those of their prefix: (K * R, S, D)."""
     own = block.rectangle(x).permute(2, 0, 1, 3)
     if block.before:
         shared = x[block.before.start : block.before.stop].transpose(0, 1)[:, None]

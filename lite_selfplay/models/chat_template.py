@@ -1,8 +1,8 @@
-"""Talking to a base model: prompt text in, ids out, and back, under the chat template that the model came with.
+"""Prompts under a model's own chat template: text in, ids out, and back.
 
-Templates differ in where they go wrong. Some open `<think>` in the prompt, so that no completion holds the opening tag;
-some write a beginning-of-sequence token that the tokenizer would write again; some end a turn with a token other than
-the tokenizer's EOS. Nothing here knows a model's name: everything is found by rendering short conversations.
+Templates have different pitfalls. Some open `<think>` in the prompt, so completions lack the opening tag; some write a
+beginning-of-sequence token that the tokenizer would repeat; some end a turn with a token other than the tokenizer's
+EOS. No model's name is hard-coded: short rendered conversations show everything.
 """
 
 import contextlib
@@ -24,24 +24,26 @@ Thinking = Literal["auto", "on", "off"]
 _QUESTION, _ANSWER = "probequestion", "probeanswer"
 _OPENED, _CLOSED = "<think>", "</think>"
 _EMPTY_BLOCK = "<think>\n\n</think>\n\n"
-# The two names that templates give their switch; a template ignores what it does not know.
+# The two names of the switch in templates; a template ignores unknown ones.
 _SWITCH: dict[Thinking, dict[str, Any]] = {
     "auto": {},
     "on": {"enable_thinking": True, "thinking": True},
     "off": {"enable_thinking": False, "thinking": False},
 }
-# How long a template may take for one conversation: milliseconds are usual.
+# Seconds that a template may take for one conversation; milliseconds are usual.
 _SECONDS = 10
-# Some templates write today's date into their system turn; Llama 3's this one, where it is told none. Prompts that
-# change at midnight would make a resumed run another run: it is this day, at midnight, for every template.
+# Some templates write today's date into their system turn; Llama 3's uses this one by default. Prompts that change at
+# midnight would change a resumed run, so every template gets this date, at midnight.
 DATE, NOW = "26 Jul 2024", datetime(2024, 7, 26)
 
 
 @dataclass(frozen=True)
 class EncodedPrompt:
-    """A prompt as the model reads it: `ids`, and `prefill`, the part of the assistant's own turn that is there already:
-    what the template wrote (`<think>\\n`, or an empty closed block), then the beginning that was asked for. A reader of
-    the completion puts `prefill` before it."""
+    """A prompt as the model reads it.
+
+    `prefill` is the part of the assistant's turn that it already contains: what the template wrote (`<think>\\n`, or an
+    empty closed block), then the requested beginning. Readers of the completion put `prefill` before it.
+    """
 
     ids: list[int]
     prefill: str
@@ -49,7 +51,7 @@ class EncodedPrompt:
 
 @dataclass(frozen=True)
 class Conversation:
-    """A prompt and the completion to learn: `completion_ids` ends with `Chat.eos_ids[0]`."""
+    """A prompt and the completion to learn; `completion_ids` ends with `Chat.eos_ids[0]`."""
 
     prompt_ids: list[int]
     completion_ids: list[int]
@@ -59,15 +61,14 @@ class Conversation:
 class Chat:
     """A tokenizer and its chat template. Without a template a prompt is plain text.
 
-    - `eos_ids`: the ids that end a completion; the first is the one that ends a turn under the template, which is
-      the one to teach.
-    - `end_of_turn`: the special token with which the template ends an assistant's turn; None where it has none.
-    - `pad_id`: for filling up rows. It may equal an EOS, so masks must come from lengths, never from ids.
-    - `knows_thinking`: whether the template does, so that it can be switched on and off.
-    - `thinks`: whether a completion may be expected to think aloud between `<think>` tags.
+    - `eos_ids`: the ids that end a completion; the first one ends a turn under the template and is the one to teach.
+    - `end_of_turn`: the special token with which the template ends an assistant's turn, or None.
+    - `pad_id`: for padding. It may equal an EOS, so masks must come from lengths, never from ids.
+    - `knows_thinking`: whether the template has a reasoning block, so that thinking can be switched on and off.
+    - `thinks`: whether completions may think aloud between `<think>` tags.
 
-    Raises `ConfigError` for thinking "on" under a template that knows no thinking, `ModelNotFoundError` where nothing
-    names an end of sequence, and `RequestError` for a template or tokenizer under which every question is the same.
+    Raises `ConfigError` for thinking "on" under a template without it, `ModelNotFoundError` if nothing names an end of
+    sequence, and `RequestError` for a template or tokenizer under which every question is the same.
     """
 
     def __init__(self, tokenizer: Any, *, thinking: Thinking = "auto", eos_ids: Iterable[int] = ()) -> None:
@@ -76,7 +77,7 @@ class Chat:
         self._templated = bool(template)
         self.knows_thinking = _OPENED in template or _CLOSED in template
         if thinking == "on" and not self.knows_thinking:
-            raise ConfigError("thinking is on, but the model's chat template knows no thinking: use auto or off.")
+            raise ConfigError("thinking is on, but the model's chat template has no thinking: use auto or off.")
         self._thinking: Thinking = thinking
         self._hidden, self._special_text = _special_tokens(tokenizer)
         self._header, self.end_of_turn = self._probe()
@@ -91,11 +92,8 @@ class Chat:
 
     @classmethod
     def load(cls, path: Path | str, thinking: Thinking = "auto", *, trust_remote_code: bool = False) -> "Chat":
-        """The chat of the model folder `path`; its generation config (else its config) may name further EOS ids.
-
-        Raises `ConfigError` for a tokenizer that is code of its own, unless that is trusted, and `ModelNotFoundError`
-        for one that cannot be read.
-        """
+        """The chat of the model folder `path`; its generation config (or its config) may name further EOS ids. Raises
+        `ConfigError` for a tokenizer with untrusted code of its own, and `ModelNotFoundError` for an unreadable one."""
         from transformers import AutoTokenizer
 
         folder = Path(path)
@@ -104,17 +102,16 @@ class Chat:
         return cls(tokenizer, thinking=thinking, eos_ids=_configured_eos(folder))
 
     def encode(self, prompt: str | Sequence[Turn], beginning: str = "") -> EncodedPrompt:
-        """The ids of a user's `prompt`, up to where the assistant begins to speak, or goes on from its `beginning`.
+        """The ids of a user's `prompt`, up to the assistant's turn, or up to the end of the answer's `beginning`.
 
-        `prompt` may be a conversation whose last turn is the user's; without a template its turns stand one below the
-        other. Raises RequestError for one that the template does not take, such as a system's turn in some, and where
-        the template leaves out what a system or user said.
+        `prompt` may be a conversation whose last turn is the user's; without a template its turns are separated by
+        blank lines. With a `beginning` under a template that thinks, an empty reasoning block comes first. Raises
+        RequestError if the template rejects the conversation (some reject a system turn) or drops what a system or user
+        said.
 
-        A beginning is one of an answer: under a template that thinks, an empty reasoning block stands before it.
-
-        Special tokens spelled out in the prompt become ordinary text: one seat's words reach another seat's prompt,
-        and must not end its turn. Beginning of sequence comes from the template, or from the tokenizer where there is
-        no template; never from both.
+        Special tokens spelled out in the prompt become ordinary text: one seat's text reaches another seat's prompt and
+        must not end its turn. The beginning-of-sequence token comes from the template, or without one from the
+        tokenizer, never from both.
         """
         text, prefill = self._render(prompt)
         if beginning:
@@ -124,7 +121,7 @@ class Chat:
         return EncodedPrompt(self._ids(text + beginning), prefill + beginning)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids` without special tokens, except that `<think>` and `</think>` are kept."""
+        """The text of `ids` without special tokens, except `<think>` and `</think>`."""
         shown = [identity for identity in ids if identity not in self._hidden]
         return str(self.tokenizer.decode(shown, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
@@ -133,13 +130,14 @@ class Chat:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def conversation(self, prompt: str, completion: str) -> Conversation:
-        """Ids to learn `completion` from. What the template already wrote of it (`prefill`) is not written twice."""
+        """The ids to learn `completion` from, without repeating the part that the template already wrote
+        (`prefill`)."""
         text, prefill = self._render(prompt)
         if prefill.strip() and completion.lstrip().startswith(prefill.strip()):
             completion = completion.lstrip().removeprefix(prefill.strip()).lstrip()
         completion = self._as_text(completion)
         prompt_ids, whole = self._ids(text), self._ids(text + completion)
-        # Together where that leaves the prompt's ids alone: some tokenizers put a space before a text of its own.
+        # Tokenized together if that keeps the prompt's ids: some tokenizers put a space before a separate text.
         if whole[: len(prompt_ids)] == prompt_ids:
             completion_ids = whole[len(prompt_ids) :]
         else:
@@ -147,7 +145,7 @@ class Chat:
         return Conversation(prompt_ids, [*completion_ids, self.eos_ids[0]], prefill)
 
     def _render(self, prompt: str | Sequence[Turn]) -> tuple[str, str]:
-        """The rendered prompt and the prefill at its end."""
+        """The rendered prompt and its prefill."""
         turns = [Turn("user", prompt)] if isinstance(prompt, str) else prompt
         messages = [{"role": turn.role, "content": self._as_text(turn.text)} for turn in turns]
         if not self._templated:
@@ -157,20 +155,20 @@ class Chat:
             said = message["content"].strip()
             if message["role"] != "assistant" and said not in text and _packed(said) not in _packed(text):
                 raise RequestError(
-                    f"the chat template of {self._name} leaves out what it is given: {said[:60]!r} of the turn of "
-                    f"{message['role']} is not in the prompt that it writes, {text[:60]!r}"
+                    f"the chat template of {self._name} drops a part of the conversation: {said[:60]!r} of the turn of "
+                    f"{message['role']} is not in the rendered prompt, {text[:60]!r}"
                 )
         prefill = self._prefill(text)
         if self._thinking == "off" and self.knows_thinking and _CLOSED not in prefill:
-            # A template without a switch: the block is closed for it, in the way that those with a switch do.
+            # A template without a switch: close the block as those with a switch do.
             text, prefill = _without_thinking(text, prefill)
         return text, prefill
 
     def _prefill(self, text: str) -> str:
-        """What follows the last assistant header in a rendered prompt."""
+        """The text after the last assistant header of a rendered prompt."""
         headers = [header for header in (self._header, self._header.rstrip()) if header.strip() and header in text]
-        # None: the header is written in another way with an answer after it than without one. The shorter one may be
-        # found alone at the end, the other before an answer of an earlier turn.
+        # Without a header, it is written differently with an answer after it. The shorter one may stand alone at the
+        # end, the other before an earlier answer.
         if headers:
             last = max(headers, key=lambda header: (text.rindex(header), len(header)))
             return text[text.rindex(last) + len(last) :]
@@ -178,15 +176,15 @@ class Chat:
         return opened[0] if opened else ""
 
     def _probe(self) -> tuple[str, int | None]:
-        """What a template writes between a question and its answer, up to any `<think>`, and the special token with
-        which it ends the answer."""
+        """The template's text between a question and its answer, up to any `<think>`, and the special token that ends
+        the answer."""
         if not self._templated:
             return "", None
         turns = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _ANSWER}]
         try:
             text = self._apply(turns, add_generation_prompt=False)
         except RequestError:
-            return "", None  # A template for single questions only; one that takes none is refused at its first.
+            return "", None  # a template for single questions; one that accepts none is refused at the first
         before, found, after = text.rpartition(_ANSWER)
         header = before.rpartition(_QUESTION)[2].partition(_OPENED)[0] if found else ""
         first = self.tokenizer(after.strip(), add_special_tokens=False)["input_ids"][:1] if found else []
@@ -204,9 +202,9 @@ class Chat:
                 return str(self.tokenizer.apply_chat_template(turns, tokenize=False, **switches))
         except RequestError:
             raise
-        except Exception as error:  # whatever a template computes; MemoryError and RecursionError among them
+        except Exception as error:  # of the template's code, including MemoryError and RecursionError
             why = error if isinstance(error, TemplateError) else f"{type(error).__name__} {error}".rstrip()
-            raise RequestError(f"{template} does not take this conversation: {why}") from None
+            raise RequestError(f"{template} rejects this conversation: {why}") from None
 
     @property
     def _name(self) -> str:
@@ -217,12 +215,12 @@ class Chat:
         if self._templated:
             return plain
         bos = self.tokenizer.bos_token_id
-        # Some tokenizers also end a text with EOS, which would end the prompt before the model speaks.
+        # Some tokenizers also append EOS, which would end the prompt early.
         starts = self.tokenizer(text)["input_ids"][:1] == [bos] and plain[:1] != [bos]
         return [bos, *plain] if starts and bos is not None else plain
 
     def _as_text(self, text: str) -> str:
-        """`text` with a zero-width space inside anything that spells a special token."""
+        """`text` with a zero-width space inside each spelled-out special token."""
         if self._special_text is None:
             return text
         return self._special_text.sub(lambda match: f"{match[0][0]}\u200b{match[0][1:]}", text)
@@ -237,7 +235,7 @@ class Chat:
 
 @contextlib.contextmanager
 def _within(seconds: int, what: str) -> Iterator[None]:
-    """A context that is left with RequestError after so many seconds, where this thread can be told the time."""
+    """A context that raises RequestError after `seconds`, if this thread can have a timer."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -255,18 +253,18 @@ def _within(seconds: int, what: str) -> Iterator[None]:
 
 
 def _packed(text: str) -> str:
-    """A text without its white space, which templates trim and join as they like."""
+    """A text without white space, which templates change."""
     return "".join(text.split())
 
 
 def _without_thinking(text: str, prefill: str) -> tuple[str, str]:
-    """A rendered prompt, which ends with `prefill`, and that end of it, with an empty reasoning block."""
+    """A rendered prompt and its prefill, with an empty reasoning block."""
     start = prefill.partition(_OPENED)[0]
     return text[: len(text) - len(prefill)] + start + _EMPTY_BLOCK, start + _EMPTY_BLOCK
 
 
 def _special_tokens(tokenizer: Any) -> tuple[frozenset[int], re.Pattern[str] | None]:
-    """The ids of special tokens that `decode` hides, and a pattern that finds them spelled out in a text."""
+    """The ids of special tokens that `decode` hides, and a pattern that finds them in text."""
     special = {identity: str(token) for identity, token in tokenizer.added_tokens_decoder.items() if token.special}
     special.update(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
     hidden = {identity: text for identity, text in special.items() if text not in (_OPENED, _CLOSED)}
@@ -275,7 +273,7 @@ def _special_tokens(tokenizer: Any) -> tuple[frozenset[int], re.Pattern[str] | N
 
 
 def _configured_eos(folder: Path) -> list[int]:
-    """`eos_token_id` of the generation config, else of the config; a number or a list there, a list here."""
+    """`eos_token_id` of the generation config, or else of the config, as a list."""
     for name in ("generation_config.json", "config.json"):
         if (folder / name).is_file():
             value = read_json(folder / name).get("eos_token_id")

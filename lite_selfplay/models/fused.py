@@ -1,7 +1,7 @@
-"""What a base computes in several operations and is computed here in one: norms, the gated product of an MLP, and
-rotary positions. Each is taken for what it is by its name and its numbers, and left alone where these differ.
+"""Fused operations of a base: norms, the gated product of an MLP, and rotary positions.
 
-Shapes: (..., H), `H` hidden size; in rotary positions `R` rows, `H` heads, `D` head size.
+A module is recognised by its name and its numbers; if these differ, it is left alone. Shapes: (..., H), `H` hidden
+size; in rotary positions `R` rows, `H` heads, `D` head size.
 """
 
 import functools
@@ -15,22 +15,21 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-# How far a norm of a card may be from the model's own, as a share of it: two roundings in bfloat16.
+# The largest relative difference of a norm on a GPU from the model's own: two roundings in bfloat16.
 _TOLERANCE = 2.0**-6
 
 
 def fuse_norms(base: nn.Module) -> int:
-    """Compute the norms of a frozen base as one operation each: on a card one kernel where a model's own are eight, on
-    a CPU a backward pass of its own that needs the input alone. How many there were.
+    """Fuse the RMS norms of a frozen base; returns how many.
 
-    A norm is taken for one by its name and its numbers: where these differ from the model's own, on a card by more than
-    rounding, as where 1 is added to the weight, all are left as they are.
+    On a GPU one kernel replaces eight; on a CPU the backward pass needs only the input. If a norm's numbers differ from
+    the model's own, on a GPU by more than rounding (as when 1 is added to the weight), all are left alone.
     """
     return _fuse([module for module in base.modules() if _is_norm(module)], _norm_agrees, _norm_forward)
 
 
 def _fuse(found: Sequence[Any], agrees: Callable[[Any], bool], forward: Callable[[Any], Callable[..., Tensor]]) -> int:
-    """Give modules another forward pass where one of each class agrees with it; how many were given one."""
+    """Give modules another forward pass if one of each class agrees with it; returns how many."""
     if not all(agrees(one) for one in {type(module): module for module in found}.values()):
         return 0
     for module in found:
@@ -46,12 +45,12 @@ def _is_norm(module: Any) -> bool:
 
 def _norm_forward(module: Any) -> Callable[[Tensor], Tensor]:
     if module.weight.is_cuda:
-        return functools.partial(_on_card, module)
+        return functools.partial(_on_gpu, module)
     return functools.partial(_on_cpu, module, module.forward)
 
 
-def _on_card(module: Any, x: Tensor) -> Tensor:
-    with torch.autocast("cuda", enabled=False):  # which would have it in float32
+def _on_gpu(module: Any, x: Tensor) -> Tensor:
+    with torch.autocast("cuda", enabled=False):  # autocast would use float32
         return functional.rms_norm(x, module.weight.shape, module.weight.to(x.dtype), module.variance_epsilon)
 
 
@@ -68,7 +67,7 @@ def _norm_agrees(module: Any) -> bool:
     right = module(x)
     if not module.weight.is_cuda:
         return torch.equal(_Norm.apply(x, module.weight, module.variance_epsilon), right)
-    return bool(((_on_card(module, x).float() - right.float()).norm() / right.float().norm()) < _TOLERANCE)
+    return bool(((_on_gpu(module, x).float() - right.float()).norm() / right.float().norm()) < _TOLERANCE)
 
 
 class _Norm(torch.autograd.Function):
@@ -95,12 +94,11 @@ class _Norm(torch.autograd.Function):
 
 
 def fuse_gates(base: nn.Module) -> int:
-    """Compute the gated products of a base's MLPs, `silu(gate) * up`, as one operation each, with the same results, bit
-    by bit; how many there were. On a CPU each tensor of that size costs a pass over memory and fresh pages: step by
-    step, autograd keeps three and makes three in the backward pass; here the two factors are kept, and two made.
+    """Fuse the gated products of a base's MLPs, `silu(gate) * up`, with the same bits; returns how many.
 
-    An MLP is taken for one by its parts and its numbers: where these differ from the model's own, all are left as they
-    are.
+    On a CPU each tensor of that size costs a pass over memory and fresh pages: autograd keeps three and makes three in
+    the backward pass; here two are kept and two made. If an MLP's numbers differ from the model's own, all are left
+    alone.
     """
     found = [module for module in base.modules() if _is_gated(module)]
     return _fuse(found, _gate_agrees, lambda module: functools.partial(_gated_forward, module))
@@ -122,13 +120,13 @@ def _gated_forward(module: Any, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _gate_agrees(module: Any) -> bool:
-    """Whether the class of an MLP computes the same with parts that stand in for its own."""
+    """Whether an MLP's class computes the same with stand-ins for its parts."""
     x = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
     parts = {"gate_proj": torch.sin, "up_proj": torch.cos, "down_proj": torch.square, "act_fn": module.act_fn}
     stand_in = SimpleNamespace(**parts)
     try:
         return torch.equal(_gated_forward(stand_in, x), type(module).forward(stand_in, x))
-    except (AttributeError, TypeError):  # it has other parts besides, or asks for more
+    except (AttributeError, TypeError):  # it has other parts, or needs more
         return False
 
 
@@ -151,12 +149,12 @@ class _Gated(torch.autograd.Function):
 # Rotary positions
 
 ROTARY = "apply_rotary_pos_emb"
-"""What transformers' models call by this name in their own modules."""
+"""The function's name in the modules of transformers' models."""
 
 
 def fuse_rotary(base: nn.Module, undo: Callable[..., object]) -> None:
-    """Give queries and keys of a token on a card their rotary positions by a matrix product each, where a model's own
-    function takes five kernels for the same numbers; `undo` gets what puts that one back, to be called in the end."""
+    """On a GPU, apply rotary positions to a token's queries and keys by a matrix product each instead of five kernels;
+    `undo` gets the call that restores the model's own function."""
     for name in {type(part).__module__ for part in base.modules()}:
         module = sys.modules[name]
         own = getattr(module, ROTARY, None)
@@ -166,17 +164,18 @@ def fuse_rotary(base: nn.Module, undo: Callable[..., object]) -> None:
 
 
 def _turned(own: Any, q: Tensor, k: Tensor, cos: Any, sin: Tensor, *given: Any, **more: Any) -> Any:
-    """Queries and keys (R, H, 1, D) at the positions of cos and sin (R, 1, D); all else is left to the model's own."""
+    """Queries and keys (R, H, 1, D) at the positions of cos and sin (R, 1, D); other calls use the model's own
+    function."""
     alone = q.is_cuda and q.shape[2] == 1 and q.dtype == k.dtype == cos.dtype and cos.shape[-1] == q.shape[-1]
     if not alone or torch.is_grad_enabled() or given or more:
         return own(q, k, cos, sin, *given, **more)
-    if not hasattr(cos, "rotation"):  # all layers of a token are given the same tensor
+    if not hasattr(cos, "rotation"):  # all layers get the same tensor
         cos.rotation = _rotation(cos[:, 0], sin[:, 0])
     return _turn(q, cos.rotation), _turn(k, cos.rotation)
 
 
 def _rotation(cos: Tensor, sin: Tensor) -> Tensor:
-    """The matrix (R, D, D) by which a head is multiplied from the right to turn it: cos and sin (R, D)."""
+    """The matrices (R, D, D) that rotate heads from the right, for cos and sin (R, D)."""
     size, half = cos.shape[-1], cos.shape[-1] // 2
     rotation = cos.new_zeros(len(cos), size, size)
     for offset, numbers in ((0, cos), (half, sin[:, half:]), (-half, -sin[:, :half])):
@@ -195,5 +194,5 @@ def _rotary_agrees(own: Any) -> bool:
         right = own(q, k, cos, sin)
         mine = [_turn(x, _rotation(cos[:, 0], sin[:, 0])) for x in (q, k)]
         return all(torch.allclose(*pair, atol=1e-6) for pair in zip(mine, right, strict=True))
-    except (TypeError, ValueError, RuntimeError):  # a function of that name that is another
+    except (TypeError, ValueError, RuntimeError):  # another function of that name
         return False

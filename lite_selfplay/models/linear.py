@@ -1,12 +1,11 @@
-"""A frozen linear layer and the adapter over it, computed together, and computed again without its products.
+"""A frozen linear layer with its adapter, computed together, and recomputed without its products.
 
-PEFT's own layers copy the input in float32 for each adapter, the result for the sum, and keep both for the backward
-pass. Here a layer keeps its input and the adapter's inner product, and nothing in between.
+PEFT's own layers copy the input in float32 for each adapter, and the result for the sum, and keep both for the backward
+pass. Here a layer keeps its input and the adapter's inner product only.
 
-Gradient checkpointing keeps a layer's input and computes everything after it a second time. Most of that time goes into
-products, most of the memory into what lies between them: norms, activations, rotated and repeated heads. So what the
-products and attention came to is kept from the forward pass, and only the rest is computed again. Gradients are the
-same, bit by bit. Shapes: `N` tokens, rank `r`.
+Gradient checkpointing keeps a layer's input and recomputes the rest. Products take most of that time, while norms,
+activations, and rotated or repeated heads take most of the memory. So the results of products and attention are kept,
+and only the rest is recomputed, with the same gradients, bit by bit. Shapes: `N` tokens, rank `r`.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,8 +29,8 @@ class LowRank(NamedTuple):
 def linear(x: Tensor, weight: Callable[[], Tensor], bias: Tensor | None, adapter: LowRank | None) -> Tensor:
     """`x W^T + bias + scale (x down^T) up^T` for x (..., in), in the type of W.
 
-    `weight` gives W (out, in) when it is needed: once, and again in the backward pass, so that a weight that is held in
-    4 bits is not kept in between. W and `bias` are frozen; x and the adapter may receive gradients.
+    `weight` returns W (out, in); it is called again in the backward pass, so that expanded 4-bit weights need not be
+    kept. W and `bias` are frozen; x and the adapter may receive gradients.
     """
     if adapter is None:
         return _Frozen.apply(x, weight, bias)
@@ -95,7 +94,7 @@ def _times(x: Tensor, scale: float) -> Tensor:
 
 
 def cast(adapters: Sequence[LowRank], dtype: torch.dtype) -> list[LowRank]:
-    """Adapters in another type, their scale taken into `up`: a few kernels for all of them, forwards and backwards."""
+    """Adapters in another type, with their scale multiplied into `up`: a few kernels for all of them."""
     scales = [factor for one in adapters for factor in (1.0, one.scale)]
     found = iter(_Cast.apply(dtype, scales, *(matrix for one in adapters for matrix in (one.down, one.up))))
     return [LowRank(next(found), next(found), 1.0) for _ in adapters]
@@ -114,21 +113,19 @@ class _Cast(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        there = [i for i, grad in enumerate(grads) if grad is not None]
-        given = [grad for grad in grads if grad is not None]
-        found = [torch.empty_like(grad, dtype=ctx.dtypes[i]) for i, grad in zip(there, given, strict=True)]
+        given = {i: grad for i, grad in enumerate(grads) if grad is not None}
+        found = {i: torch.empty_like(grad, dtype=ctx.dtypes[i]) for i, grad in given.items()}
         if found:
-            torch._foreach_copy_(found, given)
-            torch._foreach_mul_(found, [ctx.scales[i] for i in there])
-        by_place = dict(zip(there, found, strict=True))
-        return None, None, *(by_place.get(i) for i in range(len(grads)))
+            torch._foreach_copy_([*found.values()], [*given.values()])
+            torch._foreach_mul_([*found.values()], [ctx.scales[i] for i in found])
+        return None, None, *(found.get(i) for i in range(len(grads)))
 
 
-# Computed again, but for the products
+# Recomputed, except for the products
 
 
 class _Layer:
-    """What was computed in one pass over a layer, in its order, for the pass that computes it again."""
+    """The results of one forward pass over a layer, in order, for the pass that recomputes it."""
 
     def __init__(self) -> None:
         self.again = False
@@ -142,17 +139,17 @@ class _Layer:
         if not self.again or not self.results:
             return None
         results = self.results.pop(0)
-        # Whoever changed one in place left nothing to be used again.
+        # A result that was changed in place cannot be used again.
         return [one for one, _ in results] if all(one._version == version for one, version in results) else None
 
 
-# The layer that is being passed, where it keeps results.
+# The layer being computed, if it keeps results.
 _layer: _Layer | None = None
 
 
 class _Pass(AbstractContextManager[None]):
-    """The first pass over a layer, or one that computes it again, of which there may be several. The first of these
-    uses up the results, and the others compute everything."""
+    """The first pass over a layer, or one that recomputes it. Of several, the first uses up the results, and the others
+    compute everything."""
 
     def __init__(self, layer: _Layer, *, again: bool):
         self._layer, self._again = layer, again
@@ -171,18 +168,18 @@ class _Pass(AbstractContextManager[None]):
 
 
 def keeping_products() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """What surrounds a layer's forward pass, and what surrounds it when it is computed again: the `context_fn` of
+    """Contexts for a layer's forward pass and its recomputation: the `context_fn` of
     `torch.utils.checkpoint.checkpoint`."""
     layer = _Layer()
     return _Pass(layer, again=False), _Pass(layer, again=True)
 
 
 def keep(*results: Tensor) -> None:
-    """Keep what a product came to, where its layer is to be computed again."""
+    """Keep a product's results if its layer will be recomputed."""
     if _layer is not None:
         _layer.keep(*results)
 
 
 def kept() -> list[Tensor] | None:
-    """What the next product came to when its layer was computed before; None where it is to be computed."""
+    """The next product's results from the first pass; None if they must be computed."""
     return _layer.next() if _layer is not None else None

@@ -1,8 +1,8 @@
-"""What a run will hold in memory, from its configuration and the shape of its base alone.
+"""A run's memory, estimated from its configuration and the shape of its base alone.
 
 Bytes of weights, adapters, optimizer state, keys and values follow from the shapes; activations are those that a block
-keeps for its backward pass. What an allocator wastes and a library holds besides is an allowance, named as such. No
-weight is read, nothing is downloaded.
+keeps for its backward pass. Allocator waste and library overhead are allowances, named as such. No weight is read,
+nothing is downloaded.
 """
 
 from collections.abc import Sequence
@@ -14,40 +14,40 @@ from lite_selfplay.models.shapes import Shape
 
 GIB = 2**30
 HEAD_ELEMENTS, HEAD_ELEMENTS_IF_LEAN = 2**24, 2**22
-"""Logits that an update holds at once, and that of a lean base: 64 and 16 MiB in float32. A large card holds more."""
+"""Logits that an update holds at once, and a lean base's: 64 and 16 MiB in float32. A large GPU holds more."""
 HEAD_SHARE = 600
-"""Bytes of a card for each logit that an update holds at once: a 60th of it all, with what they take in three types."""
+"""Bytes of a GPU for each logit that an update holds at once: a 60th of its memory, for copies in three types."""
 HEAD_POSITIONS = 64
-"""The fewest whose logits are computed at once: with fewer, a product waits for the head's weight to be read."""
+"""The fewest positions per product with the head: with fewer, reading the head's weight dominates."""
 
 MANY_ROWS = 16
-"""Completions sampled together from which on expanding a 4-bit weight at every token costs little beside its product: a
+"""From this many completions sampled together, expanding 4-bit weights at every token is cheap beside the products: a
 tenth with 32 rows of SmolLM2-135M in float32."""
 
 NF4_BYTES = 0.5 + 4 / 64
-"""Of a weight in 4 bits: half a byte, and a float32 scale for each block of 64."""
+"""Bytes of a 4-bit weight: half a byte, and a float32 scale for each block of 64."""
 
 CONTEXT_BYTES, WASTE = 0.9 * GIB, 0.1
-"""Allowances: what CUDA, its libraries or the process hold before any model, and what allocators waste of the rest."""
+"""Allowances: memory of CUDA, libraries or the process before any model, and the allocators' waste of the rest."""
 SPARE = 0.1
-"""The share of what is free that stays free where a card's 4-bit weights are expanded."""
+"""The share of a GPU's free memory that stays free when 4-bit weights are expanded."""
 KEYS_SHARE, ROOMY, ACTIVATIONS_SHARE = 0.4, 0.5, 0.4
-"""Of a card without its weights: what keys and values may take while sampling; what has to be free beside them for them
-to be kept during an update; and what activations may take without being computed again."""
+"""Shares of a GPU's memory without weights: the most for keys and values during sampling; the least free beside them if
+they are to stay during an update; the most for activations that are not recomputed."""
 TOKENS_ON_CPU = 65536
-"""Whose keys and values a CPU holds at once while sampling."""
+"""Tokens whose keys and values a CPU holds at once during sampling."""
 
 KEPT_ON_CPU = 10**6
-"""What a CPU keeps of a token for the backward pass, in bytes: all activations where they are no more, else what the
-products came to where that is no more, else a block's input alone. SmolLM2-135M has 1.01 MB of activations in float32,
-0.7 MB of them from products, and half as much in bfloat16."""
+"""The most bytes that a CPU keeps of a token for the backward pass: all activations if they fit, otherwise the results
+of products if they fit, otherwise only a block's input. SmolLM2-135M has 1.01 MB of activations in float32, 0.7 MB of
+them from products, and half as much in bfloat16."""
 
 _BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU by name: its memory in bytes, and whether it multiplies in bf16."""
+    """A GPU: its name, its memory in bytes, and whether it multiplies in bf16."""
 
     name: str
     memory: int
@@ -88,7 +88,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Estimate:
-    """All parts, and the peak of each phase with its allowances, in bytes."""
+    """All parts, and each phase's peak with allowances, in bytes."""
 
     parts: Sequence[Part]
 
@@ -107,7 +107,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Load:
-    """What is in flight at once: completions asked for together, and the tokens of a prompt and of a completion."""
+    """The work in flight at once: completions sampled together, and tokens of a prompt and of a completion."""
 
     rows: int
     prompt_tokens: int
@@ -125,19 +125,19 @@ class Load:
 def estimate(
     config: RunConfig, shape: Shape, load: Load, *, on_cpu: bool = False, card: Card | None = None
 ) -> Estimate:
-    """The memory of a run whose configuration is filled in, on a card where 4-bit weights are expanded while a seat
-    speaks; on `card` they are only if there is room for that."""
+    """The memory of a run with a complete configuration, on a GPU (or a CPU) that expands 4-bit weights for sampling. A
+    given `card` expands them only if they fit."""
     run, section = config.run, config.model
     compute, memory = compute_bytes(config, on_cpu=on_cpu), None if card is None else card.memory
     numbers = sum(shape.adapter_parameters(seat.rank) for seat in config.seats.values())
     lean = is_lean(section, shape, compute, on_cpu=on_cpu)
     tokens = run.generation_tokens or tokens_held(section, shape, compute, memory)
     together = min(load.rows, max(1, tokens // load.row))
-    columns = together * load.row
+    positions = together * load.row
     if not on_cpu:
         mixed = compute == 2 and (card is None or card.bf16)
         layout = Layout.of(load.rows, load.prompt_tokens, load.completion_tokens, tokens, mixed=mixed)
-        together, columns = min(load.rows, layout.rows), layout.held(tokens)
+        together, positions = min(load.rows, layout.rows), layout.held(tokens)
     held = min(max(run.tokens_at_once(on_cpu=on_cpu, lean=lean), load.row), load.tokens)
     logits = min(head_elements(shape.vocabulary, lean=lean, memory=memory), held * shape.vocabulary)
     kept = activation_bytes(shape, compute)
@@ -152,7 +152,7 @@ def estimate(
         Part("adapters", 4 * numbers),
         Part("optimizer", 8 * numbers),
         Part("gradients", 4 * numbers, generating=False),
-        Part("keys and values", columns * token_bytes(shape, compute) + states, updating=False),
+        Part("keys and values", positions * token_bytes(shape, compute) + states, updating=False),
         Part("logits, sampling", 16 * together * shape.vocabulary, updating=False),
         Part("activations", held * per_token, generating=False),
         Part("logits, update", (8 + compute) * logits, generating=False),
@@ -166,24 +166,24 @@ def estimate(
 
 
 def microbatch_tokens(run: RunSection) -> int:
-    """The most tokens of a microbatch on a card: a row that has more is one of its own."""
+    """The most tokens of a microbatch on a GPU; a longer row is a microbatch of its own."""
     return max(run.tokens_at_once(on_cpu=False), run.max_prompt_tokens + (run.max_completion_tokens or 0))
 
 
 def weight_bytes(section: ModelSection, shape: Shape, compute: int) -> float:
-    """The base as it is held."""
+    """Bytes of the base's weights."""
     weight = NF4_BYTES if section.precision == "4bit" else compute
     return shape.linear_parameters * weight + shape.embedding_parameters * compute
 
 
 def token_bytes(shape: Shape, compute: int) -> int:
-    """Keys and values of a token."""
+    """Bytes of a token's keys and values."""
     return shape.token_numbers * compute
 
 
 def tokens_held(section: ModelSection, shape: Shape | None, compute: int, memory: int | None) -> int:
-    """The tokens whose keys and values are held at once while sampling, where a run does not say how many: on a card of
-    so many bytes by a share of them, whatever else is on it; without `memory`, on a CPU, always as many."""
+    """The default number of tokens whose keys and values are held at once during sampling: a share of a GPU's `memory`
+    in bytes, whatever else is on it; fixed on a CPU, without `memory`."""
     if memory is None or shape is None:
         return TOKENS_ON_CPU
     free = memory - CONTEXT_BYTES - weight_bytes(section, shape, compute)
@@ -191,8 +191,8 @@ def tokens_held(section: ModelSection, shape: Shape | None, compute: int, memory
 
 
 def expands(section: ModelSection, shape: Shape | None, compute: int, memory: int | None) -> bool:
-    """Whether 4-bit weights are expanded while a seat speaks: on a card of so many bytes, where they and all keys and
-    values that may be held leave a tenth of the rest free; by the same numbers in every run, whatever else is there."""
+    """Whether 4-bit weights are expanded for sampling: on a GPU with `memory` bytes, if they and all keys and values
+    leave a tenth of the rest free; the same in every run, whatever else is there."""
     if memory is None or shape is None:
         return True
     free = memory - CONTEXT_BYTES - weight_bytes(section, shape, compute)
@@ -208,8 +208,8 @@ def recomputes(
     tokens: int = 0,
     memory: int | None = None,
 ) -> bool:
-    """Whether `model.gradient_checkpointing` comes to recomputing activations: `auto` does so on a CPU where a token
-    keeps more than 1 MB, and on a card where those of `tokens`, a microbatch, are too large a share of its `memory`."""
+    """Whether activations are recomputed, by `model.gradient_checkpointing`. `auto` does so on a CPU if a token keeps
+    more than 1 MB, and on a GPU if those of `tokens`, a microbatch, take too large a share of its `memory`."""
     if section.gradient_checkpointing != "auto":
         return section.gradient_checkpointing
     if shape is None:
@@ -221,49 +221,46 @@ def recomputes(
 
 
 def keeps_products(section: ModelSection, shape: Shape | None, compute: int, *, on_cpu: bool) -> bool:
-    """Whether what is computed again is so without its products: see `models/linear.py`. Whoever asks for
-    `model.gradient_checkpointing` by name has all computed again, with the least memory."""
+    """Whether activations are recomputed without their products: see `models/linear.py`. An explicit
+    `model.gradient_checkpointing` recomputes everything, with the least memory."""
     if section.gradient_checkpointing != "auto" or not recomputes(section, shape, compute, on_cpu=on_cpu):
         return False
     return on_cpu and shape is not None and shape.layers * product_bytes(shape, compute) <= KEPT_ON_CPU
 
 
 def is_lean(section: ModelSection, shape: Shape | None, compute: int, *, on_cpu: bool) -> bool:
-    """Whether memory comes before a few percent of time: for a base whose activations a CPU computes again in float32,
-    where everything is twice as large and products are so slow that little else counts."""
+    """Whether memory matters more than a few percent of time: for a base whose activations a CPU recomputes in float32,
+    where products are slow and everything is twice as large."""
     return on_cpu and compute == _BYTES["fp32"] and recomputes(section, shape, compute, on_cpu=True)
 
 
 def head_elements(vocabulary: int, *, lean: bool, memory: int | None = None) -> int:
-    """Logits that an update holds at once, on a card of so many bytes or, without `memory`, on a CPU."""
+    """Logits that an update holds at once, on a GPU with `memory` bytes or, without `memory`, on a CPU."""
     if lean:
         return max(HEAD_ELEMENTS_IF_LEAN, HEAD_POSITIONS * vocabulary)
     return max(HEAD_ELEMENTS, 1 << (int((memory or 0) / HEAD_SHARE).bit_length() - 1) if memory else 0)
 
 
 def compute_bytes(config: RunConfig, *, on_cpu: bool = False) -> int:
-    """Bytes of a number that weights are multiplied in."""
+    """Bytes of a number in the type of products."""
     held, multiplied = config.model.precision, config.model.compute_dtype
     return _BYTES.get(multiplied if held == "4bit" else held, 4 if on_cpu else 2)
 
 
 def activation_bytes(shape: Shape, compute: int) -> int:
-    """Bytes that one block keeps of a token for its backward pass.
-
-    Inputs of the linear layers, queries, keys, values and the MLP's factors in the compute type, and the two norms'
-    inputs in float32.
-    """
+    """Bytes that one block keeps of a token for its backward pass. Inputs of the linear layers, queries, keys, values
+    and the MLP's factors in the compute type, and the two norms' inputs in float32."""
     kept = compute * (3 * shape.intermediate + 2 * shape.hidden + 2 * shape.queries + 2 * shape.keys)
     return kept + 4 * 2 * shape.hidden
 
 
 def product_bytes(shape: Shape, compute: int) -> int:
-    """Bytes that the results of one block's linear layers and of its attention have of a token, on average."""
+    """Average bytes per token of the results of one block's linear layers and attention."""
     return compute * (sum(outer for _, outer in shape.linears) // shape.layers + shape.queries)
 
 
 def advise(config: RunConfig, shape: Shape, load: Load, card: Card) -> list[str]:
-    """What to set where a run is too large for a card, and what fits its arithmetic, a sentence each."""
+    """Settings that make a run fit a GPU and its arithmetic, a sentence each."""
     found = []
     if not card.bf16 and (config.model.compute_dtype == "bf16" or config.model.precision == "bf16"):
         found.append(
@@ -280,11 +277,11 @@ def advise(config: RunConfig, shape: Shape, load: Load, card: Card) -> list[str]
         if peak <= card.memory:
             flags = " ".join(f"--set {text}" for text in settings)
             return [*found, f"{flags} brings it to about {peak / GIB:.1f} GiB, which fits"]
-    return [*found, "nothing that can be set makes it fit: take a smaller model"]
+    return [*found, "no setting makes it fit: take a smaller model"]
 
 
 def _steps_down(config: RunConfig, row: int) -> list[tuple[str, str, int | str | bool]]:
-    """Settings that cost the least first: none of them changes what is learned, but for 4 bits."""
+    """Settings to try, the cheapest first; none changes what is learned, except 4 bits."""
     steps: list[tuple[str, str, int | str | bool]] = []
     run = config.run
     if config.model.gradient_checkpointing is False:

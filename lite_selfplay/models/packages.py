@@ -1,9 +1,8 @@
-"""The packages this library stands on: which are installed, which releases were tried, and what is used of them beyond
-what they document.
+"""The packages this library uses: installed releases, tried releases, and undocumented names that the code relies on.
 
-A release may rename any such name. Each is looked for when a run starts, so that it ends with a sentence instead of a
-number that is silently wrong. `tests/models/test_packages.py` holds the list to the code. The rest is what packages'
-own metadata says: nothing is imported for it.
+A release may rename any of these. Each name is checked when a run starts, so that it ends with a sentence instead of
+silently wrong numbers; `tests/models/test_packages.py` compares the list with the code. The rest comes from package
+metadata, without imports.
 """
 
 import contextlib
@@ -23,23 +22,23 @@ OWN = "lite-selfplay"
 
 
 def version_of(name: str) -> str | None:
-    """An installed package's version, None where it is not installed; `unknown` where its metadata is damaged."""
+    """An installed package's version; None if it is not installed, `unknown` if its metadata is damaged."""
     try:
         return metadata.version(name) or "unknown"
     except metadata.PackageNotFoundError:
         return None
-    except Exception:  # metadata without a version, or that is no text
+    except Exception:  # damaged metadata
         return "unknown"
 
 
 def versions(names: Iterable[str]) -> dict[str, str]:
-    """The versions of those packages that are installed, by name."""
+    """The installed versions of these packages, by name."""
     return {name: found for name in names if (found := version_of(name)) is not None}
 
 
 def install(extras: str) -> str:
-    """The command that installs this library with some extras (`unsloth`, or `unsloth,plots`) from where it came: a
-    checkout, a wheel's file or another address, which its metadata remembers (PEP 610), or else PyPI."""
+    """The command that installs this library with `extras` (`unsloth`, or `unsloth,plots`) from its own source: a
+    checkout, a wheel's file or another address in its metadata (PEP 610), or PyPI."""
     try:
         found = json.loads(metadata.distribution(OWN).read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError):
@@ -53,7 +52,7 @@ def install(extras: str) -> str:
     return f'pip install "{OWN}[{extras}]{url and f" @ {url}"}"'
 
 
-# What is used of them
+# Names used from them
 
 
 TORCH, TRANSFORMERS = Requirement("torch>=2.10,<2.15"), Requirement("transformers>=5.4,<5.25")
@@ -63,10 +62,8 @@ TRL, PEFT = Requirement("trl>=1.10,<1.17"), Requirement("peft>=0.20,<0.22")
 
 @dataclass(frozen=True)
 class Private:
-    """Names that the tried releases of a package have: attributes of `owner` (`module:Class`, or a module).
-
-    `of_instance`: they are set by the class's constructor, and looked for on an object.
-    """
+    """Names in the tried releases of a package: attributes of `owner` (`module:Class`, or a module). `of_instance`: the
+    class's constructor sets them, so they are checked on an object."""
 
     package: Requirement
     owner: str
@@ -99,10 +96,8 @@ PRIVATE = (
 
 
 def require(*packages: str, instance: Any = None) -> None:
-    """Raises RequestError, saying what to install, where an installed package lacks one of its names.
-
-    With an `instance` those are looked for that its constructor sets.
-    """
+    """Raises RequestError, with the remedy, if an installed package lacks one of its names; with an `instance`, one
+    that its constructor sets."""
     for private in PRIVATE:
         if private.package.name in packages and private.of_instance is (instance is not None):
             owner = instance
@@ -119,7 +114,7 @@ def require(*packages: str, instance: Any = None) -> None:
 
 
 def untried() -> str | None:
-    """A sentence about installed releases that are newer than any that was tried; None where there are none."""
+    """A sentence about installed releases newer than the tried ones; None without such."""
     newer = {
         each: f"{each.name} {version}"
         for each in (TORCH, TRANSFORMERS, TRL, PEFT)

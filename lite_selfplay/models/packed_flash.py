@@ -1,11 +1,12 @@
-"""Attention over packed rows by torch's flash kernels: without rectangles, masks, or keys and values more than once.
+"""Attention over packed rows by torch's flash kernels: without rectangles, masks or copies of keys and values.
 
-One causal pass goes over every span by itself, a second one over the tokens that follow each shared beginning and over
-that beginning; the two are merged by their log-sum-exp. Backwards both run with the merged result, as in ring
-attention. Shapes: `N` tokens, `H` query heads over `K` key heads, head size `D`.
+One causal pass covers every span by itself, a second one the tokens after each shared prefix over that prefix; their
+log-sum-exps merge the two. Backwards both run with the merged result, as in ring attention. Shapes: `N` tokens, `H`
+query heads over `K` key heads, head size `D`.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -14,6 +15,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lite_selfplay.models.transfers import placed
+
+
+@contextlib.contextmanager
+def in_order() -> Iterator[None]:
+    """Let kernels add up in a fixed order, so that a resumed run is the same to the bit."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 class Pass(NamedTuple):
@@ -29,16 +41,16 @@ class Pass(NamedTuple):
     def of(
         cls, first: int, queries: Sequence[int], keys: Sequence[int], device: torch.device, *, causal: bool
     ) -> "Pass":
-        """Sequences of such lengths, whose queries begin at a token, and whose keys at the first of all."""
+        """Sequences of these lengths, with queries from token `first` on, and keys from token 0 on."""
         ends = (placed([*accumulate(lengths, initial=0)], device, torch.int32) for lengths in (queries, keys))
-        # A single query would be computed in another way, whose log-sum-exp has another shape.
+        # torch computes a single query in another way, with another shape of the log-sum-exp.
         longest = max(2, *queries), max(keys)
         return cls(slice(first, first + sum(queries)), slice(0, sum(keys)), tuple(ends), longest, causal)
 
 
 def passes(spans: Sequence[Any], device: torch.device) -> list[Pass]:
-    """The passes over spans (see `packed_on_card.TokenSpan`) in their order: shared beginnings first, and those that
-    follow them last, in the order of their beginnings."""
+    """The passes over spans (see `packed_on_gpu.TokenSpan`) in their order: shared prefixes first, spans after them
+    last, in the order of their prefixes."""
     own = [span.length for span in spans]
     found = [Pass.of(0, own, own, device, causal=True)]
     groups: dict[range, int] = {}
@@ -70,7 +82,7 @@ class Flash(torch.autograd.Function):
             out[at] = torch.lerp(out[at].to(share.dtype), more.to(share.dtype), share).to(out.dtype)
             log_sums[:, at] = torch.logaddexp(before, more_log_sums)
         ctx.save_for_backward(q, k, v, out, log_sums)
-        # Of dropout, which there is none of.
+        # The states belong to dropout, which is 0.
         ctx.over, ctx.scale, ctx.states = over, scale, [each[2:4] for each in found]
         return out
 
@@ -79,9 +91,7 @@ class Flash(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         q, k, v, out, log_sums = ctx.saved_tensors
         total: Sequence[Tensor] = ()
-        before = torch.are_deterministic_algorithms_enabled()
-        torch.use_deterministic_algorithms(True)  # else the kernel adds up in any order
-        try:
+        with in_order():
             for one, state in zip(ctx.over, ctx.states, strict=True):
                 at = one.queries
                 found = torch.ops.aten._flash_attention_backward(
@@ -89,9 +99,7 @@ class Flash(torch.autograd.Function):
                     *(*one.ends, *one.longest, 0.0, one.causal, *state),
                     scale=ctx.scale,
                 )
-                for whole, part, place in zip(total, found, (at, one.keys, one.keys), strict=False):
-                    whole[place] += part
+                for whole, part, rows in zip(total, found, (at, one.keys, one.keys), strict=False):
+                    whole[rows] += part
                 total = total or found
-        finally:
-            torch.use_deterministic_algorithms(before)
         return *total, None, None

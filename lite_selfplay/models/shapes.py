@@ -1,7 +1,7 @@
-"""The shape of a base model: what its memory follows from, known without its weights.
+"""The shape of a base model, which determines its memory, without its weights.
 
-For short names of plain decoders the figures stand here, as the models' own `config.json` give them, so that no network
-is needed; of other bases transformers reads that file, and a .gguf file has a header.
+Short names of plain decoders have their figures here, from the models' own `config.json`, so that no network is needed;
+for other bases transformers reads that file, or the header of a .gguf file.
 """
 
 import functools
@@ -17,8 +17,8 @@ from lite_selfplay.models import sources
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of a model that was built without memory: (in, out) of the `linears` that adapters lie over, its other
-    weights, keys and values of a token, and the states of a row."""
+    """Sizes of a model built without memory: (in, out) of the adapted `linears`, its other weights, keys and values of
+    a token, and the states of a row."""
 
     linears: Sequence[tuple[int, int]]
     others: int
@@ -28,10 +28,10 @@ class Counts:
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder of gated MLPs and grouped attention. `heads` of queries and `key_heads` of keys, each `head_size`.
+    """A decoder of gated MLPs and grouped attention: `heads` of queries and `key_heads` of keys, each `head_size`.
 
-    `tied`: the output head is the embedding. Biases and norms, far under a percent, are left out. `counts` are those of
-    a model of another kind.
+    `tied`: the output head is the embedding. Biases and norms, far under a percent, are ignored. `counts` are for
+    models of another kind.
     """
 
     hidden: int
@@ -46,17 +46,17 @@ class Shape:
 
     @property
     def queries(self) -> int:
-        """The width of all queries, which is that of attention's output."""
+        """The width of all queries, and of attention's output."""
         return self.heads * self.head_size
 
     @property
     def keys(self) -> int:
-        """The width of all keys, which is that of all values."""
+        """The width of all keys, and of all values."""
         return self.key_heads * self.head_size
 
     @property
     def linears(self) -> Sequence[tuple[int, int]]:
-        """(in, out) of the linear layers of all blocks: those that are quantised, and that adapters lie over."""
+        """(in, out) of all blocks' linear layers, which are quantised and adapted."""
         if self.counts is not None:
             return self.counts.linears
         h, i = self.hidden, self.intermediate
@@ -69,7 +69,7 @@ class Shape:
 
     @property
     def embedding_parameters(self) -> int:
-        """Weights of the embedding, and of the head where it is its own."""
+        """Weights of the embedding, and of an untied head."""
         return self.counts.others if self.counts else self.vocabulary * self.hidden * (1 if self.tied else 2)
 
     @property
@@ -118,11 +118,11 @@ _BY_KEY = {name.lower(): shape for name, shape in _KNOWN.items()}
 
 
 def shape_of(name: str) -> Shape:
-    """The shape of a base by any name that `sources.resolve` takes, or a folder with a `config.json` alone; weights are
-    never fetched.
+    """The shape of a base by any name that `sources.resolve` takes, or of a folder with only a `config.json`; weights
+    are never fetched.
 
-    For a hub id that is not in the list, `config.json` is read from the hub's cache, or fetched. Raises
-    ModelNotFoundError where it cannot be had, or gives no shape, and UnknownNameError for any other name.
+    For an unlisted hub id, `config.json` comes from the hub's cache or the network. Raises ModelNotFoundError if it
+    cannot be fetched or describes no shape, and UnknownNameError for any other name.
     """
     path = Path(name).expanduser()
     if os.path.isfile(path / "config.json"):
@@ -140,8 +140,8 @@ def shape_of(name: str) -> Shape:
 
 
 def shape_in(path: Path, name: str) -> Shape:
-    """The shape that a `.gguf` file describes, or the `config.json` in a folder. Raises ModelNotFoundError where it
-    describes none."""
+    """The shape described by a `.gguf` file, or by a folder's `config.json`. Raises ModelNotFoundError if there is
+    none."""
     from transformers import AutoConfig
 
     try:
@@ -161,20 +161,20 @@ def shape_in(path: Path, name: str) -> Shape:
             tied=bool(config.tie_word_embeddings),
             counts=None if text.model_type in _PLAIN else _counted(text, tied=config.tie_word_embeddings),
         )
-    except Exception as error:  # of transformers and of what it checks its classes with
+    except Exception as error:  # of transformers and its validation
         why = " ".join(str(error).split())[:200]
-        raise ModelNotFoundError(f"the configuration of {name} does not give the shape of a model: {why}") from None
+        raise ModelNotFoundError(f"the configuration of {name} does not describe the shape of a model: {why}") from None
 
 
 def _head_size(text: Any) -> int | None:
     try:
         return getattr(text, "head_dim", None)
-    except (AttributeError, RuntimeError):  # layers have several
+    except (AttributeError, RuntimeError):  # layers differ
         return None
 
 
 def _counted(text: Any, *, tied: bool) -> Counts | None:
-    """Counts of a model that is built without memory and reads one token; None of one that cannot be built so."""
+    """Counts of a model that is built without memory and reads one token; None if that fails."""
     import torch
     from torch import nn
     from transformers import AutoModelForCausalLM
@@ -199,7 +199,7 @@ def _counted(text: Any, *, tied: bool) -> Counts | None:
 
 @functools.cache
 def _in_file(path: Path, changed: int) -> Shape:
-    """By its header, which takes seconds to read; `changed` when it was written last."""
+    """By its header, which takes seconds to read; `changed` is the time of its last change."""
     from lite_selfplay.models.sources.gguf import read_header
 
     header = read_header(path)

@@ -1,4 +1,4 @@
-"""Keeping the libraries' own progress bars and notices off the terminal."""
+"""Keeping libraries' progress bars and notices off the terminal."""
 
 import contextlib
 import logging as python_logging
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the libraries' progress bars and notices off the terminal for the length of a run."""
+    """Silence libraries' progress bars and notices for the length of a run."""
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     from transformers.utils import logging
 
-    # Names that older releases of transformers know alone, and newer ones as well: both are in use.
+    # Deprecated names of transformers are used, because older releases only know those.
     warnings.filterwarnings("ignore", r"`\w+` is deprecated and will be removed", FutureWarning)
-    # At its import on some CPUs it misses a kernel of inference, which training does not use.
+    # On some CPUs its import reports a missing inference kernel, which training does not use.
     theirs = python_logging.getLogger("bitsandbytes")
     level = theirs.level
     theirs.setLevel(python_logging.ERROR)

@@ -1,9 +1,9 @@
-"""Frozen linear layers and an adapter over them in two products, on tensors that stay where they are.
+"""Frozen linear layers and their adapters in two products, on tensors that stay where they are.
 
-On a card it is launches that take time. Layers that read the same input (queries, keys and values; gate and up) are one
-product here, with the adapter's down-projections stacked under their weights; a second product adds what the
-up-projections make of them. Another seat is another few rows of these tensors, nothing else: a CUDA graph that was
-recorded for one seat's tensors stays right. Shapes: `N` tokens, `O` outputs of all layers of a stack, `r` ranks of all.
+On a GPU launches take the time. Layers with the same input (queries, keys and values; gate and up) are one product
+here, with the adapter's down-projections stacked under their weights; a second product adds the up-projections. Another
+seat (a named LoRA adapter) is another few rows of these tensors, so a recorded CUDA graph stays valid. Shapes: `N`
+tokens, `O` outputs of all layers of a stack, `r` ranks of all.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,23 +15,21 @@ from torch import Tensor, nn
 from lite_selfplay.models.linear import LowRank
 
 SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-"""Layers of a block that transformers' models call on the same tensor, by name."""
+"""Names of a block's layers that transformers' models call on the same tensor."""
 
 Forward = Callable[[Tensor], Tensor]
 
 
 class Stack:
-    """Layers that are called on the same input, with room for an adapter of `rank` over each.
-
-    `weights` (out, in) and `biases` (out,) are the layers', in the type they are multiplied in.
-    """
+    """Layers with the same input, and room for an adapter of `rank` over each. `weights` (out, in) and `biases` (out,)
+    are the layers', in the type of the product."""
 
     def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None], rank: int):
         self._ends = torch.tensor([len(weight) for weight in weights]).cumsum(0).tolist()
         self._outputs, self._rank, total = self._ends[-1], rank, rank * len(weights)
         first = weights[0]
         self.weight = first.new_zeros(self._outputs + total, first.shape[1])
-        # Block by block on the diagonal: what one layer's adapter reads is nothing to the others.
+        # Block-diagonal: each layer's adapter reads only its own part.
         self.up = first.new_zeros(self._outputs, total)
         self.bias: Tensor | None = None
         if any(bias is not None for bias in biases):
@@ -45,12 +43,12 @@ class Stack:
         self._outs: list[Tensor | None] = []
 
     def part(self, i: int) -> Tensor:
-        """Layer i's own weight (out, in), in here."""
+        """Layer i's weight (out, in) inside the stack."""
         return self.weight[self._begin(i) : self._ends[i]]
 
-    def places(self, adapters: Sequence[LowRank | None]) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """Where an adapter's numbers go, whose they are, and what they are multiplied by; without one for any of the
-        layers, adapters are left out of the product from now on."""
+    def copies(self, adapters: Sequence[LowRank | None]) -> Iterator[tuple[Tensor, Tensor, float]]:
+        """For each of an adapter's tensors: its target in the stack, the tensor, and a factor. If no layer has an
+        adapter, later products omit them."""
         self._adapted = any(adapter is not None for adapter in adapters)
         for i, adapter in enumerate(adapters) if self._adapted else ():
             rank = 0 if adapter is None else len(adapter.down)
@@ -64,7 +62,7 @@ class Stack:
                 yield up[:, :rank], adapter.up, adapter.scale
 
     def forward(self, i: int, x: Tensor) -> Tensor:
-        """What layer i gives for x (..., in); what the others give for it is kept until they are asked."""
+        """Layer i's output for x (..., in); the other layers' outputs are kept until they are asked for."""
         if self._input is not x or self._outs[i] is None:
             self._input, self._outs = x, self._compute(x)
         out = self._outs[i]
@@ -90,15 +88,15 @@ class Stack:
 
 
 class UnstackedLayer:
-    """A layer that is left as it is, with an adapter beside it: for 4-bit weights that there is no room to expand."""
+    """An unchanged layer with an adapter beside it, if 4-bit weights cannot be expanded."""
 
     def __init__(self, layer: nn.Module, like: LowRank, dtype: torch.dtype, rank: int):
         self._layer, self._adapted = layer, False
         self.down = torch.zeros(rank, like.down.shape[1], dtype=dtype, device=like.down.device)
         self.up = torch.zeros(len(like.up), rank, dtype=dtype, device=like.up.device)
 
-    def places(self, adapters: Sequence[LowRank | None]) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """As `Stack.places`, for one layer."""
+    def copies(self, adapters: Sequence[LowRank | None]) -> Iterator[tuple[Tensor, Tensor, float]]:
+        """`Stack.copies` for one layer."""
         (adapter,) = adapters
         self._adapted = adapter is not None
         if adapter is not None:
@@ -109,7 +107,7 @@ class UnstackedLayer:
             yield self.up[:, :rank], adapter.up, adapter.scale
 
     def forward(self, i: int, x: Tensor) -> Tensor:
-        """What the layer and its adapter give for x (..., in)."""
+        """The sum of the layer's and the adapter's outputs for x (..., in)."""
         out: Tensor = self._layer(x)
         if not self._adapted:
             return out
@@ -119,7 +117,7 @@ class UnstackedLayer:
 
 
 def together(names: Iterable[str]) -> list[list[str]]:
-    """Names of layers, those together that are called on the same input: `layers.0.self_attn.q_proj` and so on."""
+    """Groups of layer names (`layers.0.self_attn.q_proj` and so on) that have the same input."""
     found: dict[tuple[str, object], list[str]] = {}
     for name in names:
         parent, _, own = name.rpartition(".")
@@ -130,10 +128,10 @@ def together(names: Iterable[str]) -> list[list[str]]:
 
 @torch.no_grad()
 def take(stacks: Iterable[tuple[Any, Sequence[LowRank | None]]]) -> None:
-    """Give stacks the adapters that are to speak: each number is copied once, all in one go."""
-    places = [place for stack, adapters in stacks for place in stack.places(adapters)]
-    if not places:
+    """Copy adapters into stacks, all in one go."""
+    copies = [each for stack, adapters in stacks for each in stack.copies(adapters)]
+    if not copies:
         return
-    to, of, scales = (list(column) for column in zip(*places, strict=True))
-    # In float32 before it is rounded, as everything that is done to an adapter.
+    to, of, scales = (list(column) for column in zip(*copies, strict=True))
+    # Multiplied in float32 before rounding.
     torch._foreach_copy_(to, torch._foreach_mul(of, scales))

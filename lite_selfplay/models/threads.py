@@ -1,9 +1,9 @@
-"""How many threads a base on a CPU works with, and how they wait for each other.
+"""How many threads a base on a CPU uses, and how they wait for each other.
 
-The threads of a product of matrices wait for each other at its end. Those of OpenMP spin meanwhile, which costs nothing
-on an idle machine; where another process has the core that one of them needs, the others burn their own until the
-scheduler comes round. So they spin for microseconds only and then sleep (`spin_briefly`), and small matrices are left
-to one thread (`choose`). Beside processes that are busy all the time fewer threads are faster: `crowded` says so.
+At the end of a product OpenMP's threads wait for each other by spinning, which is free on an idle machine; if another
+process takes a core, the others burn theirs until the scheduler comes round. So they spin only for microseconds and
+then sleep (`spin_briefly`), and small matrices get one thread (`choose`). Beside busy processes fewer threads are
+faster: `crowded` says so.
 """
 
 import math
@@ -15,25 +15,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SMALL = 2**18
-"""Numbers in the largest matrix of a layer below which more threads than one are no faster."""
-# Turns of a waiting thread before it sleeps, a few microseconds: longer than the parts of a product differ, and far
+"""With fewer numbers in a layer's largest matrix, more than one thread is no faster."""
+# Spins of a waiting thread before it sleeps, a few microseconds: longer than the parts of a product differ, and far
 # below a scheduler's slice.
 _SPINS = "1000"
-# What users set who want another policy: then nothing is changed.
+# Users set these for another policy; then nothing is changed.
 _POLICIES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-# Cores that others keep busy from which on it matters, and seconds that say so.
+# The least busy cores of others that matter, and the least seconds of measurement.
 _CROWDED, _LONG_ENOUGH = 0.5, 0.5
 
 
 def spin_briefly(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let waiting threads sleep soon. GNU's OpenMP, torch's on Linux, reads this once, when torch is imported."""
+    """Let waiting threads sleep soon. GNU's OpenMP (torch's on Linux) reads this once, when torch is imported."""
     if "torch" not in sys.modules and not any(name in environment for name in _POLICIES):
         environment["GOMP_SPINCOUNT"] = _SPINS
 
 
 def choose(base: Any, asked: int | None = None) -> Callable[[], None]:
-    """Set the threads of this process's products for a base: as many as asked, else one where all its layers are small,
-    else torch's own number as far as the process may use it. What is returned sets the former number again."""
+    """Set this process's threads for a base: `asked`, or one if all its layers are small, or torch's own number up to
+    the cores available. Returns a call that restores the former number."""
     import torch
 
     before = torch.get_num_threads()
@@ -42,7 +42,7 @@ def choose(base: Any, asked: int | None = None) -> Callable[[], None]:
 
 
 class Work(NamedTuple):
-    """Seconds so far: by the clock, of everyone's work on the cores of this process, and of this process's own."""
+    """Seconds so far: by the clock, of all work on this process's cores, and of its own work."""
 
     clock: float
     everyone: float
@@ -50,7 +50,7 @@ class Work(NamedTuple):
 
 
 def work_so_far() -> Work:
-    """What has been worked since the system began; nothing on cores that the system does not tell of."""
+    """The work since the system began; zero on cores that it does not report."""
     import psutil
 
     bound = allowed()
@@ -61,8 +61,8 @@ def work_so_far() -> Work:
 
 
 def crowded(before: Work, now: Work, threads: int) -> str | None:
-    """A sentence for whoever runs `threads` threads while other processes keep cores busy; None where they do not, and
-    for two threads, which do as well on one core."""
+    """A warning for a process with `threads` threads beside busy ones; None without such, and for two threads, which do
+    as well on one core."""
     seconds, everyone, own = (b - a for a, b in zip(before, now, strict=True))
     if seconds < _LONG_ENOUGH or threads <= 2:
         return None
@@ -77,27 +77,27 @@ def crowded(before: Work, now: Work, threads: int) -> str | None:
 
 
 def _largest_of_a_layer(base: Any) -> int:
-    """Numbers in the largest matrix of the base, embeddings and output layer apart. A byte of packed weights holds two
-    numbers of four bits each."""
+    """Numbers in the base's largest matrix besides embeddings and output layer. A byte of packed weights holds two
+    numbers of four bits."""
     ends = {id(end.weight) for end in (base.get_input_embeddings(), base.get_output_embeddings()) if end is not None}
     inner = (p for p in base.parameters() if id(p) not in ends)
     return max((p.numel() * (1 if p.is_floating_point() else 2) for p in inner), default=0)
 
 
 def allowed() -> set[int]:
-    """The cores that this process is bound to; none where the system does not say."""
+    """The cores that this process is bound to; empty if the system does not say."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 
 
 def cores(root: Path = Path("/")) -> int:
-    """The number of cores that this process may use: those it is bound to, and no more than its container's share of
-    their time, rounded up. `root` is where `proc` and `sys` are."""
+    """The number of cores that this process may use: those it is bound to, within its container's share of their time,
+    rounded up. `root` is where `proc` and `sys` are."""
     return max(1, math.ceil(min(len(allowed()) or os.cpu_count() or 1, _quota(root))))
 
 
 def _quota(root: Path) -> float:
-    """Cores' worth of time that the control groups of this process allow, those above it included; infinite where there
-    is no bound. In a container a group's path may be the host's: the top is always looked at."""
+    """Cores' worth of time allowed by this process's control groups and their parents; infinite without a bound. In a
+    container a group's path may be the host's, so the top is always read."""
     found = [math.inf]
     for line in _words(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)

@@ -1,7 +1,7 @@
-"""Between host and card: many numbers at once, and without the host waiting where it need not.
+"""Transfers between host and GPU: many numbers at once, without needless waits.
 
-A copy from ordinary memory makes the host wait until the card has finished everything before it. One from pinned memory
-does not; torch keeps that memory until the copy is done.
+A copy from ordinary memory makes the host wait until the GPU has finished all earlier work; one from pinned memory does
+not, and torch keeps that memory until the copy is done.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ from torch import Tensor
 
 
 def placed(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """Numbers of the host, nested lists or a tensor on the CPU, as a tensor on a device."""
+    """Numbers of the host (nested lists or a CPU tensor) as a tensor on a device."""
     found = values if isinstance(values, Tensor) else torch.tensor(values, dtype=dtype)
     return found.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else found.to(device)
 
 
 def read(tensors: Sequence[Tensor]) -> list[list[float]]:
-    """The numbers in each of several float tensors, for which a card is waited for once."""
+    """The numbers in each of several float tensors, with a single wait for the GPU."""
     if not tensors:
         return []
     whole = torch.cat([tensor.detach().flatten().float() for tensor in tensors]).cpu()
@@ -26,10 +26,8 @@ def read(tensors: Sequence[Tensor]) -> list[list[float]]:
 
 
 def on_host(tensors: Mapping[str, Tensor], *, wait: bool = True) -> dict[str, Tensor]:
-    """Copies of named tensors on the CPU, from a card in one transfer for each type.
-
-    Without `wait` they are not there before the card is next waited for.
-    """
+    """Copies of named tensors on the CPU, from a GPU in one transfer per type. Without `wait` they are complete once
+    the GPU has been waited for."""
     result: dict[str, Tensor] = {}
     by_kind: dict[tuple[torch.device, torch.dtype], list[str]] = {}
     for name, tensor in tensors.items():

@@ -1,8 +1,8 @@
-"""An architecture that this library's tests do not know, tried before anything is trained with it.
+"""A trial of an architecture that this library's tests do not cover, before anything is trained.
 
-What is sampled and what an update learns from must be what transformers' plain forward pass gives: of each row alone,
-without padding, without a cache, before any layer is replaced. A model whose attention sees later tokens, whose state
-leaks from one row to another or that does not take the positions it is given would train without an error otherwise.
+Samples and updates must match transformers' plain forward pass of each row alone: without padding, without a cache,
+before any layer is replaced. Otherwise a model whose attention sees later tokens, whose state leaks between rows or
+that ignores positions would train without an error.
 """
 
 import contextlib
@@ -20,21 +20,21 @@ from lite_selfplay.models.generation.sampling import Generation, GenerationReque
 from lite_selfplay.models.logprobs.batch import Batch, Row
 
 _PROMPTS, _EACH, _TOKENS = (9, 4, 6), 3, 8
-# How far numbers may be from the right ones, as a share of the right ones' own spread. Rounding makes 0.02 in bfloat16
-# and 0.03 in 4 bits of SmolLM2-135M.
+# The largest error relative to the spread of the right numbers. Rounding makes 0.02 in bfloat16 and 0.03 in 4 bits of
+# SmolLM2-135M.
 _TOLERANCE = {torch.float32: 1e-3}
 _TOLERANCE_IN_HALF = 0.15
-# A gradient sums rounding errors over all tokens, 0.13 of SmolLM2-135M's in bfloat16: so many times the tolerance.
+# The factor for gradients, which sum rounding errors over all tokens: 0.13 of SmolLM2-135M's in bfloat16.
 _TOLERANCE_OF_GRADIENTS = 3.0
 
 
 class LoadTrial:
-    """Three prompts of a model and what transformers alone makes of them; made before any layer is replaced."""
+    """Three prompts and transformers' results for them, made before any layer is replaced."""
 
     def __init__(self, path: Path, base: Any):
         self._kind, self._path = base.config.get_text_config().model_type, path
         size = base.get_input_embeddings().weight.shape[0]
-        # The first ids are left out: they are seldom words.
+        # The first ids are skipped: they are seldom words.
         drawn = torch.randint(size // 100, size, (sum(_PROMPTS),), generator=torch.Generator().manual_seed(0))
         self._prompts: list[list[int]] = [part.tolist() for part in drawn.split(_PROMPTS)]
         self._tolerance = _TOLERANCE.get(base.dtype, _TOLERANCE_IN_HALF)
@@ -42,11 +42,11 @@ class LoadTrial:
             self._logits = [_logits(base, ids) for ids in self._prompts]
             halves = [_logits(base, ids[: len(ids) // 2]) for ids in self._prompts]
             first = [whole[: len(half)] for whole, half in zip(self._logits, halves, strict=True)]
-            self._hold("a token's logits do not depend on later tokens", halves, first)
+            self._require("a token's logits depend on later tokens", halves, first)
 
     @contextlib.contextmanager
     def refusing(self, what: str) -> Iterator[None]:
-        """Whatever a model raises in here, memory aside, refuses it."""
+        """Refuse the model if it raises anything in here but memory errors."""
         try:
             yield
         except (LiteSelfPlayError, MemoryError):
@@ -57,31 +57,33 @@ class LoadTrial:
             why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             raise self._refusal(f"{what} ended in {why}") from error
 
-    def hold(self, backend: Any, seat: str, generate: Callable[[GenerationRequest], list[list[Generation]]]) -> None:
-        """Raises ModelNotFoundError where a backend's forward pass, its samples or what an update reads differ.
-        `generate` samples few rows at once, so that the others join them."""
+    def compare(self, backend: Any, seat: str, generate: Callable[[GenerationRequest], list[list[Generation]]]) -> None:
+        """Raises ModelNotFoundError if a backend's forward pass, samples or updates differ. `generate` samples few rows
+        at once, so that others join."""
         adapters = backend.adapters
-        with self.refusing("its forward pass"), adapters.speaking(BASE), torch.no_grad(), backend.autocast():
+        with self.refusing("its forward pass"), adapters.inference(BASE), torch.no_grad(), backend.autocast():
             found = [_logits(adapters.model, ids) for ids in self._prompts]
-        self._hold("the forward pass is transformers' own", found, self._logits)
+        self._require("the forward pass differs from transformers' own", found, self._logits)
         with self.refusing("sampling"):
             rows, logprobs = self._sampled(seat, generate)
-            with adapters.speaking(seat), torch.no_grad(), backend.autocast():
+            with adapters.inference(seat), torch.no_grad(), backend.autocast():
                 right = [_logprobs(adapters.model, row) for row in rows]
-        self._hold("sampled tokens have the log-probabilities of the forward pass", logprobs, right)
+        self._require("sampled tokens have other log-probabilities than the forward pass", logprobs, right)
         with self.refusing("an update"), backend.updating(), backend.autocast():
             adapters.activate(seat)
             read, _ = backend.token_logprobs(Batch.of(rows, backend.way()))
             ours = self._gradient(adapters, seat, read)
             plain = torch.cat([_logprobs(adapters.model, row) for row in rows])
             theirs = self._gradient(adapters, seat, plain)
-        self._hold("an update reads the log-probabilities of the forward pass", [read.detach()], [plain.detach()])
-        self._hold("an update has the gradient of the forward pass", ours, theirs, _TOLERANCE_OF_GRADIENTS)
+        self._require(
+            "an update reads other log-probabilities than the forward pass", [read.detach()], [plain.detach()]
+        )
+        self._require("an update has another gradient than the forward pass", ours, theirs, _TOLERANCE_OF_GRADIENTS)
 
     def _sampled(
         self, seat: str, generate: Callable[[GenerationRequest], list[list[Generation]]]
     ) -> tuple[list[Row], list[Tensor]]:
-        """Rows (prompt, completion) that end one after another, and the log-probabilities of their tokens."""
+        """Rows (prompt, completion) that end one after another, and their tokens' log-probabilities."""
         seeds = [[_EACH * i + k for k in range(_EACH)] for i in range(len(self._prompts))]
 
         def hear(prompt: int, k: int, number: int, token: int) -> bool:
@@ -99,16 +101,16 @@ class LoadTrial:
             parameter.grad = None
         return found
 
-    def _hold(self, what: str, found: Sequence[Tensor], right: Sequence[Tensor], share: float = 1.0) -> None:
+    def _require(self, what: str, found: Sequence[Tensor], right: Sequence[Tensor], share: float = 1.0) -> None:
         ours, theirs = (torch.cat([x.flatten().float().cpu() for x in each]) for each in (found, right))
         far = float((ours - theirs).norm() / (theirs - theirs.mean()).norm()) if len(ours) == len(theirs) else torch.inf
         if not far < share * self._tolerance:
-            raise self._refusal(f"it does not hold that {what} (they differ by {far:.1g} of their spread)")
+            raise self._refusal(f"{what} (they differ by {far:.1g} of their spread)")
 
     def _refusal(self, why: str) -> ModelNotFoundError:
         return ModelNotFoundError(
             f"{self._path} is a {self._kind} model, an architecture that was tried just now and cannot be trained "
-            f"here: {why}. Take a base that `lite-selfplay list models` names"
+            f"here: {why}. Use a base that `lite-selfplay list models` names"
         )
 
 
@@ -119,7 +121,7 @@ def _logits(model: nn.Module, ids: Sequence[int]) -> Tensor:
 
 
 def _logprobs(model: nn.Module, row: Row) -> Tensor:
-    """Log-probabilities of the tokens of a completion after its prompt."""
+    """Log-probabilities of a completion's tokens after its prompt."""
     prompt, rest = row
     logits = _logits(model, [*prompt, *rest])[len(prompt) - 1 : -1]
     return logits.log_softmax(-1).gather(1, torch.tensor(rest, device=logits.device)[:, None])[:, 0]

@@ -215,7 +215,7 @@ def require_one_run(ranks: Ranks, plan: Plan) -> None:
 
 def require_shareable(ranks: Ranks, section: ModelSection) -> None:
     """Raises RequestError for a backend that several processes have not been run with."""
-    if ranks.world > 1 and (chosen(section) == "unsloth" or section.fast_inference):
+    if ranks.world > 1 and chosen(section) == "unsloth":
         raise RequestError(
             f"{ranks.world} processes have not been tried with the Unsloth backend: use --backend transformers"
         )

@@ -263,8 +263,6 @@ def _backend(config: RunConfig) -> str:
     model = config.model
     if not config.rollouts.servers:
         return model.backend
-    if model.fast_inference:
-        raise ConfigError("rollouts.servers and model.fast_inference both say what samples: give one of them")
     if model.backend not in ("auto", "transformers"):
         raise ConfigError(f"--rollouts works with the transformers backend, and model.backend is {model.backend}")
     return "transformers"

@@ -108,7 +108,7 @@ class StepLog:
             raise TrainingError(
                 f"{steps} could not be trained on, at step {report.step + 1} because {report.foreign}. Rollouts that "
                 "come from the base, another seat or an adapter as it was before an update do not train a seat: "
-                "look at what samples them (model.backend, model.fast_inference, --rollouts and their --logprobs-mode; "
+                "look at what samples them (model.backend, --rollouts and their --logprobs-mode; "
                 "does --backend transformers agree without them?). "
                 f"docs/sampler.md says how it is checked. Nothing was saved since: {whole}"
             )

@@ -228,7 +228,7 @@ class SelfPlayTrainer:
         if not micro.role.beta:
             return None
         name = BASE if micro.role.reference == "base" else reference_name(micro.seat)
-        with self.adapters.speaking(name), torch.no_grad(), self.backend.autocast():
+        with self.adapters.inference(name), torch.no_grad(), self.backend.autocast():
             return self._logprobs(micro)[0]
 
     def _logprobs(self, micro: MicroBatch, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:

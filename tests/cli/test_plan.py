@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lite_selfplay.models.sources.tiny import build_tiny
+from lite_selfplay.models.sources.tiny import TEMPLATE, build_tiny, byte_tokenizer
 
 
 def test_a_plan_names_the_parts_and_whether_the_card_is_large_enough(call):
@@ -58,7 +58,9 @@ def test_the_prompts_of_a_game(call):
 
 
 def test_thinking_on_and_off(call, tmp_path):
-    build_tiny(tmp_path / "model", template="thinking")
+    build_tiny(tmp_path / "model")
+    off_switch = "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
+    byte_tokenizer(TEMPLATE.replace("assistant\n", f"assistant\n{off_switch}")).save_pretrained(tmp_path / "model")
     ended = call("plan", "--prompts", "--game", "grpo", "--model", tmp_path / "model", "--tasks", "letters", "--json")
     on, off = json.loads(ended.out)["prompts"]
     assert (on["role"], on["thinking"], off["thinking"]) == ("solver", "on", "off")

@@ -17,7 +17,7 @@ from lite_selfplay.models.shapes import shape_of
 from lite_selfplay.models.sources import resolve
 from lite_selfplay.runs.defaults import filled_in
 from tests.gpu.evidence import OUT_OF_MEMORY
-from tests.models.spoken import asked, spoken
+from tests.models.sampled import asked, completions
 
 pytestmark = pytest.mark.gpu
 
@@ -98,8 +98,8 @@ def test_sampling_goes_on_with_half_where_memory_runs_out(load: Callable[..., An
     before, most = peak_reserved(lambda: backend.generate(request))
     assert said == []
     with at_most(before + int(0.6 * (most - before))):
-        completions = spoken(backend, request)
-    assert [len(one.token_ids) for one in completions] == [256] * ROWS
+        found = completions(backend, request)
+    assert [len(one.token_ids) for one in found] == [256] * ROWS
     assert said
     assert all(sentence.startswith(OUT_OF_MEMORY) for sentence in said)
 

@@ -1,7 +1,6 @@
 """A 4-bit base on the card: seats speak, move, say what they are now, and learn."""
 
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -9,10 +8,10 @@ import torch
 
 from lite_selfplay.config import ModelSection
 from lite_selfplay.data import BASE
-from lite_selfplay.models import attention, packed_on_card
+from lite_selfplay.models import attention, packed_on_gpu
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources import resolve
-from tests.models.spoken import asked, spoken, words
+from tests.models.sampled import asked, completions, words
 
 pytestmark = pytest.mark.gpu
 
@@ -35,12 +34,12 @@ def test_flash_attention_runs_where_the_card_should_have_it(device: torch.device
     """Of a token and of an update, forwards and backwards, against the formula and against torch's other kernels."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
         pytest.skip("no card that should have it")
-    for why_no_flash in (attention.why_no_flash, packed_on_card.why_no_flash):
+    for why_no_flash in (attention.why_no_flash, packed_on_gpu.why_no_flash):
         assert why_no_flash(*heads, torch.bfloat16, device) is None
 
 
 def generate(backend: Any, name: str) -> list[Any]:
-    return spoken(backend, asked(name, PROMPTS, 4, max_tokens=16))
+    return completions(backend, asked(name, PROMPTS, 4, max_tokens=16))
 
 
 def rows(said: Sequence[Any]) -> list[tuple[list[int], list[int]]]:
@@ -93,7 +92,8 @@ def noise(backend: Any, model: str) -> float:
     return NOISE[backend.compute_dtype] * (1 if model == "tiny" else REAL)
 
 
-def check_what_is_said_follows_the_weights(backend: Any) -> None:
+def test_what_is_said_follows_the_weights(load: Callable[..., Any]):
+    backend = load("tiny")
     before = generate(backend, "A")
     backend.adapters.load_state("A", {key: -4 * tensor for key, tensor in backend.adapters.state("A").items()})
     after = generate(backend, "A")
@@ -102,17 +102,6 @@ def check_what_is_said_follows_the_weights(backend: Any) -> None:
     assert differences(backend, "A", after).mean() < differences(backend, "A", before).mean() / 3
     backend.adapters.snapshot("A", "A@then")
     assert words(generate(backend, "A@then")) == words(after)
-
-
-def test_what_is_said_follows_the_weights(load: Callable[..., Any]):
-    check_what_is_said_follows_the_weights(load("tiny"))
-
-
-@pytest.mark.skipif(find_spec("vllm") is None, reason="needs vllm")
-def test_vllm_serves_no_stale_seat(load: Callable[..., Any], backend_name: str, model_name: str):
-    if backend_name != "unsloth":
-        pytest.skip("vLLM serves the Unsloth backend alone")
-    check_what_is_said_follows_the_weights(load(model_name, fast_inference=True))
 
 
 def test_both_seats_move_and_the_base_does_not(load: Callable[..., Any], model_name: str, worker: Any):

@@ -1,4 +1,4 @@
-"""Small random models of any architecture that transformers knows, and models whose files are changed."""
+"""Small random models of any architecture in transformers, and changes of model files."""
 
 import json
 from collections.abc import Callable
@@ -21,13 +21,13 @@ SIZES = {
 
 
 def small(kind: str, **options: Any) -> Any:
-    """A model of two layers, always the same; `options` of its configuration replace `SIZES`."""
+    """A model of two layers, always the same; `options` override `SIZES`."""
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **{**SIZES, **options}))
 
 
 def change(file: Path, **values: Any) -> None:
-    """Set keys of a file of JSON."""
+    """Set keys of a JSON file."""
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
 

@@ -31,7 +31,7 @@ def adapters(make):
     return make(A=STRONG, B=STRONG)
 
 
-def test_a_seat_speaks_as_a_model_that_holds_that_adapter_alone_and_the_base_alone(adapters, base, tmp_path):
+def test_a_seat_acts_as_a_model_that_holds_that_adapter_alone_and_the_base_alone(adapters, base, tmp_path):
     for seat in ("A", "B"):
         adapters.save(seat, tmp_path / seat)
         assert torch.equal(heard(adapters, seat), said(PeftModel.from_pretrained(base(), tmp_path / seat)))
@@ -40,7 +40,7 @@ def test_a_seat_speaks_as_a_model_that_holds_that_adapter_alone_and_the_base_alo
     assert not any(torch.allclose(heard(adapters, a), heard(adapters, b)) for a in names for b in names if a < b)
 
 
-def test_zero_start_speaks_as_the_base_and_gaussian_start_does_not_even_at_1e_3(make):
+def test_zero_start_acts_as_the_base_and_gaussian_start_does_not_even_at_1e_3(make):
     adapters = make(A=SeatConfig(init="zero"), B=SeatConfig(init="gaussian", init_std=1e-3))
     assert [adapters.is_the_base(seat) for seat in "AB"] == [True, False]
     assert torch.equal(heard(adapters, "A"), heard(adapters, BASE))
@@ -67,15 +67,15 @@ def test_initial_weights_have_pefts_scale_and_the_asked_noise(make, base):
     assert up.std().item() == pytest.approx(0.01, rel=0.05)
 
 
-def test_nothing_that_speaks_becomes_trainable_and_what_was_active_is_active_again(adapters):
+def test_nothing_in_the_forward_pass_becomes_trainable_and_what_was_active_is_active_again(adapters):
     adapters.snapshot("B", "B@old")
     for name in ("A", "B", BASE, "B@old"):
-        with adapters.speaking(name):
+        with adapters.inference(name):
             assert trainable(adapters) == set() or name == BASE
             assert not adapters.model(input_ids=IDS).logits.requires_grad
         assert trainable(adapters) == {"seat-0"}
     adapters.activate("B")
-    with pytest.raises(RuntimeError, match="mid-sentence"), adapters.speaking("A"):
+    with pytest.raises(RuntimeError, match="mid-sentence"), adapters.inference("A"):
         raise RuntimeError("mid-sentence")
     assert trainable(adapters) == {"seat-1"}
 
@@ -102,7 +102,7 @@ def test_a_gradient_reaches_only_the_active_seat(adapters):
     assert all(p.grad is not None for p in adapters.parameters("B").values())  # kept over the switch
 
 
-def test_a_snapshot_speaks_as_it_did_while_its_seat_moves_on(adapters):
+def test_a_snapshot_acts_as_it_did_while_its_seat_moves_on(adapters):
     before = heard(adapters, "B")
     adapters.snapshot("B", "B@0")
     move(adapters, "B")
@@ -131,7 +131,7 @@ def test_seats_of_different_rank_and_alpha_keep_their_snapshots_apart(make):
 def test_unknown_names_and_unfit_weights_are_refused(adapters, make):
     with pytest.raises(UnknownNameError, match="unknown seat 'C'"):
         adapters.activate("C")
-    with pytest.raises(UnknownNameError, match="unknown seat or snapshot 'B@7'"), adapters.speaking("B@7"):
+    with pytest.raises(UnknownNameError, match="unknown seat or snapshot 'B@7'"), adapters.inference("B@7"):
         pass
     with pytest.raises(LiteSelfPlayError, match="cannot take the name"):
         adapters.snapshot("A", "B")
@@ -145,7 +145,7 @@ def test_unknown_names_and_unfit_weights_are_refused(adapters, make):
 def test_dense_weights_go_after_an_error_and_their_memory_is_that_of_all_linear_layers(adapters, base):
     plain = heard(adapters, "A")
     dense = functools.partial(dense_weight, dtype=torch.float32)
-    with pytest.raises(KeyboardInterrupt), adapters.speaking_dense("B", dense):
+    with pytest.raises(KeyboardInterrupt), adapters.inference_dense("B", dense):
         raise KeyboardInterrupt
     assert torch.equal(heard(adapters, "A"), plain)
     linear = {id(m): m for n, m in base().named_modules() if isinstance(m, torch.nn.Linear) and n != "lm_head"}
@@ -189,7 +189,7 @@ def test_later_seats_adapt_the_layers_of_the_first(make):
 
 
 def test_layers_that_compute_together_change_speakers_without_peft(adapters, monkeypatch):
-    """PEFT goes through every module of the model for each change, and lists all weights to find those of a seat."""
+    """PEFT walks over every module for each change, and lists all weights to find a seat's."""
     adapters.snapshot("B", "B@old")
     names, keys = ("A", "B", BASE, "B@old"), adapters.state("B").keys()
     expected = {name: heard(adapters, name) for name in names}
@@ -206,10 +206,10 @@ def test_layers_that_compute_together_change_speakers_without_peft(adapters, mon
     ):
         monkeypatch.setattr(owner, name, lambda *_, name=name, **__: pytest.fail(name))
     for name in names:
-        with adapters.speaking(name):
+        with adapters.inference(name):
             found = adapters.model.base_model(input_ids=IDS).logits
             assert not found.requires_grad
-            with adapters.speaking(BASE):
+            with adapters.inference(BASE):
                 assert torch.allclose(adapters.model.base_model(input_ids=IDS).logits, expected[BASE], atol=1e-5)
             assert torch.equal(adapters.model.base_model(input_ids=IDS).logits, found)
         assert torch.allclose(found, expected[name], atol=1e-5)

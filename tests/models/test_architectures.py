@@ -14,8 +14,8 @@ from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.logprobs.batch import Batch
 from lite_selfplay.models.shapes import shape_in
 from lite_selfplay.models.sources import _HUB, ARCHITECTURES
+from tests.models.sampled import asked
 from tests.models.small import SIZES, change, small
-from tests.models.spoken import asked
 from tests.test_docs import ROOT
 
 LINEAR = {
@@ -69,7 +69,7 @@ DENSE: dict[str, dict[str, Any]] = {
     "qwen3_5_text": {**LINEAR, "layer_types": ["linear_attention", "full_attention"]},
     **{kind: {} for kind in ("granite", "llama", "ministral3", "phi3", "qwen2", "qwen3", "smollm3")},
 }
-"""The catalogue's architectures, as in `ARCHITECTURES`; a wrapper by its text part."""
+"""The architectures of `ARCHITECTURES`; wrappers by their text part."""
 _PLAIN = (
     "apertus arcee bitnet exaone4 gemma glm glm4 gpt_neox helium hunyuan_v1_dense ministral mistral nanochat nemotron "
     "olmo2 opt phi seed_oss stablelm starcoder2 vaultgemma"
@@ -89,7 +89,7 @@ ROWS = [([5, 6, 7, 8, 9], [10, 11, 12, 13, 14, 15, 16]), ([5, 6, 7], [20, 21, 22
 
 
 def folder(place: Path, kind: str, **keys: Any) -> Path:
-    """A model of an architecture; its weights are so large that attention is not flat."""
+    """A model of an architecture, with weights large enough that attention is not flat."""
     sizes = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16, "initializer_range": 0.3}
     small(kind, **{**sizes, "pad_token_id": 0, **keys}).float().save_pretrained(place)
     return place
@@ -102,7 +102,7 @@ def backend_over(path: Path, precision: str = "fp32") -> TransformersBackend:
 
 
 def by_eager_attention(backend: TransformersBackend, prompt: list[int], rest: list[int]) -> torch.Tensor:
-    """Log-probabilities of what follows a prompt, of the plain forward pass."""
+    """Log-probabilities of a completion, by the plain forward pass."""
     model: Any = backend.adapters.model
     model.get_base_model().set_attn_implementation("eager")
     logits = model(torch.tensor([[*prompt, *rest]])).logits[0, len(prompt) - 1 : -1].float()
@@ -110,7 +110,7 @@ def by_eager_attention(backend: TransformersBackend, prompt: list[int], rest: li
 
 
 def wrapper(place: Path, kind: str, **keys: Any) -> Any:
-    """A model with an image part, whose text part is called `text_config` in its configuration."""
+    """A model with an image part, and a `text_config` in its configuration."""
     vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "depth": 1}
     vision |= {"num_heads": 2, "out_hidden_size": 64, "image_size": 28, "patch_size": 14, "num_position_embeddings": 16}
     sizes = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16, "initializer_range": 0.3}
@@ -147,7 +147,7 @@ def test_samples_log_probabilities_and_gradients_are_those_of_eager_attention(tm
     prompts = [[5, 6, 7, 8, 9, 10, 11, 12, 13, 14], [5, 6, 7]]
     for prompt, several in zip(prompts, backend.generate(asked("A", prompts, max_tokens=12)), strict=True):
         for one in several:
-            with backend.adapters.speaking("A"), torch.no_grad():
+            with backend.adapters.inference("A"), torch.no_grad():
                 expected = by_eager_attention(backend, prompt, one.token_ids)
             torch.testing.assert_close(torch.tensor(one.logprobs), expected, atol=1e-4, rtol=1e-5)
 
@@ -174,7 +174,7 @@ def test_of_a_wrapper_the_text_part_is_loaded_alone_and_its_memory_is_planned(tm
     base: Any = backend.adapters.model.get_base_model()
     assert not [name for name, _ in backend.adapters.model.named_parameters() if "vision" in name or "visual" in name]
     assert len(base.config.get_text_config().to_dict()) == len(base.config.to_dict())  # it wraps nothing
-    with backend.adapters.speaking(BASE), torch.no_grad():
+    with backend.adapters.inference(BASE), torch.no_grad():
         found = base(torch.tensor([ROWS[0][0]])).logits
         torch.testing.assert_close(found, whole(torch.tensor([ROWS[0][0]])).logits, atol=1e-4, rtol=1e-4)
     backend.adapters.activate("A")
@@ -200,6 +200,6 @@ def test_a_key_about_attention_that_nobody_reads_and_a_mixture_of_experts_are_re
 @pytest.mark.parametrize("size", [48, 96, 160])
 def test_rows_that_four_bits_hold_wrongly_are_refused(tmp_path, size):
     path = folder(tmp_path, "llama", hidden_size=size, head_dim=size // 4)
-    with pytest.raises(RequestError, match=f"rows of {size} numbers, which 4 bits hold wrongly on a CPU"):
+    with pytest.raises(RequestError, match=f"rows of {size} numbers, which 4 bits store wrongly on a CPU"):
         backend_over(path, "4bit")
     backend_over(path, "bf16")

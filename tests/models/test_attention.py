@@ -18,7 +18,7 @@ SCALE = 0.3
 
 
 def draw(heads: int, key_heads: int, size: int = 8, value_size: int = 8) -> list[Tensor]:
-    """Queries, keys, values and a gradient of what comes out."""
+    """Queries, keys, values and a gradient of the output."""
     torch.manual_seed(0)
     shapes = (heads, size), (key_heads, size), (key_heads, value_size), (heads, value_size)
     return [torch.randn(TOKENS, *shape) for shape in shapes]

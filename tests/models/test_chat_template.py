@@ -1,6 +1,7 @@
-"""Chat templates of every kind that goes wrong somewhere, in minimal form, over the byte tokenizer."""
+"""Chat templates with every known pitfall, in minimal form, over the byte tokenizer."""
 
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -66,7 +67,14 @@ TURNS = ("<|start|>", "<|end|>", "<|user|>", "<|assistant|>")
 
 
 def chat(template: str | None, thinking: Thinking = "auto", extra: tuple[str, ...] = TURNS) -> Chat:
-    return Chat(byte_tokenizer(template, extra=extra), thinking=thinking)
+    return Chat(with_tokens(template, extra), thinking=thinking)
+
+
+def with_tokens(template: str | None, extra: tuple[str, ...] = TURNS) -> Any:
+    """The byte tokenizer with more special tokens."""
+    tokenizer = byte_tokenizer(template)
+    tokenizer.add_tokens([*extra], special_tokens=True)
+    return tokenizer
 
 
 @pytest.mark.parametrize(
@@ -102,7 +110,7 @@ def test_prefill_and_end(template, thinking, prefill, thinks, end):
 
 @pytest.mark.parametrize("template", [DATED, MODEL, OPENS, WRAPS, BEGINS, None])
 def test_no_second_bos(template):
-    tokenizer = byte_tokenizer(template, extra=TURNS)
+    tokenizer = with_tokens(template)
     bos = tokenizer.bos_token_id
     plain = Chat(tokenizer).encode("hi").ids
     # A tokenizer that puts BOS before, and EOS behind, every text.
@@ -137,7 +145,7 @@ def test_think_tags_survive_as_special_tokens():
 
 def test_thinking_that_cannot_be():
     for template in (DATED, None):
-        with pytest.raises(ConfigError, match="knows no thinking"):
+        with pytest.raises(ConfigError, match="has no thinking"):
             chat(template, "on")
 
 
@@ -171,7 +179,8 @@ def test_what_the_template_wrote_is_not_learned_twice(template, thinking, comple
 
 
 def test_a_missing_pad_token_adds_none_and_a_missing_end_is_refused():
-    tokenizer = byte_tokenizer(None, pad=False)
+    tokenizer = byte_tokenizer(None)
+    tokenizer.pad_token = None
     talk = Chat(tokenizer)
     assert (talk.tokenizer.pad_token, len(talk.tokenizer)) == (None, 259)
     assert talk.pad_id in talk.eos_ids
@@ -220,10 +229,10 @@ TRIMS = "{% for m in messages %}{{ m.role }}: {{ m.content.replace('\\n', ' ') |
     ("template", "message"),
     [
         (LOOPS, "did not end within 0.1 seconds"),
-        ("{{ 'x' * 10 ** 15 }}", "does not take this conversation: MemoryError"),
-        ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "does not take this conversation: RecursionError"),
-        ("{{ 1 // 0 }}", "does not take this conversation: ZeroDivisionError"),
-        ("hello", "leaves out what it is given: 'probequestion' of the turn of user is not in the prompt"),
+        ("{{ 'x' * 10 ** 15 }}", "rejects this conversation: MemoryError"),
+        ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "rejects this conversation: RecursionError"),
+        ("{{ 1 // 0 }}", "rejects this conversation: ZeroDivisionError"),
+        ("hello", "drops a part of the conversation: 'probequestion' of the turn of user is not in"),
     ],
 )
 def test_a_template_that_is_none(template, message, monkeypatch):
@@ -236,10 +245,10 @@ def test_a_template_that_is_none(template, message, monkeypatch):
 @pytest.mark.parametrize(
     ("template", "prompt", "why"),
     [
-        (LAST, [Turn("user", "first words"), Turn("assistant", "an answer"), Turn("user", "last words")], "leaves out"),
-        (NO_SYSTEM, [Turn("system", "you are kind"), Turn("user", "words")], "leaves out what it is given"),
-        (MARKER, "a question\n### and its numbers", "leaves out what it is given"),
-        (MODEL, [Turn("system", "you are kind"), Turn("user", "2+2?")], "does not take this conversation: no system"),
+        (LAST, [Turn("user", "first words"), Turn("assistant", "an answer"), Turn("user", "last words")], "drops"),
+        (NO_SYSTEM, [Turn("system", "you are kind"), Turn("user", "words")], "drops a part of the conversation"),
+        (MARKER, "a question\n### and its numbers", "drops a part of the conversation"),
+        (MODEL, [Turn("system", "you are kind"), Turn("user", "2+2?")], "rejects this conversation: no system"),
     ],
 )
 def test_a_template_that_drops_or_refuses_what_was_said(template, prompt, why):

@@ -1,4 +1,4 @@
-"""Gated products and norms as one operation on a CPU: the model's numbers, and the gradients of its formulas."""
+"""Fused gated products and norms on a CPU: the model's numbers, and the gradients of the formulas."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Ten
 
 
 def gradients(of: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
-    """The result for some inputs, and the gradients in them."""
+    """The result for some inputs, and their gradients."""
     leaves = [one.clone().requires_grad_() for one in inputs]
     out = of(*leaves)
     return [out.detach(), *torch.autograd.grad(out, leaves, drawn(*out.shape, dtype=out.dtype, seed=9))]

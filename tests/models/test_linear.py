@@ -1,4 +1,4 @@
-"""Layers with their adapters, and layers that are computed again in the backward pass, but for their products."""
+"""Layers with their adapters, and layers that are recomputed in the backward pass without their products."""
 
 from collections.abc import Callable
 from functools import partial
@@ -99,7 +99,7 @@ def test_a_model_has_the_gradients_that_peft_gives(make_backend, precision):
 
 
 class Weights:
-    """Matrices of a layer, and how often each was asked for."""
+    """A layer's matrices, and how often each was requested."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -111,12 +111,12 @@ class Weights:
         return lambda: (self.asked.append(name), getattr(self, name))[1]
 
     def layer(self, x: Tensor) -> Tensor:
-        """Two products, the first with an adapter, and what is computed again between them."""
+        """Two products, the first with an adapter, and recomputed operations between them."""
         inside = linear(x, self.ask("into"), None, LowRank(self.down, self.up, 0.5))
         return x + linear(silu(inside), self.ask("out_of"), None, None)
 
     def changed(self, x: Tensor) -> Tensor:
-        """Two products, of which the first one's result is changed in place."""
+        """Two products; the first one's result is changed in place."""
         inside = linear(x, self.ask("into"), None, None).mul_(2.0)
         return linear(silu(inside), self.ask("out_of"), None, LowRank(self.up.T, self.down.T, 1.0))
 
@@ -126,7 +126,7 @@ again_but_for_products = partial(again, context_fn=keeping_products)
 
 
 def gradients(weights: Weights, layer: Callable[[Tensor], Tensor], through: Any = None) -> tuple[Tensor, ...]:
-    """Of two layers: the second one's products are not taken for the first one's."""
+    """Gradients of two layers: the second must not reuse the first one's products."""
     run = partial(through, layer) if through else layer
     x = torch.linspace(-1, 1, 12).view(3, 4).requires_grad_()
     return torch.autograd.grad(run(run(x)).square().sum(), (x, weights.down, weights.up))

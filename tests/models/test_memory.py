@@ -1,4 +1,4 @@
-"""What a run will hold: each part against the memory of real tensors, and by hand."""
+"""A run's estimated memory: each part compared with real tensors, and by hand."""
 
 import json
 import re
@@ -35,10 +35,8 @@ def parts(run: RunConfig, shape: Shape = TINY, load: Load = SMALL, **options: An
 
 
 def held(model: Any, *, adapters: bool) -> int:
-    """Bytes of a model's matrices and of what 4-bit ones are scaled by; biases and norms are not counted.
-
-    They are not those of storages: on a card weights lie in stacks, side by side.
-    """
+    """Bytes of a model's matrices and of the scales of 4-bit ones; biases and norms are not counted, nor shared
+    storages: on a GPU weights lie in stacks, side by side."""
     found = [p for name, p in model.named_parameters() if ("lora_" in name) == adapters and (p.ndim > 1 or adapters)]
     scales = [p.quant_state.absmax for p in found if hasattr(p, "quant_state")]
     return sum(each.nbytes for each in (*found, *scales))
@@ -60,7 +58,7 @@ def test_weights_adapters_keys_and_values_are_those_of_the_loaded_model(make_bac
     assert parts(config(precision="fp32"), on_cpu=True)["keys and values"] == TINY.layers * of_a_layer
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a pretend card's norms keep what autograd's hooks do not see")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a pretend GPU's norms keep what autograd's hooks do not see")
 @pytest.mark.parametrize(("compute", "bytes_of_a_number"), [("fp32", 4), ("bf16", 2)])
 def test_activations_are_what_a_backward_pass_keeps(make_backend, compute, bytes_of_a_number):
     backend = make_backend("4bit", compute_dtype=compute, gradient_checkpointing=False)
@@ -105,7 +103,7 @@ def test_the_shape_of_a_folder_is_that_of_its_config_and_one_that_gives_none_is_
     assert shape_of(str(tiny_path)) == TINY
     for config in ('{"hidden_size": 8, "num_attention_heads": 2}', '{"model_type": "t5"', "[]"):
         (tmp_path / "config.json").write_text(config)
-        with pytest.raises(ModelNotFoundError, match=r"the configuration of .* does not give the shape of a model"):
+        with pytest.raises(ModelNotFoundError, match=r"the configuration of .* does not describe the shape of a model"):
             shape_of(str(tmp_path))
 
 
@@ -119,7 +117,7 @@ def test_what_a_config_leaves_out_is_its_architectures_default(tmp_path, nested)
     assert shape_of(str(tmp_path)) == Shape(64, 3, 96, 4, 2, 256 if nested else 128, 100, tied=nested)
 
 
-def test_a_card_that_is_too_small_gets_settings_that_fit():
+def test_a_gpu_that_is_too_small_gets_settings_that_fit():
     run = config(model="Qwen3-4B", max_completion_tokens=2048, run={"generation_tokens": 2**17})
     shape = shape_of("Qwen3-4B")
     load, card = Load(64, 512, 2048), CARDS["rtx3060"]
@@ -132,7 +130,7 @@ def test_a_card_that_is_too_small_gets_settings_that_fit():
     assert estimate(RunConfig.of(changed), shape, load, card=card).peak <= card.memory
 
 
-def test_expanded_weights_are_counted_on_a_card_with_room_for_them():
+def test_expanded_weights_are_counted_on_a_gpu_with_room_for_them():
     run, shape, load = config(model="Qwen3-4B", group_size=16), shape_of("Qwen3-4B"), Load(64, 512, 512)
     dense = parts(run, shape, load)["dense weights"]
     assert dense == 2 * 36 * (2 * 2560 * 4096 + 2 * 2560 * 1024 + 3 * 2560 * 9728)  # 6.8 GiB in 16 bits
@@ -147,11 +145,11 @@ def test_expanded_weights_are_counted_on_a_card_with_room_for_them():
     assert [memory.expands(run.model, shape, 2, round(size)) for size in (least - 9, least + 9)] == [False, True]
 
 
-def test_keys_and_values_of_a_card_are_those_of_its_places():
+def test_keys_and_values_of_a_gpu_are_those_of_its_slots():
     """Qwen2.5-0.5B keeps 24 layers of two times 128 numbers in two bytes: 12 KiB a token."""
     run, shape = config(model="Qwen2.5-0.5B"), shape_of("Qwen2.5-0.5B")
     found = parts(run, shape, Load(256, 120, 4096), card=CARDS["h100"])
-    # 256 places of 256 + 4,096 + 16 columns, in whole 128s, and a quarter more for longer prompts.
+    # 256 slots of 256 + 4,096 + 16 positions, in whole 128s, and a quarter more for longer prompts.
     assert found["keys and values"] == 256 * 4480 * 5 // 4 * 12288
     assert found["logits, sampling"] == 256 * 151_936 * 16
     held = memory.tokens_held(run.model, shape, 2, CARDS["h100"].memory)
@@ -163,7 +161,7 @@ def test_keys_and_values_of_a_card_are_those_of_its_places():
 
 
 def test_what_is_kept_for_the_next_sampling_is_counted_in_the_update():
-    """Half of a card free: an arena that leaves so much stays, a larger one goes."""
+    """A pool stays if half of the GPU is free beside it; a larger one goes."""
     run, shape, load = config(model="Qwen2.5-0.5B"), shape_of("Qwen2.5-0.5B"), Load(256, 120, 4096)
     for card, expected in (("h100", (True, True, False)), ("rtx3060", (False, False, False))):
         found = {part.name: part.updating for part in estimate(run, shape, load, card=CARDS[card]).parts}
@@ -177,7 +175,7 @@ def test_what_is_kept_for_the_next_sampling_is_counted_in_the_update():
         *(("Qwen2.5-0.5B", "rtx4090", True), ("smollm2-135m", "rtx4090", False)),
     ],
 )
-def test_a_card_recomputes_where_its_memory_needs_it(model, card, wanted):
+def test_a_gpu_recomputes_where_its_memory_needs_it(model, card, wanted):
     run = config(model=model, run={"microbatch_tokens": 16384})
     shape = shape_of(model)
     found = memory.recomputes(
@@ -191,7 +189,7 @@ def test_a_card_recomputes_where_its_memory_needs_it(model, card, wanted):
 
 
 @pytest.mark.parametrize(("preset", "card"), [("t4", "t4"), ("consumer-24gb", "rtx4090")])
-def test_presets_of_cards_leave_a_tenth_free(preset, card):
+def test_presets_of_gpus_leave_a_tenth_free(preset, card):
     run = filled_in(RunConfig.of(preset_layer(preset), {"game": {"name": "agon"}}))[0]
     rows = run.run.problems_per_step * run.run.group_size
     load = Load(rows, 512, run.run.max_completion_tokens or 512)
@@ -200,13 +198,13 @@ def test_presets_of_cards_leave_a_tenth_free(preset, card):
     assert found.peak <= 0.9 * CARDS[card].memory
 
 
-def test_what_no_setting_mends_is_said():
+def test_what_no_setting_mends_is_reported():
     run = config(model={"name": "tiny", "precision": "bf16"})
     assert "has no bf16" in advise(run, TINY, SMALL, CARDS["t4"])[0]
     assert advise(run, TINY, SMALL, CARDS["l4"]) == []
     run, shape = config(model="Qwen2.5-7B"), shape_of("Qwen2.5-7B")
     tiny_card = type(CARDS["t4"])("a card", 2**31)
-    assert advise(run, shape, Load(8, 64, 64), tiny_card)[-1].startswith("nothing that can be set")
+    assert advise(run, shape, Load(8, 64, 64), tiny_card)[-1].startswith("no setting makes it fit")
 
 
 @given(st.integers(1, 64), st.integers(1, 500), st.integers(1, 500))

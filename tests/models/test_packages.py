@@ -1,5 +1,5 @@
-"""Versions as packages' own metadata states them, and names of other libraries that they do not document: all in one
-list, and missing ones end a run with a sentence."""
+"""Versions in packages' metadata, and undocumented names of other libraries: one list has them all, and a missing one
+ends a run with a message."""
 
 import ast
 import json
@@ -67,7 +67,7 @@ KNOW_NO_OTHER_LIBRARY = {"verify", "programs"}
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if not KNOW_NO_OTHER_LIBRARY & set(path.parts))
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
 DOCUMENTED = {"_exit"}
-"""Names that a library documents, of `os`."""
+"""Documented names of `os`."""
 LISTED = {name for private in PRIVATE for name in private.names}
 
 
@@ -76,7 +76,7 @@ def is_private(name: str) -> bool:
 
 
 def defined() -> Iterator[str]:
-    """Private names of this library's own: functions, classes, methods, and what is assigned."""
+    """This library's own private names: functions, classes, methods and assigned names."""
     for tree in TREES.values():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -86,7 +86,7 @@ def defined() -> Iterator[str]:
 
 
 def used() -> Iterator[tuple[str, str]]:
-    """Private attributes that are read or set, by name or by a string, with their place."""
+    """Private attributes that are read or set, by name or by a string, with file and line."""
     for path, tree in TREES.items():
         for node in ast.walk(tree):
             found = [node.attr] if isinstance(node, ast.Attribute) else []
@@ -158,7 +158,7 @@ def test_a_newer_release_than_was_tried_is_named_once_and_an_older_one_is_not_le
         assert {str(each) for each in bounds[tried.name]} == {str(e) for e in tried.specifier if e.operator == ">="}
 
 
-def test_a_run_and_an_evaluation_say_so(monkeypatch):
+def test_a_run_and_an_evaluation_report_it(monkeypatch):
     ear = Ear()
     for said in ([], ["not tried yet"]):
         sources.base_of(ModelSection(name="tiny"), ear)

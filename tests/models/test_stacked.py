@@ -1,4 +1,4 @@
-"""Layers on the same input as one product, with another seat's adapter copied in: what PEFT's own layers give."""
+"""Layers with the same input as one product, with another seat's adapter copied in, compared with PEFT's own layers."""
 
 import functools
 
@@ -27,7 +27,7 @@ def adapters(tiny_path):
 
 
 @pytest.mark.parametrize("way", ["dense", "instead", "expanded", "beside"])
-def test_every_seat_says_the_same_however_often_they_take_turns_and_leaves_no_trace(adapters, way):
+def test_every_seat_samples_the_same_however_often_they_take_turns_and_leaves_no_trace(adapters, way):
     adapters.snapshot("A", "A@then")
     move(adapters, "A")
     names = ("A", "B", BASE, "A@then")
@@ -45,7 +45,7 @@ def test_every_seat_says_the_same_however_often_they_take_turns_and_leaves_no_tr
     before = places()
     for name in ("A", "B", BASE, "A@then", "B", "A"):
         dense = way == "dense"
-        with adapters.speaking_dense(name, DENSE) if dense else adapters.speaking_stacked(name, stacks):
+        with adapters.inference_dense(name, DENSE) if dense else adapters.inference_stacked(name, stacks):
             assert near(said(adapters.model), plain[name], 2e-4)
             assert places() == before  # a seat that takes over moves no tensor
         assert near(heard(adapters, name), plain[name], 1e-6)
@@ -65,7 +65,7 @@ def test_weights_that_lie_in_stacks_take_their_memory_once_and_give_the_same_gra
 
     before = gradients()
     stacks = adapters.stacked(DENSE, instead=True)
-    with adapters.speaking_stacked("B", stacks):
+    with adapters.inference_stacked("B", stacks):
         said(adapters.model)
     assert all(map(torch.equal, before, gradients()))
     for stack, layers in stacks:

@@ -14,7 +14,7 @@ from lite_selfplay.models.threads import Work
 
 
 def two_layers(width: int) -> torch.nn.Module:
-    """Something with embeddings as a base has them: wide ends, and one layer of `width` squared."""
+    """A stand-in for a base: wide embeddings, and one layer of `width` squared."""
 
     class Base(torch.nn.Module):
         def __init__(self) -> None:
@@ -56,7 +56,7 @@ def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(monkeypatch):
 
 
 def test_the_policy_is_set_before_torch_is_imported(tmp_path):
-    """The first import of the package sets it, and what OpenMP read shows in what it prints."""
+    """The package's first import sets it, and OpenMP's own output shows it."""
     environment = {k: v for k, v in os.environ.items() if k not in threads._POLICIES} | {"OMP_DISPLAY_ENV": "VERBOSE"}
     code = "import lite_selfplay, sys; assert 'torch' not in sys.modules; import torch"
     options = {"env": environment, "capture_output": True, "text": True, "check": True, "cwd": tmp_path}

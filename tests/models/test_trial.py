@@ -15,8 +15,8 @@ from tests.models.test_architectures import backend_over, folder
 NOT_IN_THE_CATALOGUE = {
     "bloom": "",
     "persimmon": "",
-    "gpt2": "(laying adapters over it|its forward pass) ended in",
-    "modernbert-decoder": "an update reads the log-probabilities of the forward pass",
+    "gpt2": "(adding adapters to it|its forward pass) ended in",
+    "modernbert-decoder": "an update reads other log-probabilities than the forward pass",
     "recurrent_gemma": "sampling ended in ValueError",
 }
 
@@ -46,7 +46,7 @@ def sees_the_future(patch: pytest.MonkeyPatch) -> None:
 
 
 def changed(patch: pytest.MonkeyPatch, change: Any) -> None:
-    """What comes out of each layer, where several rows are read at once."""
+    """Layer outputs that change if several rows are read at once."""
     forward = modeling_llama.LlamaDecoderLayer.forward
 
     def other(self: Any, *args: Any, **options: Any) -> torch.Tensor:
@@ -78,10 +78,10 @@ def ends_in_an_error(patch: pytest.MonkeyPatch) -> None:
 
 
 WRONG = {
-    sees_the_future: "a token's logits do not depend on later tokens",
-    leaks_between_rows: "sampled tokens have the log-probabilities of the forward pass",
-    takes_no_positions: "sampled tokens have the log-probabilities of the forward pass",
-    has_half_a_gradient: "an update has the gradient of the forward pass",
+    sees_the_future: "a token's logits depend on later tokens",
+    leaks_between_rows: "sampled tokens have other log-probabilities than the forward pass",
+    takes_no_positions: "sampled tokens have other log-probabilities than the forward pass",
+    has_half_a_gradient: "an update has another gradient than the forward pass",
     ends_in_an_error: "sampling ended in KeyError: 'rows'",
 }
 
@@ -116,7 +116,7 @@ def test_a_trial_leaves_nothing_behind(tmp_path, monkeypatch):
 
 def test_a_command_says_that_it_tries_and_ends_with_2_where_it_does_not_hold(tmp_path, call):
     folder(tmp_path, "gpt2", vocab_size=259)
-    tiny.byte_tokenizer(tiny._TEMPLATES["plain"]).save_pretrained(tmp_path)
+    tiny.byte_tokenizer().save_pretrained(tmp_path)
     ended = call("train", "grpo", "--model", tmp_path, "--tasks", "letters", "--steps", "1", "--precision", "fp32")
     assert ended.code == 2, ended
     said = " ".join(f"{ended.out} {ended.err}".split())

@@ -1,4 +1,4 @@
-"""What tests of models look at: the logits of a seat, what of it learns, and calls of a function."""
+"""Helpers for tests of models: a seat's logits, trainable adapters, and recorded calls."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,24 +17,24 @@ def said(model: Any) -> torch.Tensor:
 
 
 def heard(adapters: Any, name: str) -> torch.Tensor:
-    with adapters.speaking(name):
+    with adapters.inference(name):
         return said(adapters.model)
 
 
 def move(adapters: Any, seat: str) -> None:
-    """Add something to all weights of a seat."""
+    """Add a constant to all weights of a seat."""
     with torch.no_grad():
         for parameter in adapters.parameters(seat).values():
             parameter.add_(0.05)
 
 
 def trainable(adapters: Any) -> set[str]:
-    """The adapters of which something learns, by PEFT's names."""
+    """The adapters with trainable weights, by PEFT's names."""
     return {name.split(".")[-2] for name, p in adapters.model.named_parameters() if p.requires_grad}
 
 
 def noted(patch: pytest.MonkeyPatch, owner: Any, name: str, what: Callable[..., Any], after: bool = False) -> list[Any]:
-    """Of every call of a function or method from now on, `what(*arguments)`: as it begins, or after it."""
+    """`what(*arguments)` for every later call of a function or method, taken before or after it."""
     found: list[Any] = []
     own = getattr(owner, name)
 

@@ -36,7 +36,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_base(folder: Path) -> Path:
     """Write a random Qwen3.5 with its wrapper, which reads bytes, into a folder."""
     wrapper(folder, "qwen3_5", vocab_size=259, max_position_embeddings=2048)
-    tiny.byte_tokenizer(tiny._TEMPLATES["plain"]).save_pretrained(folder)
+    tiny.byte_tokenizer().save_pretrained(folder)
     return folder
 
 

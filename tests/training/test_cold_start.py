@@ -15,7 +15,7 @@ from lite_selfplay.data import Example, Problem
 from lite_selfplay.errors import Interrupted, TrainingError
 from lite_selfplay.games import make_game
 from lite_selfplay.models.chat_template import Chat
-from lite_selfplay.models.sources.tiny import build_tiny
+from lite_selfplay.models.sources.tiny import TEMPLATE, build_tiny, byte_tokenizer
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.tasks import Source, Task, load_task
 from lite_selfplay.testing import ScriptedTable
@@ -124,7 +124,7 @@ def test_the_first_loss_is_the_plain_negative_log_likelihood(pupils: Callable[..
     for example in pool.of("solver"):
         row = chat.conversation(example.prompt, example.completion)
         assert row.completion_ids[-1] == chat.eos_ids[0]
-        with torch.no_grad(), backend.adapters.speaking("solver"):
+        with torch.no_grad(), backend.adapters.inference("solver"):
             ids = torch.tensor([row.prompt_ids + row.completion_ids], device=backend.device)
             logits = backend.adapters.model(input_ids=ids).logits.cpu()
         log_p = logits[0, len(row.prompt_ids) - 1 : -1].log_softmax(-1)
@@ -230,7 +230,8 @@ def test_the_live_base_plays_for_its_examples(make_backend: Callable[..., Any], 
 
 
 def test_reasoning_is_taught_where_the_template_thinks(tmp_path: Path):
-    build_tiny(tmp_path, template="opens_think")
+    build_tiny(tmp_path)
+    byte_tokenizer(TEMPLATE.replace("assistant\n", "assistant\n<think>\n")).save_pretrained(tmp_path)
     chat, game, table = Chat.load(tmp_path), make_game("grpo", {}), ScriptedTable({}, thinks=True)
     section = ColdStartSection(source="worked", steps=1, examples_per_step=1)
     (example,) = gather(game, section, load_task("stories"), table, seed=0).of("solver")

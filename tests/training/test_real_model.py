@@ -61,7 +61,7 @@ def test_greedy_text_and_log_probabilities_of_the_real_model_are_those_of_transf
     greedy = Sampling(temperature=0.0, max_tokens=8)
     said = backend.generate(GenerationRequest(seat, prompts, 2, greedy, [[0, 1]] * 2))
     for prompt, group in zip(prompts, said, strict=True):
-        with torch.no_grad(), backend.adapters.speaking(seat):
+        with torch.no_grad(), backend.adapters.inference(seat):
             theirs = backend.adapters.model.generate(
                 input_ids=torch.tensor([prompt]),
                 attention_mask=torch.ones(1, len(prompt), dtype=torch.long),

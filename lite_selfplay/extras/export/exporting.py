@@ -83,7 +83,7 @@ def ask(folder: RunFolder, name: str | None, form: Form, out: Path | str | None,
         raise ConfigError(f"{path} exists already and is not overwritten: choose another --out")
     return Asked(
         folder,
-        config.having({"model": {"backend": "transformers", "fast_inference": False}}),
+        config.having({"model": {"backend": "transformers"}}),
         name,
         seat,
         adapter,

@@ -1,4 +1,5 @@
-"""Backends: load a base model, sample as a seat, compute log-probabilities, and name the class whose loss is used."""
+"""Backends: they load a base model, sample as a seat, compute log-probabilities, and name the class whose loss is
+used."""
 
 import contextlib
 import io
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from lite_selfplay.config import ModelSection
     from lite_selfplay.models.backends.backend import Backend, Rollouts
 
-OTHER = "Use --backend transformers, which plays and trains the same on a CUDA card or a CPU"
+OTHER = "Use --backend transformers, which plays and trains the same on a CUDA GPU or a CPU"
 
 BACKENDS: "Registry[type[Backend]]" = Registry(
     "backend",
@@ -31,47 +32,37 @@ BACKENDS: "Registry[type[Backend]]" = Registry(
 
 
 def register_backend(name: str, backend: "type[Backend]") -> None:
-    """Make a backend known by a name, for `--backend` and `model.backend`; `backends.base` says what it has to offer.
+    """Register a backend under a name, for `--backend` and `model.backend`; `backends.base` says what it must offer.
 
-    A package can do so by an entry point in the group `lite_selfplay.backends` instead. Raises RequestError for a name
-    that is taken.
+    A package can do so by an entry point in the group `lite_selfplay.backends` instead. Raises RequestError for a taken
+    name.
     """
     BACKENDS.add(name, backend)
 
 
 def require_available(backend: str) -> None:
-    """Raises UnknownNameError for a name that is no backend's, RequestError where the one asked for cannot work.
-
-    Loads torch for `unsloth`.
-    """
+    """Raises UnknownNameError for an unknown backend, RequestError for one that cannot work here. Loads torch for
+    `unsloth`."""
     BACKENDS.require(backend)
     if backend == "unsloth" and (problem := unsloth_problem()) is not None:
         raise RequestError(f"the Unsloth backend cannot work here: {problem}. {OTHER}")
 
 
 def chosen(section: "ModelSection") -> str:
-    """The backend's name that a configuration comes to on this machine: `auto` is transformers, but for vLLM.
-
-    Raises UnknownNameError for a name that is no backend's, RequestError where the one asked for cannot work, or not
-    with the other settings, and what `device_of` raises.
-    """
+    """The name of the backend for a configuration: `auto` is transformers. Raises UnknownNameError for an unknown
+    backend, RequestError if it cannot work here or with the other settings, and what `device_of` raises."""
     require_available(section.backend)
     device_of(section)
-    name = section.backend
-    if name == "auto":
-        name = "unsloth" if section.fast_inference and unsloth_problem() is None else "transformers"
+    name = "transformers" if section.backend == "auto" else section.backend
     if name == "unsloth" and section.device == "cpu":
-        raise RequestError(f"the Unsloth backend needs a card, and --device cpu is asked for. {OTHER}")
+        raise RequestError(f"the Unsloth backend needs a GPU, and --device cpu is given. {OTHER}")
     if name == "unsloth" and section.precision == "fp32":
         raise RequestError(f"the Unsloth backend works in 4 or 16 bits, not in fp32. {OTHER}")
-    if name != "unsloth" and section.fast_inference:
-        why = unsloth_problem() or "another one was asked for"
-        raise RequestError(f"model.fast_inference needs the Unsloth backend, which is not used here: {why}")
     return name
 
 
 def why_auto() -> str | None:
-    """Why `auto` is the transformers backend where Unsloth is installed, a clause; None where it is not."""
+    """Why `auto` is the transformers backend even with Unsloth installed, a clause; None without Unsloth."""
     if version_of("unsloth") is None:
         return None
     if (problem := unsloth_problem()) is not None:
@@ -80,21 +71,20 @@ def why_auto() -> str | None:
 
 
 def import_first(section: "ModelSection") -> None:
-    """Import what patches transformers, TRL and PEFT before any of them is: to be called first of all in a run."""
+    """Import what patches transformers, TRL and PEFT before any of them; to be called first in a run."""
     if chosen(section) == "unsloth":
         import_unsloth()
 
 
 def import_unsloth() -> Any:
-    """The package unsloth, quietly. What it compiles goes into the cache folder, not into the working folder.
+    """The package unsloth, imported quietly. Its compiled code goes into the cache folder, not into the working folder.
 
-    Raises RequestError where it is installed and cannot be imported: what it has patched until then stays patched, so
-    nothing else goes on in this process.
+    Raises RequestError if it is installed and cannot be imported: its patches up to then stay, so the process must end.
     """
     from lite_selfplay.models.sources.cache import cache_dir
 
     os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(cache_dir() / "unsloth"))
-    # Or it compiles every layer of both seats at first use, from torch 2.11 on.
+    # Otherwise it compiles every layer of both seats at first use, from torch 2.11 on.
     os.environ.setdefault("UNSLOTH_BLOCK_COMPILE_LEGACY", "0")
     try:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -110,10 +100,10 @@ def import_unsloth() -> Any:
 def choose_backend(
     path: "Path", section: "ModelSection", *arguments: Any, rollouts: "Rollouts | None" = None, **options: Any
 ) -> "Backend":
-    """The backend that a configuration comes to, with the base loaded: the arguments are those of `Backend`.
+    """The backend for a configuration, with the base loaded: the arguments are those of `Backend`.
 
-    With `rollouts` it samples on servers. Raises what `chosen` and `import_first` do, and RequestError where an
-    installed library lacks what is needed of it, or a server does not serve the base.
+    With `rollouts` it samples on servers. Raises what `chosen` and `import_first` do, and RequestError if an installed
+    library lacks a name that is used, or a server does not serve the base.
     """
     import_first(section)
     require("torch", "transformers")

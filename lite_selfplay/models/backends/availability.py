@@ -1,7 +1,7 @@
-"""What this machine can do: the device a run computes on, which backend can work on it, and why another cannot.
+"""What this machine can do: a run's device, which backend works on it, and why another cannot.
 
-Reads package metadata: nothing of Unsloth is imported here, and torch only where it is asked, since `doctor` goes on
-where torch is half installed.
+Reads package metadata: imports nothing of Unsloth, and torch only on demand, since `doctor` must work with a
+half-installed torch.
 """
 
 import contextlib
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from lite_selfplay.config import ModelSection
 
 OLDEST_CAPABILITY = (7, 0)
-"""Compute capability of the oldest cards that Unsloth and Triton compile for: Volta; a T4 is 7.5."""
-# Where Windows puts the program for Linux, which has no file of the driver there and may not have this on its path.
+"""Compute capability of the oldest GPUs that Unsloth and Triton compile for: Volta; a T4 is 7.5."""
+# Where Windows puts the Linux program, which has no driver file there and may lack this path.
 WSL_SMI = "/usr/lib/wsl/lib/nvidia-smi"
 ON_PURPOSE = "to compute on the CPU on purpose: --device cpu, or CUDA_VISIBLE_DEVICES= before any command"
 
 
 def cpu_has_bf16() -> bool:
-    """Whether the CPU has instructions for bf16 products that torch may use: `ATEN_CPU_CAPABILITY` can keep it from
-    them, as one does to try what a machine with AVX2 would do."""
+    """Whether the CPU has instructions for bf16 products that torch may use: `ATEN_CPU_CAPABILITY` can forbid them, to
+    try an AVX2 machine."""
     import torch
 
     bound_below = torch.backends.cpu.get_cpu_capability() in ("NO AVX", "DEFAULT", "AVX2")
@@ -43,10 +43,8 @@ def cpu_has_bf16() -> bool:
 
 
 def device_of(section: "ModelSection") -> "torch.device":
-    """What a run computes on: the first card that torch sees, or the CPU where there is none or it is asked for.
-
-    Raises RequestError where a card is there and torch cannot use it: a CPU would take hours without a word.
-    """
+    """A run's device: the first GPU that torch sees, or the CPU if there is none or it is requested. Raises
+    RequestError for a GPU that torch cannot use: a CPU would silently take hours."""
     import torch
 
     if section.device == "cpu":
@@ -57,7 +55,7 @@ def device_of(section: "ModelSection") -> "torch.device":
 
 
 def device_problem() -> str | None:
-    """Why torch cannot use the card that is there, a clause; None where it can, or where there is none to use."""
+    """Why torch cannot use the GPU, a clause; None if it can, or if there is none."""
     import torch
 
     if torch.cuda.is_available():
@@ -69,29 +67,30 @@ def device_problem() -> str | None:
         why = f"torch {torch.__version__} is built without CUDA: install a CUDA build of it (pytorch.org)"
     else:
         why = f"torch for CUDA {torch.version.cuda} may be too new for it: update the driver, or take an older build"
-    return f"NVIDIA's driver {found} is there and torch can use no card: {why}"
+    return f"NVIDIA's driver {found} is there and torch can use no GPU: {why}"
 
 
 def _kernels_problem() -> str | None:
-    """Whether torch has compiled code for the first card: of its generation, and no newer, or to be compiled here."""
+    """Why torch has no code for the first GPU; None if it has code of its generation, not newer, or code to compile
+    here."""
     import torch
 
-    card, known = torch.cuda.get_device_capability(), list[tuple[int, int]]()
+    capability, known = torch.cuda.get_device_capability(), list[tuple[int, int]]()
     for kind, _, digits in (arch.partition("_") for arch in torch.cuda.get_arch_list()):
         known.append(divmod(int("".join(filter(str.isdigit, digits))), 10))
-        if known[-1] <= card and (kind == "compute" or known[-1][0] == card[0]):
+        if known[-1] <= capability and (kind == "compute" or known[-1][0] == capability[0]):
             return None
     if not known:
         return None
-    build = "the build of torch for CUDA 12.6" if card < (7, 5) else "a build of torch for this card"
+    build = "the build of torch for CUDA 12.6" if capability < (7, 5) else "a build of torch for this GPU"
     return (
-        f"{torch.cuda.get_device_name()} has compute capability {dotted(card)}, and torch {torch.__version__} is built "
-        f"for {dotted(min(known))} to {dotted(max(known))}: install {build} (pytorch.org)"
+        f"{torch.cuda.get_device_name()} has compute capability {dotted(capability)}, and torch {torch.__version__} is "
+        f"built for {dotted(min(known))} to {dotted(max(known))}: install {build} (pytorch.org)"
     )
 
 
 def cards() -> list[Card]:
-    """The cards that torch sees; a run uses the first. Empty where there is none."""
+    """The GPUs that torch sees, of which a run uses the first; empty without any."""
     import torch
 
     found = []
@@ -104,7 +103,7 @@ def cards() -> list[Card]:
 
 
 def driver() -> str | None:
-    """The version of NVIDIA's driver, from the kernel or from nvidia-smi, without torch; None if there is none."""
+    """The version of NVIDIA's driver, from the kernel or from nvidia-smi, without torch; None without one."""
     with contextlib.suppress(OSError, IndexError, UnicodeDecodeError):
         first = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").splitlines()[0]
         return next((word for word in first.split() if word.count(".") >= 1 and word[0].isdigit()), None)
@@ -117,20 +116,20 @@ def driver() -> str | None:
 
 
 def quantised_problem() -> str | None:
-    """Why the card cannot work with 4-bit weights, a clause; None where it can. Tries it on a few numbers."""
+    """Why the GPU cannot use 4-bit weights, a clause; None if it can, which is tried on a few numbers."""
     import torch
     from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 
     try:
         ones = torch.ones(64, 64, dtype=torch.float16, device="cuda")
         right = bool((dequantize_4bit(*quantize_4bit(ones, quant_type="nf4")) == 1).all())
-    except Exception as error:  # of a library that does not load, or has no code for the card
-        return f"bitsandbytes {version_of('bitsandbytes')} does not run on this card ({first_line(error)})"
-    return None if right else f"bitsandbytes {version_of('bitsandbytes')} gives wrong numbers on this card"
+    except Exception as error:  # the library does not load, or has no code for the GPU
+        return f"bitsandbytes {version_of('bitsandbytes')} does not run on this GPU ({first_line(error)})"
+    return None if right else f"bitsandbytes {version_of('bitsandbytes')} computes wrong numbers on this GPU"
 
 
 def xformers_problem() -> str | None:
-    """Why xformers, which is installed, has no operators beside this torch; None where they load."""
+    """Why the installed xformers has no operators for this torch; None if they load."""
     import torch
 
     found = importlib.util.find_spec("xformers")
@@ -148,20 +147,18 @@ def xformers_problem() -> str | None:
 
 
 def unsloth_problem() -> str | None:
-    """Why the Unsloth backend cannot work here, a clause without a full stop; None where it can.
-
-    Loads torch, and nothing else that is heavy. What is installed may still be broken: that shows when it is imported.
-    """
+    """Why the Unsloth backend cannot work here, a clause without a full stop; None if it can. Loads torch, and nothing
+    else that is heavy. A broken installation only shows when it is imported."""
     return card_problem() or package_problem() or compiler_problem()
 
 
 def card_problem() -> str | None:
-    """Why the card does not serve Unsloth: there is none, or it is too old. None where it serves."""
+    """Why Unsloth cannot use the GPU: there is none, or it is too old. None if it can."""
     import torch
 
     if not torch.cuda.is_available():
         build = "" if torch.version.cuda else f": torch {torch.__version__} is built without CUDA"
-        return f"it needs a CUDA card, and torch finds none{build}"
+        return f"it needs a CUDA GPU, and torch finds none{build}"
     capability = torch.cuda.get_device_capability()
     if not torch.version.hip and capability < OLDEST_CAPABILITY:
         return (
@@ -172,17 +169,15 @@ def card_problem() -> str | None:
 
 
 def package_problem() -> str | None:
-    """Why what is installed does not serve: Unsloth is missing. Whether versions fit together `pip check` says."""
+    """Why the installed packages do not suffice for Unsloth; `pip check` says whether versions fit together."""
     if version_of("unsloth") is None:
         return f"the package unsloth is not installed ({install('unsloth')})"
-    if version_of("unsloth_zoo") is None:
-        return f"unsloth is installed without unsloth_zoo ({install('unsloth')})"
     return None
 
 
 def compiler_problem() -> str | None:
-    """Why Triton, which Unsloth's kernels are written in, could not build what launches them. It looks for a compiler
-    and for Python.h in the same way (`triton/runtime/build.py`); on Windows it brings both along."""
+    """Why Triton, the language of Unsloth's kernels, could not build its launchers. It looks for a compiler and for
+    Python.h in the same way (`triton/runtime/build.py`); on Windows it includes both."""
     if sys.platform == "win32":
         return None
     if not os.environ.get("CC") and not any(map(shutil.which, ("gcc", "clang"))):
@@ -199,5 +194,5 @@ def dotted(capability: tuple[int, int]) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """An error's kind and the first line of what it says."""
+    """An error's kind and the first line of its message."""
     return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -1,4 +1,4 @@
-"""The backend that runs anywhere: transformers, PEFT and bitsandbytes, on a CUDA card or a CPU."""
+"""The backend that runs anywhere: transformers, PEFT and bitsandbytes, on a CUDA GPU or a CPU."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lite_selfplay.config import ModelSection, RunSection, SeatConfig
 from lite_selfplay.data import TokenScores
 from lite_selfplay.errors import ModelNotFoundError, RequestError, TrainingError
-from lite_selfplay.models import attention, fused, packed_on_card, threads
+from lite_selfplay.models import attention, fused, packed_on_gpu, threads
 from lite_selfplay.models.adapters import BASE, Adapters, Stacks
 from lite_selfplay.models.backends import tuning
 from lite_selfplay.models.backends.availability import cpu_has_bf16, device_of, quantised_problem
@@ -57,24 +57,22 @@ from lite_selfplay.models.trial import LoadTrial
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-# Keys of a configuration that change attention; not those that choose who computes it, nor dropout.
+# Configuration keys that change attention; not those that choose an implementation, nor dropout.
 _ATTENTION = re.compile(
     "^(?!_)(?!.*(implementation|flash|drop)).*(attn|attention|softcap|sliding|window|alibi|qk_norm)"
 )
-# What a wrapper calls its text part, and what that part calls itself.
+# A wrapper's names for its text part, and that part's own.
 _TEXT_PART = {r"^(model\.)?language_model\.(model\.)?(?!lm_head)": "model.", r"^language_model\.lm_head": "lm_head"}
-# Tokens that are scored at once, padding included.
+# Tokens scored at once, including padding.
 _SCORE_TOKENS = 16384
-# Layers after which a lean base's update gives back what they freed: 10 MB of SmolLM2-135M's each, forwards. It takes
-# 16 ms each time.
+# A lean base's update returns freed memory after this many layers: 10 MB of SmolLM2-135M's each, forwards. It takes 16
+# ms each time.
 _LAYERS_OF_GAPS = 5
 
 
 class TransformersBackend:
-    """A base loaded by transformers, with its seats: the arguments are those of `Backend`.
-
-    Where memory runs out while sampling, half as many tokens are held from then on, and `warn` reports it.
-    """
+    """A base loaded by transformers, with its seats (named LoRA adapters): the arguments are those of `Backend`. If
+    memory runs out during sampling, it holds half as many tokens from then on, and `warn` reports it."""
 
     name = "transformers"
 
@@ -104,9 +102,9 @@ class TransformersBackend:
             section, shape, itemsize, on_cpu=on_cpu, tokens=microbatch_tokens(run), memory=memory
         )
         self._keeps_products = keeps_products(section, shape, itemsize, on_cpu=on_cpu)
-        # Whether memory that was freed goes back to the system between sampling and update.
+        # Whether freed memory goes back to the system between sampling and update.
         self._tidies = on_cpu and self._checkpointing
-        gives_back = self._tidies and self._lean  # also within a pass: its gaps fit no later tensor
+        gives_back = self._tidies and self._lean  # also within a pass, whose gaps fit no later tensor
         give_back = tuning.trim_heap if gives_back else lambda: None
         held = run.generation_tokens or tokens_held(section, shape, itemsize, memory)
         self._decoding = Decoding(
@@ -114,34 +112,33 @@ class TransformersBackend:
         )
         self._warn = warn
         self._ordered = torch.are_deterministic_algorithms_enabled()
-        self._packs = self._speaks_dense = False
-        # Whether weights are expanded for seats to speak through, on a card that has room for that.
+        self._packs = self._samples_dense = False
+        # Whether 4-bit weights are on a GPU, which may have room to expand them for sampling.
         self._folded = section.precision == "4bit" and not on_cpu
-        # What seats speak through on a card.
+        # The stacks through which a GPU samples.
         self._stacks: Stacks | None = None
         self._trial: LoadTrial | None = None
-        # What the process is given back when the backend is closed.
         self._undoing = contextlib.ExitStack()
         self._load(path, section, seats, seed=seed)
         if self._packs and not on_cpu and self.compute_dtype != torch.float32:
             base: Any = self.adapters.model.get_base_model()
             heads = attention.heads_of(base.config.get_text_config())
             why = attention.why_no_flash(*heads, self.compute_dtype, self.device)
-            self._decoding = dataclasses.replace(self._decoding, flash=why is None, lookup=section.decoding == "lookup")
-            why = why or packed_on_card.why_no_flash(*heads, self.compute_dtype, self.device)
+            self._decoding = dataclasses.replace(self._decoding, flash=why is None)
+            why = why or packed_on_gpu.why_no_flash(*heads, self.compute_dtype, self.device)
             if why is not None and torch.cuda.get_device_capability(self.device) >= (8, 0):
-                self._warn(f"without flash attention, which this GPU should have, all is slower: {why}")
+                self._warn(f"no flash attention, which this GPU should have, so everything is slower: {why}")
         if self.device.type == "cpu":
             between_layers(self.adapters.model.get_base_model(), poll)
         if gives_back:
             between_layers(self.adapters.model.get_base_model(), give_back, _LAYERS_OF_GAPS)
         self.adapters.model.eval()
         if self._trial is not None:
-            self._trial.hold(self, next(iter(seats)), self._generate_crowded)
+            self._trial.compare(self, next(iter(seats)), self._generate_crowded)
             self._trial = None
 
     def _load(self, path: Path, section: ModelSection, seats: Mapping[str, SeatConfig], *, seed: int) -> None:
-        """Bring the base and its seats into memory."""
+        """Load the base and its seats."""
         before = threads.work_so_far()
         if self.device.type == "cpu":
             self._undoing.callback(tuning.tune(self, self.compute_dtype, tidy=self._checkpointing))
@@ -153,7 +150,7 @@ class TransformersBackend:
         attention.install(base)
         if self.device.type == "cuda":
             fused.fuse_rotary(base, self._undoing.callback)
-            # cuDNN makes a plan for every new shape, and every batch has another.
+            # cuDNN makes a plan for every new shape, and every batch has one.
             self._undoing.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
             torch.backends.cuda.enable_cudnn_sdp(False)
         fused.fuse_norms(base)
@@ -161,7 +158,7 @@ class TransformersBackend:
         if self._checkpointing:
             kept = {"context_fn": keeping_products} if self._keeps_products else {}
             base.gradient_checkpointing_enable({"use_reentrant": False, **kept})
-        with self._trial.refusing("laying adapters over it") if self._trial else contextlib.nullcontext():
+        with self._trial.refusing("adding adapters to it") if self._trial else contextlib.nullcontext():
             self.adapters = Adapters(base, seats, seed=seed)
         self.adapters.text_part = text_part(path, trust_remote_code=section.trust_remote_code)
         self._dense = functools.partial(dense_weight, dtype=self.compute_dtype)
@@ -174,9 +171,9 @@ class TransformersBackend:
         self._packs = packs(base)
         if self.device.type == "cpu":
             dense = self.adapters.dense_bytes(self.compute_dtype)
-            self._speaks_dense = 4 * sum(dense) < psutil.virtual_memory().available
+            self._samples_dense = 4 * sum(dense) < psutil.virtual_memory().available
         else:
-            self._speaks_dense = self._folded and self._expandable
+            self._samples_dense = self._folded and self._expandable
             if not self._folded and self.adapters.stackable:
                 self._stacks = self.adapters.stacked(self._dense, instead=True)
 
@@ -188,10 +185,10 @@ class TransformersBackend:
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
-            # Out of the handler: what it held is free now. A completion is the same in any batch.
+            # Outside the handler, whose memory is free now. A completion is the same in any batch.
             self.release_memory()
-            if self._folded and self._speaks_dense:
-                self._speaks_dense = False
+            if self._folded and self._samples_dense:
+                self._samples_dense = False
                 self._warn(
                     "out of memory while sampling: from now on 4-bit weights are not expanded for it, which is slower"
                 )
@@ -200,8 +197,8 @@ class TransformersBackend:
         if math.isnan(sum(sum(out.logprobs) for outs in made for out in outs)):
             raise TrainingError(
                 f"the logits of {request.seat} are not finite, with weights in {self._precision}, multiplied in "
-                f"{str(self.compute_dtype).removeprefix('torch.')}: take --precision bf16 or fp32; where they stay so, "
-                "its weights are not finite, and an earlier checkpoint or another base is needed"
+                f"{str(self.compute_dtype).removeprefix('torch.')}: use --precision bf16 or fp32; if it stays so, "
+                "its weights are not finite: use an earlier checkpoint or another base"
             )
         return made
 
@@ -209,36 +206,35 @@ class TransformersBackend:
         expand, decoding = self._expands(request), self._decoding
         if self._stacks is not None:
             decoding = dataclasses.replace(decoding, weights=(id(self._stacks), request.seat == BASE))
-        # What is expanded at every token is freed at every token.
         dense = [0] if expand else self.adapters.dense_bytes(self.compute_dtype)
         tidy = tuning.sampling(max(dense)) if self._tidies else contextlib.nullcontext()
-        with tidy, self._at_rest(), self._speaking(request.seat, expand):
+        with tidy, self._at_rest(), self._inference(request.seat, expand):
             return generate(self.adapters.model, request, decoding)
 
     def _generate_crowded(self, request: GenerationRequest) -> list[list[Generation]]:
-        """As `generate`, with room for six rows at once."""
+        """`generate` with room for six rows at once."""
         whole = self._decoding
-        columns = request.longest if whole.loop == "plain" else 4 * FINEST
-        self._decoding = dataclasses.replace(whole, cache_tokens=6 * columns)
+        positions = request.longest if whole.loop == "plain" else 4 * FINEST
+        self._decoding = dataclasses.replace(whole, cache_tokens=6 * positions)
         try:
             return self._generate(request)
         finally:
-            self._let_go()
+            self._release_kept()
             self._decoding = whole
 
     def _expands(self, request: GenerationRequest) -> bool:
-        """Whether 4-bit weights are expanded while a seat speaks, but for a lean base where many rows share the work of
-        expanding one at every token. On a card they stay expanded until an update or scores want the memory."""
+        """Whether 4-bit weights are expanded for sampling, except on a lean base if many rows share the work at every
+        token. On a GPU they stay expanded until an update or scores need the memory."""
         if self.device.type == "cpu":
-            return self._speaks_dense and not (self._lean and self._layout(*request.sizes).rows >= MANY_ROWS)
+            return self._samples_dense and not (self._lean and self._layout(*request.sizes).rows >= MANY_ROWS)
         if self._stacks is None and self.adapters.stackable:
             stacked = functools.partial(self.adapters.stacked, self._dense, instead=False)
-            self._stacks = stacked() if self._speaks_dense else self.adapters.beside(self.compute_dtype)
-        return self._speaks_dense
+            self._stacks = stacked() if self._samples_dense else self.adapters.beside(self.compute_dtype)
+        return self._samples_dense
 
-    def _let_go(self) -> None:
-        """Give back what a card keeps from one call of the sampler to the next."""
-        self._decoding.kept.let_go()
+    def _release_kept(self) -> None:
+        """Release what a GPU keeps between calls of the sampler."""
+        self._decoding.kept.release()
         if self._folded:
             self._stacks = None
 
@@ -246,25 +242,25 @@ class TransformersBackend:
         return self._layout(self._decoding.cache_tokens, prompt, completion).rows
 
     def _layout(self, rows: int, prompt: int, completion: int) -> Layout:
-        """The rows that are sampled side by side, and the tokens that they hold."""
+        """The rows sampled side by side, and their positions."""
         loop, tokens = self._decoding.loop, self._decoding.cache_tokens
         if loop != "plain":
             return Layout.of(rows, prompt, completion, tokens, mixed=self._decoding.flash)
         longest = max(1, prompt + completion)
         return Layout(min(rows, max(1, tokens // longest)), longest, longest)
 
-    def _speaking(self, seat: str, expand: bool) -> contextlib.AbstractContextManager[None]:
-        """A seat in the forward pass in the way that samples fastest, with weights that are expanded first or not."""
+    def _inference(self, seat: str, expand: bool) -> contextlib.AbstractContextManager[None]:
+        """A seat in the forward pass, in the fastest way for sampling, with expanded weights or not."""
         if self._stacks is not None:
-            return self.adapters.speaking_stacked(seat, self._stacks)
+            return self.adapters.inference_stacked(seat, self._stacks)
         if expand and self.compute_dtype == torch.float32:
-            return self.adapters.speaking_dense(seat, self._dense)
+            return self.adapters.inference_dense(seat, self._dense)
         if expand and self.adapters.stackable:
-            return self.adapters.speaking_stacked(seat, self.adapters.stacked(self._dense, instead=False))
-        return self.adapters.speaking(seat)
+            return self.adapters.inference_stacked(seat, self.adapters.stacked(self._dense, instead=False))
+        return self.adapters.inference(seat)
 
     def _halve_cache(self, longest: int) -> None:
-        """Hold half as many keys and values from now on. Raises TrainingError where that would be less than a row."""
+        """Hold half as many keys and values from now on. Raises TrainingError if a row would not fit."""
         if self._decoding.cache_tokens // 2 < longest:
             raise TrainingError(
                 f"out of memory while one completion of up to {longest:,} tokens was sampled: lower "
@@ -279,17 +275,17 @@ class TransformersBackend:
 
     def score(self, seat: str, rows: Sequence[Row], temperature: float) -> list[TokenScores]:
         if not roomy(self.device):
-            self._let_go()
+            self._release_kept()
         scores: list[TokenScores] = [TokenScores((), ())] * len(rows)
         order = sorted((i for i, row in enumerate(rows) if row[1]), key=lambda i: len(rows[i][0]) + len(rows[i][1]))
-        with self._at_rest(), self.adapters.speaking(seat), torch.no_grad():
+        with self._at_rest(), self.adapters.inference(seat), torch.no_grad():
             while order:
                 size = max(1, _SCORE_TOKENS // sum(map(len, rows[order[-1]])))
                 chunk, order = order[-size:], order[:-size]
                 self._decoding.poll()
                 batch = Batch.of((rows[i] for i in chunk), self.way())
-                columns = (batch.split(x) for x in read(self.token_logprobs(batch, temperature)))
-                for i, logprobs, entropies in zip(chunk, *columns, strict=True):
+                values = (batch.split(x) for x in read(self.token_logprobs(batch, temperature)))
+                for i, logprobs, entropies in zip(chunk, *values, strict=True):
                     scores[i] = TokenScores(logprobs, entropies)
         return scores
 
@@ -330,11 +326,11 @@ class TransformersBackend:
             self._make_room()
 
     def _set_training(self, training: bool) -> None:
-        if self.adapters.model.training != training:  # it goes through every module
+        if self.adapters.model.training != training:
             self.adapters.model.train(training)
 
     def _make_room(self) -> None:
-        """Between sampling and update, which hold tensors of other sizes."""
+        """Free memory between sampling and update, whose tensors have other sizes."""
         if self.device.type == "cpu":
             if self._tidies:
                 tuning.trim_heap()
@@ -342,8 +338,8 @@ class TransformersBackend:
             self.release_memory()
 
     def release_memory(self) -> None:
-        torch.use_deterministic_algorithms(self._ordered)  # where an attention ran out of memory backwards
-        self._let_go()
+        torch.use_deterministic_algorithms(self._ordered)  # an attention may have run out of memory backwards
+        self._release_kept()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         else:
@@ -362,7 +358,7 @@ class TransformersBackend:
     def trainer_arguments(self) -> dict[str, Any]:
         return {
             "use_cpu": self.device.type == "cpu",
-            "bf16": False,  # the update runs inside this backend's own autocast, like everything else
+            "bf16": False,  # updates run inside this backend's own autocast
             "fp16": self.device.type == "cuda" and self.compute_dtype == torch.float16,
         }
 
@@ -371,16 +367,15 @@ class TransformersBackend:
 
 
 def usable_memory(device: torch.device) -> int:
-    """The bytes of a card without what others hold, such as a display, in whole GiB: so that a run's budgets do not
-    follow from every window that is open."""
+    """A GPU's bytes without those of others, such as a display, in whole GiB, so that not every open window changes a
+    run's budgets."""
     free, total = torch.cuda.mem_get_info(device)
     taken = total - free - torch.cuda.memory_reserved(device)
     return total - GIB * max(0, math.ceil((taken - CONTEXT_BYTES) / GIB))
 
 
 def roomy(device: torch.device) -> bool:
-    """Whether so much of a card is free that what sampling made need not be given back for an update, to be made
-    again."""
+    """Whether enough of a GPU is free to keep the sampler's memory during an update."""
     if device.type == "cpu":
         return False
     free, total = torch.cuda.mem_get_info()
@@ -388,7 +383,7 @@ def roomy(device: torch.device) -> bool:
 
 
 def _shape(path: Path) -> Shape | None:
-    """The shape of the model in a folder, or None where its configuration gives none."""
+    """The shape of the model in a folder, or None if its configuration describes none."""
     try:
         return shape_in(path, str(path))
     except ModelNotFoundError:
@@ -396,11 +391,8 @@ def _shape(path: Path) -> Shape | None:
 
 
 def between_layers(base: nn.Module, call: Callable[[], object], every: int = 1) -> None:
-    """Call `call`, which may raise, after every `every`-th of a model's layers, forwards and backwards, while it is in
-    training mode.
-
-    For a CPU, where one microbatch of a large model may take minutes.
-    """
+    """Call `call`, which may raise, after every `every`-th of a model's layers, forwards and backwards, in training
+    mode. For a CPU, where one microbatch of a large model may take minutes."""
 
     def between(layer: Any, inputs: Any, output: Any) -> None:
         if not layer.training:
@@ -416,7 +408,7 @@ def between_layers(base: nn.Module, call: Callable[[], object], every: int = 1) 
 
 
 def compute_dtype(section: ModelSection, device: torch.device) -> torch.dtype:
-    """What weights are multiplied in: bf16 where the hardware has it, fp16 on older GPUs, fp32 on other CPUs."""
+    """The type of products: bf16 if the hardware has it, fp16 on older GPUs, fp32 on other CPUs."""
     if section.precision != "4bit":
         return _DTYPES[section.precision]
     if section.compute_dtype != "auto":
@@ -431,16 +423,15 @@ def load_base(
 ) -> nn.Module:
     """A frozen causal language model from a folder: NF4 weights for `4bit`, otherwise `dtype`.
 
-    Raises ConfigError for one that is code of its own, unless that is trusted, ModelNotFoundError for one that cannot
-    be read, would be computed wrongly or has other weights than its configuration says, and RequestError where 4-bit
-    weights cannot be worked with.
+    Raises ConfigError for untrusted code of its own, ModelNotFoundError for one that cannot be read, would be computed
+    wrongly or does not match its configuration, and RequestError if 4-bit weights do not work.
     """
     if precision == "4bit" and device.type == "cuda" and (problem := quantised_problem()) is not None:
-        raise RequestError(f"{problem}: take --precision bf16 or fp16, or a version of bitsandbytes for this card")
+        raise RequestError(f"{problem}: use --precision bf16 or fp16, or a version of bitsandbytes for this GPU")
 
     text = read_config(path, trust_remote_code=trust_remote_code)
     require_weights(path, text, trust_remote_code=trust_remote_code)
-    # transformers' `sdpa` leaves the cap out, without a word.
+    # transformers' `sdpa` silently ignores the cap.
     capped = {"attn_implementation": "eager"} if getattr(text, "attn_logit_softcapping", None) else {}
     model = _pretrained(
         path,
@@ -458,10 +449,10 @@ def load_base(
 
 
 def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
-    """The configuration of a folder's language model: of a wrapper with an image or audio part, that of its text part.
+    """The configuration of a folder's language model; for a wrapper with an image or audio part, its text part's.
 
-    Raises what `load_base` raises: for a mixture of experts, for a wrapper whose text part is no model of its own, and
-    where `config.json` names something about attention that transformers' class of that architecture does not read.
+    Raises what `load_base` raises: for a mixture of experts, for a text part that is no model of its own, and if
+    `config.json` has a key about attention that transformers' class of that architecture does not read.
     """
     with reading(path):
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
@@ -470,18 +461,18 @@ def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
         text.tie_word_embeddings = config.tie_word_embeddings
         if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING:
             raise ModelNotFoundError(
-                f"{path} wraps a {text.model_type} model, which transformers cannot load by itself: take a base "
+                f"{path} wraps a {text.model_type} model, which transformers cannot load by itself: use a base "
                 "without an image or audio part"
             )
     experts = next((key for key in _EXPERTS if (getattr(text, key, None) or 0) > 1), None)
     if experts is not None:
         raise ModelNotFoundError(
-            f"{path} is a mixture of experts ({experts} {getattr(text, experts)}), whose experts this library lays no "
-            "adapter over: take a dense model"
+            f"{path} is a mixture of experts ({experts} {getattr(text, experts)}), whose experts this library does not "
+            "adapt: use a dense model"
         )
     for key, value in vars(text).items():
         if "drop" in key and isinstance(value, float):
-            setattr(text, key, 0.0)  # the base is frozen, and an update reads what was sampled
+            setattr(text, key, 0.0)  # the base is frozen, and updates must match samples
     written = read_json(path / "config.json")
     written |= nested if isinstance(nested := written.get("text_config"), dict) else {}
     known = {
@@ -491,27 +482,25 @@ def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
     if unread and "auto_map" not in written:
         raise ModelNotFoundError(
             f"{path / 'config.json'} says {unread[0]}: {written[unread[0]]}, which changes attention and which "
-            f"transformers does not read of a {text.model_type} model: take it out if it means nothing"
+            f"transformers does not read for a {text.model_type} model: remove it if it means nothing"
         )
     return text
 
 
 def require_weights(path: Path, text: Any, *, trust_remote_code: bool = False) -> None:
-    """Raises ModelNotFoundError where a folder's weights are not those of the model that `text`, its configuration,
-    describes.
+    """Raises ModelNotFoundError if a folder's weights do not match its configuration, `text`.
 
-    They are compared on the meta device, unquantised and without being read: what is put into 4 bits takes a tensor of
-    any shape. A folder whose weights are quantised already cannot be looked at so; its own loading tells.
+    They are compared on the meta device, unquantised and unread, because 4-bit loading accepts a tensor of any shape.
+    Weights that are quantised already cannot be checked so; loading them reports errors.
     """
     if "quantization_config" not in read_json(path / "config.json"):
-        # Another shape is named like everything else, and not raised.
+        # Mismatched shapes are reported like everything else, not raised.
         meta = {"device_map": {"": "meta"}, "ignore_mismatched_sizes": True}
         _pretrained(path, text, **meta, trust_remote_code=trust_remote_code)
 
 
 def _pretrained(path: Path, text: Any, **options: Any) -> Any:
-    """The causal language model of a folder, which transformers loads without a complaint about its tensors. Of a
-    wrapper only the text part is read."""
+    """A folder's causal language model, loaded by transformers without complaints; of a wrapper only the text part."""
     wrapped = text.model_type != read_json(path / "config.json").get("model_type", text.model_type)
     if wrapped:
         options["key_mapping"] = _TEXT_PART
@@ -528,7 +517,7 @@ def _pretrained(path: Path, text: Any, **options: Any) -> Any:
 
 
 def text_part(path: Path, *, trust_remote_code: bool = False) -> str:
-    """What a wrapper calls its language model, as in `model.language_model`; empty for a model that is none."""
+    """A wrapper's name for its language model, as in `model.language_model`; empty for other models."""
     config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
     if config.get_text_config() is config:
         return ""
@@ -538,11 +527,11 @@ def text_part(path: Path, *, trust_remote_code: bool = False) -> str:
 
 
 def _prepare_4bit(model: nn.Module, device: torch.device) -> None:
-    """Stop bitsandbytes from repacking weights for AVX512-BF16 at the first no-grad forward: gradients of a repacked
-    layer are wrong, without an error.
+    """Stop bitsandbytes from repacking weights for AVX512-BF16 at the first no-grad forward, which silently breaks
+    gradients.
 
-    Raises RequestError where rows are not cut evenly into NF4's blocks of 64: they are expanded wrongly on a CPU, with
-    more than twice the error.
+    Raises RequestError if rows do not divide into NF4's blocks of 64: a CPU expands them wrongly, with more than twice
+    the error.
     """
     from bitsandbytes.nn import Linear4bit
 
@@ -552,20 +541,20 @@ def _prepare_4bit(model: nn.Module, device: torch.device) -> None:
     odd = {layer.in_features for layer in layers if layer.in_features % 64}
     if odd and device.type == "cpu":
         raise RequestError(
-            f"the model has rows of {min(odd)} numbers, which 4 bits hold wrongly on a CPU where that is no multiple "
-            "of 64: take --precision bf16 or fp32"
+            f"the model has rows of {min(odd)} numbers, which 4 bits store wrongly on a CPU unless it is a multiple "
+            "of 64: use --precision bf16 or fp32"
         )
 
 
 def nf4(dtype: torch.dtype) -> Any:
-    """How 4-bit weights are held, in every backend alike: NF4, multiplied in `dtype`."""
+    """The 4-bit format of every backend: NF4, multiplied in `dtype`."""
     return BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype, bnb_4bit_use_double_quant=False
     )
 
 
 def dense_weight(layer: nn.Module, dtype: torch.dtype) -> Tensor:
-    """A linear layer's weight (out, in), expanded where it is held in 4 bits."""
+    """A linear layer's weight (out, in), expanded from 4 bits."""
     weight: Any = layer.weight
     if getattr(weight, "quant_state", None) is None:
         return weight.detach().to(dtype)

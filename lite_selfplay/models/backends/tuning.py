@@ -1,7 +1,7 @@
-"""What a base on a CPU asks of the whole process: freed memory is kept, and few compiled products are.
+"""Process settings for a base on a CPU: freed memory is kept, and few compiled products are.
 
-Both are for speed and memory alone, and results are the same without them. The C library's settings end with the
-backend that asked for them; the environment is put back at once, so that no child process inherits anything.
+Both only affect speed and memory, not results. The C library's settings end with the backend that asked for them; the
+environment is restored at once, so that child processes inherit nothing.
 """
 
 import contextlib
@@ -17,15 +17,15 @@ import torch
 
 # Of glibc's `mallopt`.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-# Bytes from which a tensor has a mapping of its own, which goes back to the system when it is freed. Smaller ones share
-# the heap: what is freed there is kept, but leaves gaps that other sizes do not fit into. While sampling, few tensors
-# are large, and those that are (expanded weights, keys and values) live long.
+# Larger tensors get their own mapping, which goes back to the system when freed. Smaller ones share the heap, where
+# freed memory is kept but leaves gaps that other sizes do not fit. During sampling few tensors are large, and those
+# (expanded weights, keys and values) live long.
 _LARGE, _LARGE_IF_TIDY, _LARGE_WHILE_SAMPLING = 2**30, 10 * 2**20, 2**20
 _PAGE = 4096
-# Of both, in bytes. By itself glibc raises them as it sees fit, which ends with the first call of `mallopt`.
+# Of both, in bytes. glibc raises them by itself until the first call of `mallopt`.
 _DEFAULT = 128 * 1024
-# Compiled products, of one shape each, that oneDNN and torch's layer above it each keep on a CPU. Their own 1,024 come
-# to hundreds of MB where every batch has another shape.
+# Compiled products, of one shape each, that oneDNN and torch each cache on a CPU. Their default of 1,024 takes hundreds
+# of MB if every batch has another shape.
 _PRODUCTS = "64"
 _CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 
@@ -34,10 +34,8 @@ _asking = 0
 
 
 def tune(owner: Any, dtype: torch.dtype, *, tidy: bool = False) -> Callable[[], object]:
-    """Tune the process for an object's sake; what is returned ends that, and so does the object's end.
-
-    `tidy` keeps less of what is freed, for a base so large that its activations are computed again.
-    """
+    """Tune the process for the lifetime of an object; the returned call ends that early. `tidy` keeps less freed
+    memory, for a base so large that its activations are recomputed."""
     global _asking
     _limit_products(dtype)
     keep_what_is_freed(_LARGE_IF_TIDY if tidy else _LARGE)
@@ -55,8 +53,8 @@ def _end() -> None:
 
 
 def keep_what_is_freed(large: int = _LARGE) -> None:
-    """Let glibc keep freed memory, of tensors below `large` bytes, for the next one until `trim_heap`: it would return
-    it to the system and ask for it again a moment later, page by page. Elsewhere nothing happens."""
+    """Let glibc keep freed memory of tensors below `large` bytes for the next one until `trim_heap`, instead of
+    returning and requesting it page by page. Does nothing elsewhere."""
     if (option := _from_glibc("mallopt")) is not None:
         option(_MMAP_THRESHOLD, large)
         option(_TRIM_THRESHOLD, -1)
@@ -64,10 +62,8 @@ def keep_what_is_freed(large: int = _LARGE) -> None:
 
 @contextlib.contextmanager
 def sampling(expanded: int = 0) -> Iterator[None]:
-    """While a base tuned with `tidy` samples: the heap begins without gaps, and what lives long does not make new ones.
-
-    `expanded` bytes are freed and asked for again at every token: the largest weight that is expanded there.
-    """
+    """A context for a `tidy` base that samples: the heap begins without gaps, and long-lived tensors make no new ones.
+    `expanded` bytes are freed and requested at every token: the largest weight that is expanded there."""
     trim_heap()
     keep_what_is_freed(max(_LARGE_WHILE_SAMPLING, expanded + _PAGE))
     try:
@@ -77,14 +73,14 @@ def sampling(expanded: int = 0) -> Iterator[None]:
 
 
 def trim_heap() -> None:
-    """Let glibc return freed memory to the system: others may need it meanwhile. Elsewhere nothing happens."""
+    """Let glibc return freed memory to the system, for others. Does nothing elsewhere."""
     if (trim := _from_glibc("malloc_trim")) is not None:
         trim(0)
 
 
 def _limit_products(dtype: torch.dtype) -> None:
-    """Bound the caches of compiled products, unless the environment does: both bounds are read from it at the first
-    product that oneDNN computes, and never again."""
+    """Bound the caches of compiled products, unless the environment does: both bounds are read from it at oneDNN's
+    first product, and never again."""
     missing = [name for name in _CACHES if name not in os.environ]
     os.environ.update(dict.fromkeys(missing, _PRODUCTS))
     try:

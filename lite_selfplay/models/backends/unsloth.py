@@ -1,20 +1,18 @@
-"""The backend for a CUDA card: Unsloth's kernels under the same seats.
+"""The backend for a CUDA GPU: Unsloth's kernels under the same seats.
 
-What differs from the transformers backend, and why:
+Differences from the transformers backend, and their reasons:
 
-- `import unsloth` patches TRL, so the trainer class's parent is fetched after it (`backends.import_first`).
-- Its first adapter is called `default`; `Adapters` gives that name to the first seat and shows it to nobody.
-- Its layers may drop the attention mask while they train, and no cache is kept then: rows are read whole, which needs
-  neither.
-- Completions come from its own `generate`, each row by its own seed (`generate_through`), or from vLLM
-  (`vllm`).
-- `for_inference` and `for_training` stand around every call that does not train.
-- It replays CUDA graphs of a decoded token only within its `rl_generation`, and holds their memory until it is told to
-  release it, which its own trainer does and `updating` does here.
-- The sampler of the transformers backend, which was three times as fast on an H200, cannot run over its base, whose
-  layers hand on keys and values as tuples: so `auto` is not this backend.
+- `import unsloth` patches TRL, so the trainer's parent class is fetched after it (`backends.import_first`).
+- Its first adapter is called `default`; `Adapters` gives that name to the first seat and hides it.
+- In training its layers may drop the attention mask and keep no cache, so rows are read whole, which needs neither.
+- Completions come from its own `generate`, each row by its own seed (`generate_through`).
+- `for_inference` and `for_training` surround every call that does not train.
+- It replays CUDA graphs of a decoded token only within its `rl_generation`, and holds their memory until told to
+  release it, as its own trainer and `updating` do.
+- The sampler of the transformers backend, three times as fast on an H200, cannot run over its base, whose layers pass
+  keys and values as tuples; so `auto` is not this backend.
 
-Which attention runs (FlashAttention, xformers or torch's own) is its own choice by what is installed.
+Which attention runs (FlashAttention, xformers or torch's own) is its choice.
 """
 
 import contextlib
@@ -40,23 +38,18 @@ from lite_selfplay.errors import RequestError, TrainingError
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.backends import import_unsloth
 from lite_selfplay.models.backends.transformers import TransformersBackend, nf4, read_config, require_weights
-from lite_selfplay.models.backends.vllm import Engine, lora_limits
 from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, SampledRow, Sampler
 from lite_selfplay.models.logprobs.batch import Batch, Way, pad
 from lite_selfplay.models.sources.folders import reading
 from lite_selfplay.models.transfers import placed
 
 LONGEST = 32768
-"""Tokens of a prompt and its completion that are read at most, however long the base could go."""
-LONGEST_IN_VLLM = 8192
-"""The same where vLLM holds the keys and values: it sets memory aside for a row of that length at the start."""
+"""The most tokens of a prompt and its completion, even if the base supports more."""
 
 
 class UnslothBackend(TransformersBackend):
-    """A base loaded by Unsloth, with its seats: the arguments are those of `TransformersBackend`.
-
-    Raises RequestError where unsloth cannot be imported, and for a base that it would read differently.
-    """
+    """A base loaded by Unsloth, with its seats: the arguments are those of `TransformersBackend`. Raises RequestError
+    if unsloth cannot be imported, and for a base that it would read differently."""
 
     name = "unsloth"
 
@@ -65,31 +58,21 @@ class UnslothBackend(TransformersBackend):
         text = read_config(path, trust_remote_code=section.trust_remote_code)
         refuse_windows(text)
         require_weights(path, text, trust_remote_code=section.trust_remote_code)
-        with contextlib.redirect_stdout(io.StringIO()):  # a program's input may be what stands there
+        with contextlib.redirect_stdout(io.StringIO()):  # stdout may be another program's input
             with reading(path):
-                base = self._load_base(path, text, section, seats, seed)
-            engine = getattr(base, "vllm_engine", None)
-            if engine is not None:
-                del base.vllm_engine  # or TRL would sample through it by itself
-            # Its own settings, such as a temperature, would come before this library's choice of a token.
+                base = self._load_base(path, text, section, seed)
+            # Its own settings, such as a temperature, would apply before this library's choice of a token.
             base.generation_config = GenerationConfig()
             base.requires_grad_(False)
             self.adapters = Adapters(base, seats, seed=seed, build=self._wrap)
         self._longest = int(getattr(base, "max_seq_length", None) or LONGEST)
-        self._engine = None if engine is None else Engine(engine, self.adapters)
 
-    def _load_base(
-        self, path: Path, text: Any, section: ModelSection, seats: Mapping[str, SeatConfig], seed: int
-    ) -> Any:
+    def _load_base(self, path: Path, text: Any, section: ModelSection, seed: int) -> Any:
         """The base from Unsloth's loader, in 4 bits as in the transformers backend, or in 16."""
-        four, bound = section.precision == "4bit", LONGEST
-        vllm: dict[str, Any] = {}
-        if section.fast_inference:
-            bound = LONGEST_IN_VLLM
-            vllm = {"fast_inference": True, **lora_limits({name: seat.rank for name, seat in seats.items()})}
-        base, _ = self._unsloth.FastLanguageModel.from_pretrained(
+        four = section.precision == "4bit"
+        base, _tokenizer = self._unsloth.FastLanguageModel.from_pretrained(
             str(path),
-            max_seq_length=min(bound, int(getattr(text, "max_position_embeddings", bound))),
+            max_seq_length=min(LONGEST, int(getattr(text, "max_position_embeddings", LONGEST))),
             dtype=self.compute_dtype,
             load_in_4bit=four,
             load_in_16bit=not four,
@@ -99,14 +82,11 @@ class UnslothBackend(TransformersBackend):
             trust_remote_code=section.trust_remote_code,
             random_state=seed,
             local_files_only=True,
-            **vllm,
         )
-        if vllm and not hasattr(base, "vllm_engine"):
-            raise RequestError("model.fast_inference needs the package vllm, which is not installed: pip install vllm")
         return base
 
     def _wrap(self, base: nn.Module, config: Any) -> Any:
-        """The base under Unsloth's layers for a first adapter, which it calls `default`."""
+        """The base in Unsloth's layers for a first adapter, which it calls `default`."""
         return self._unsloth.FastLanguageModel.get_peft_model(
             base,
             r=config.r,
@@ -125,10 +105,7 @@ class UnslothBackend(TransformersBackend):
 
     def _generate(self, request: GenerationRequest) -> list[list[Generation]]:
         self._require_room(request.longest)
-        if self._engine is not None:
-            found = self._engine.generate(request, self._decoding.eos_ids)
-            return [[self._decoding.end_loop(one) for one in group] for group in found]
-        with self._at_rest(), self.adapters.speaking(request.seat), torch.no_grad(), decode_graphs().rl_generation():
+        with self._at_rest(), self.adapters.inference(request.seat), torch.no_grad(), decode_graphs().rl_generation():
             return generate_through(self.adapters.model.generate, request, self._decoding)
 
     def token_logprobs(
@@ -139,14 +116,12 @@ class UnslothBackend(TransformersBackend):
 
     @contextlib.contextmanager
     def updating(self) -> Iterator[None]:
-        if self._engine is not None:
-            self._engine.sleep()
         decode_graphs().release_for_training(self.adapters.model)
         with super().updating():
             yield
 
     def _require_room(self, tokens: int) -> None:
-        """Unsloth cuts what is longer than it was loaded for, with a notice: here that is an error."""
+        """Raises TrainingError for rows longer than the base was loaded for, which Unsloth would cut."""
         if tokens > self._longest:
             raise TrainingError(
                 f"a prompt and its completion take up to {tokens:,} tokens, and the Unsloth backend holds "
@@ -178,14 +153,14 @@ class UnslothBackend(TransformersBackend):
         cuda = self.device.type == "cuda"
         return {
             "use_cpu": not cuda,
-            # Unsloth's trainer turns one of them on by itself where neither is asked for, and needs the base's own.
+            # Unsloth's trainer would choose one by itself, but needs the base's own.
             "bf16": cuda and self.compute_dtype == torch.bfloat16,
             "fp16": cuda and self.compute_dtype == torch.float16,
         }
 
 
 def decode_graphs() -> Any:
-    """Unsloth's CUDA graphs of a decoded token, or what does nothing in a release that has none."""
+    """Unsloth's CUDA graphs of a decoded token, or a stand-in that does nothing for releases without them."""
     try:
         from unsloth.models import _decode_graphs as found
     except ImportError:
@@ -194,36 +169,36 @@ def decode_graphs() -> Any:
 
 
 def refuse_windows(text: Any) -> None:
-    """Raises RequestError for a base whose attention slides without saying so layer by layer, as Mistral's first did:
-    only its causal language model as a whole puts the window in, and log-probabilities are read below that."""
+    """Raises RequestError for a base with a sliding window that is not set layer by layer, as in the first Mistral:
+    only the whole causal language model applies it, and log-probabilities are read below that."""
     if getattr(text, "sliding_window", None) and not getattr(text, "layer_types", None):
         raise RequestError(
-            f"the Unsloth backend does not read a {text.model_type} model whose attention slides over "
+            f"the Unsloth backend does not support a {text.model_type} model whose attention slides over "
             f"{text.sliding_window:,} tokens: use --backend transformers"
         )
 
 
-# Sampling through a model's own `generate`
+# Sampling by a model's own `generate`
 
 
 def generate_through(
     own_generate: Callable[..., Any], request: GenerationRequest, decoding: Decoding
 ) -> list[list[Generation]]:
-    """The completions that a request asks for: the result of `generation.generate`, by the seat that is active.
+    """A request's completions, as from `generation.generate` with the active seat.
 
-    Whoever made that method fast keeps what makes it fast; only the choice of a token is ours: a logits processor, the
-    last of all, draws it and leaves it as the only one that greedy decoding can take. Finished rows stay until the call
-    ends. Shapes: `R` rows of a call, `L` what it has read so far, `V` vocabulary.
+    The model's own fast method runs; only tokens are chosen here: a logits processor, the last of all, samples each
+    token and leaves it as the only finite one for greedy decoding. Finished rows stay until the call ends. Shapes: `R`
+    rows of a call, `L` tokens read so far, `V` vocabulary.
 
-    `own_generate` is the `generate` of a model whose generation settings are neutral. At most `decoding.cache_tokens`
-    padded tokens are in a call (a single row may exceed it). Raises ValueError for an empty prompt, and for stop
-    strings without `decoding.decode`.
+    `own_generate` is the `generate` of a model with neutral generation settings. A call holds at most
+    `decoding.cache_tokens` padded tokens (a single row may exceed it). Raises ValueError for an empty prompt, and for
+    stop strings without `decoding.decode`.
     """
     decoding.check(request)
     sampling, results = request.sampling, request.empty()
     rows = request.rows(results)
     while rows:
-        # How many of the longest prompts, at the end of `rows`, go into one call.
+        # One call takes this many of the longest prompts, at the end of `rows`.
         size = max(1, min(len(rows), decoding.cache_tokens // (len(rows[-1].prompt) + sampling.max_tokens)))
         call, rows = rows[-size:], rows[:-size]
         ids, mask = (t.to(decoding.device) for t in pad([row.prompt for row in call], left=True))
@@ -242,21 +217,21 @@ def generate_through(
 
 
 class _Chooser(Sampler, LogitsProcessor):
-    """Draws the next token of every row and leaves no other with a finite score."""
+    """Samples every row's next token and leaves no other with a finite score."""
 
     def __init__(self, sampling: Sampling, decoding: Decoding, rows: Sequence[SampledRow]):
         super().__init__(sampling, decoding)
         self.rows = rows
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores (R, V) that are 0 for the token each row drew and minus infinity for the others."""
+        """Scores (R, V): 0 for each row's sampled token, minus infinity for the others."""
         self.decoding.poll()
         token = self.draw(self.rows, scores, self.seen(self.rows, scores.shape[-1]))
         return torch.full_like(scores, -torch.inf).scatter_(1, token[:, None], 0.0)
 
 
 class _Stopped(StoppingCriteria):
-    """Ends the rows that are over; end-of-sequence tokens and the limit are the library's own."""
+    """Ends finished rows; end-of-sequence tokens and the limit are the library's own."""
 
     def __init__(self, chooser: _Chooser):
         self._chooser = chooser

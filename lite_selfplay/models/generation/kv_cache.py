@@ -1,7 +1,7 @@
-"""Keys, values and states of a batch whose rows come and go while it is sampled.
+"""Keys, values and states of a batch whose rows join and leave while it is sampled.
 
-Shapes: `R` rows, `T` columns read so far, `K` key heads, `D` head size. A row's tokens end at the last column; what is
-left of its first token is padding, which the attention mask hides.
+Shapes: `R` rows, `T` positions read so far, `K` key heads, `D` head size. A row's tokens end at the last position; the
+attention mask hides the padding before them.
 """
 
 from collections.abc import Sequence
@@ -13,21 +13,17 @@ from torch.nn import functional
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, LinearAttentionLayer
 
 ROOM = 64
-"""Columns that are allocated beyond those in use, at the least: growing copies everything."""
+"""The fewest spare positions to allocate, because growing copies everything."""
 
 
 class RowLayer(DynamicLayer):
-    """One layer's keys and values (R, K, T, D), written in place into a larger allocation.
-
-    A token, a row that leaves and a row that joins cost what they hold themselves, not a copy of the batch. Only for
-    layers that keep every column, and without gradients.
-    """
+    """One layer's keys and values (R, K, T, D), written in place into a larger allocation. A token, or a row that joins
+    or leaves, copies only itself, not the batch. Only for layers that keep every position, and without gradients."""
 
     def __init__(self) -> None:
         super().__init__()
         self._stores: tuple[Tensor, ...] = ()
-        # Keys and values as they are in use.
-        self.held: tuple[Tensor, ...] = ()
+        self.held: tuple[Tensor, ...] = ()  # the used part of keys and values
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         if not self._stores:
@@ -42,60 +38,60 @@ class RowLayer(DynamicLayer):
         return self._hold(rows, end)
 
     def keep(self, holes: Tensor, movers: Tensor, rows: int) -> None:
-        """Leave `rows` rows: what stands at `movers` goes to `holes`, and the end is cut off."""
-        columns = self.held[0].shape[2]
+        """Keep `rows` rows: move those at `movers` to `holes`, and cut off the end."""
+        positions = self.held[0].shape[2]
         for store in self._stores:
-            store[holes, :, :columns] = store[movers, :, :columns]
-        self._hold(rows, columns)
+            store[holes, :, :positions] = store[movers, :, :positions]
+        self._hold(rows, positions)
 
     def join(self, other: "RowLayer", first: int) -> None:
-        """Take in the rows of another layer after one's own, whose columns before `first` hold nothing any more."""
-        own, columns = self.held[0].shape[0], self.held[0].shape[2] - first
+        """Append the rows of another layer, and drop own positions before `first`, which nothing uses any more."""
+        own, positions = self.held[0].shape[0], self.held[0].shape[2] - first
         rows, theirs = own + other.held[0].shape[0], other.held[0].shape[2]
-        width = max(columns, theirs)
-        self._move(rows, first, width - columns, width + ROOM)
+        width = max(positions, theirs)
+        self._move(rows, first, width - positions, width + ROOM)
         for store, new in zip(self._stores, other.held, strict=True):
             store[own:rows, :, : width - theirs] = 0
             store[own:rows, :, width - theirs : width] = new
         self._hold(rows, width)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Row i becomes a copy of row `beam_idx[i]`."""
+        """Make row i a copy of row `beam_idx[i]`."""
         self.held = tuple(held[beam_idx] for held in self.held)
         self._move(len(beam_idx), 0, 0, self.held[0].shape[2] + ROOM)
         self._hold(len(beam_idx), self.held[0].shape[2])
 
     def _move(self, rows: int, first: int, shift: int, capacity: int) -> None:
-        """What is held from column `first` on goes into a new allocation, `shift` columns of zeros before it."""
+        """Copy the positions from `first` on into a new allocation, after `shift` positions of zeros."""
         self._stores = tuple(held.new_empty(rows, held.shape[1], capacity, held.shape[3]) for held in self.held)
         for store, held in zip(self._stores, self.held, strict=True):
             store[: len(held), :, :shift] = 0
             store[: len(held), :, shift : shift + held.shape[2] - first] = held[:, :, first:]
 
-    def _hold(self, rows: int, columns: int) -> tuple[Tensor, Tensor]:
-        self.keys, self.values = (store[:rows, :, :columns] for store in self._stores)
+    def _hold(self, rows: int, positions: int) -> tuple[Tensor, Tensor]:
+        self.keys, self.values = (store[:rows, :, :positions] for store in self._stores)
         self.held = self.keys, self.values
         return self.keys, self.values
 
 
 class StateLayer(LinearAttentionLayer):
-    """One layer's states, each a tensor (R, ...): a row's tokens change its state and add no column."""
+    """One layer's states, each a tensor (R, ...); tokens change a row's state and add no position."""
 
     @property
     def states(self) -> list[tuple[dict[int, Any], int]]:
-        """Each state that the layer has, as a dictionary and the key in it."""
+        """Each of the layer's states, as a dictionary and its key there."""
         kinds = (self.conv_states, self.recurrent_states)
         return [(kind, key) for kind in kinds for key, state in kind.items() if state is not None]
 
     def join(self, other: "StateLayer", first: int) -> None:
-        """Append the rows of another layer. No column is dropped, since there is none."""
+        """Append the rows of another layer; there are no positions to drop."""
         for (own, key), (new, _) in zip(self.states, other.states, strict=True):
             own[key] = torch.cat([own[key], new[key]])
 
 
 def row_cache(model: nn.Module) -> Cache:
-    """A cache for a causal language model. Layers that keep every column become `RowLayer`s, and layers that carry a
-    state `StateLayer`s; with layers of other kinds no rows can join."""
+    """A cache for a causal language model: `RowLayer`s for layers that keep every position, `StateLayer`s for those
+    with a state. With layers of other kinds no rows can join."""
     base: Any = getattr(model, "get_base_model", lambda: model)()
     cache = DynamicCache(config=base.config)
     cache.layers = [_joining(layer) for layer in cache.layers]
@@ -108,15 +104,8 @@ def _joining(layer: Any) -> Any:
     return RowLayer() if type(layer) is DynamicLayer else layer
 
 
-def select_rows(cache: Cache, rows: Tensor) -> None:
-    """Row i becomes a copy of row `rows[i]`, in layers of every kind."""
-    layers: list[Any] = cache.layers
-    for layer in layers:
-        layer.reorder_cache(rows)
-
-
 def tensors_of(cache: Cache) -> tuple[list[Tensor], list[Tensor]]:
-    """What a cache holds: keys and values, and states."""
+    """The tensors in a cache: keys and values, and states."""
     layers: list[Any] = cache.layers
     held = [x for layer in layers for x in (getattr(layer, "keys", None), getattr(layer, "values", None))]
     kinds = [getattr(layer, kind, {}) for layer in layers for kind in ("conv_states", "recurrent_states")]
@@ -125,7 +114,7 @@ def tensors_of(cache: Cache) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def keep_rows(cache: Cache, holes: Sequence[int], movers: Sequence[int], order: Tensor) -> None:
-    """Rows leave: see `RowLayer.keep`; `order` (rows,) is the same as a selection, for other layers."""
+    """Drop rows: see `RowLayer.keep`; `order` (rows,) is the same as a selection, for other layers."""
     to, taken = (torch.tensor(indices, dtype=torch.long, device=order.device) for indices in (holes, movers))
     layers: list[Any] = cache.layers
     for layer in layers:
@@ -136,14 +125,14 @@ def keep_rows(cache: Cache, holes: Sequence[int], movers: Sequence[int], order: 
 
 
 def join_rows(cache: Cache, other: Cache, first: int) -> None:
-    """Rows of another cache join: see `RowLayer.join`."""
+    """Append the rows of another cache: see `RowLayer.join`."""
     layers: list[Any] = cache.layers
     for layer, new in zip(layers, other.layers, strict=True):
         layer.join(new, first)
 
 
 def join_masks(mask: Tensor, other: Tensor, first: int) -> Tensor:
-    """The attention mask (R, T) that belongs to `join_rows`."""
+    """The attention mask (R, T) after `join_rows`."""
     mask = mask[:, first:]
     width = max(mask.shape[1], other.shape[1])
     return torch.cat([functional.pad(m, (width - m.shape[1], 0)) for m in (mask, other)])

@@ -1,7 +1,7 @@
-"""Completions that say the same again and again: a model in a loop never ends by itself.
+"""Degenerate repetition: a model that repeats itself never stops, so its completion is ended.
 
-What is sampled after a loop has begun is paid for and teaches nothing, and rows in loops hold up all others: two of 256
-made a step three times as long. A completion's own tokens decide, so it is the same in any batch and after any resume.
+Tokens after that point cost time, teach nothing and delay other rows: two of 256 made a step three times as long. Only
+the completion's own tokens decide, so it ends alike in any batch and after any resume.
 """
 
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ from collections.abc import Sequence
 import numpy as np
 
 LONGEST = 256
-"""The most tokens that a loop may have."""
+"""The longest period in tokens."""
 LEAST, TIMES = 256, 4
-"""A completion ends once its last 256 tokens, and four times the loop at the least, are nothing but the loop: a table
-of zeros repeats itself for a while as well."""
+"""A completion ends if its last 256 tokens, and at least four periods, repeat: a table of zeros repeats itself for a
+while, too."""
 KEY = 32
-"""Tokens by which it is seen that a short stretch ends no loop: they would stand there once before."""
+"""Tokens whose earlier occurrence shows that a short stretch may end a repetition."""
 
 
 def loop_end(ids: Sequence[int], begin: int = 0) -> int | None:
-    """The number of tokens, above `begin`, at which a completion ends as a loop: the first at which the last
-    max(256, 4 p) tokens repeat themselves with a period p of at most 256. None where there is none."""
+    """The length, above `begin`, at which a completion ends as repetition, or None. That is the first at which the last
+    max(256, 4 p) tokens have a period p of at most 256."""
     begin = max(begin, LEAST - 1)
     if len(ids) <= begin:
         return None
@@ -30,10 +30,10 @@ def loop_end(ids: Sequence[int], begin: int = 0) -> int | None:
 
 
 def _periods(tail: np.ndarray, begin: int) -> Sequence[int]:
-    """The periods with which a loop could end above `begin`, from what stands before it."""
+    """Possible periods of a repetition that ends above `begin`, judged by the tokens before it."""
     if len(tail) - begin > KEY:
         return range(1, min(LONGEST, len(tail) - 1) + 1)
-    # A loop that ends here repeats itself for 192 tokens at the least: those just before `begin` are among them.
+    # A repetition that ends here spans at least 192 tokens, including those just before `begin`.
     key = tail[begin - KEY : begin]
     earlier = tail[max(0, begin - KEY - LONGEST) : begin - 1]
     same = (np.lib.stride_tricks.sliding_window_view(earlier, KEY) == key).all(1)

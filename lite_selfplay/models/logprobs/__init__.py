@@ -1,1 +1,1 @@
-"""Log-probabilities of given completions, with gradients: shared by the update, the scores and the sampler's check."""
+"""Log-probabilities of given completions, with gradients: for the update, scores and the sampler's check."""

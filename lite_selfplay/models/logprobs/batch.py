@@ -1,8 +1,7 @@
-"""Rows that a model reads together: a prompt and its completion each, and what neighbouring prompts share.
+"""Rows that a model reads together: a prompt and its completion each, and the prefixes that neighbours share.
 
-A group's completions answer one prompt, and the challenges of a problem differ only after the problem. Their common
-beginning is read as one row, and what is each row's own over the keys and values of that. This is exact, in the forward
-and in the backward pass.
+Completions of a group share a prompt, and the challenges of a problem share its beginning. A shared prefix is read
+once, and the rest of each row over its keys and values. This is exact, forwards and backwards.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,12 +16,12 @@ from torch import Tensor
 T = TypeVar("T")
 
 Row = tuple[Sequence[int], Sequence[int]]
-"""The ids of a prompt, at least one, and of the completion after it."""
+"""The ids of a prompt (at least one) and of its completion."""
 
 
 class Way(Enum):
-    """How a model reads rows: each `WHOLE` and padded on the right, or `PACKED`, which is one pass over no more tokens
-    than there are: what rows share is read once."""
+    """How a model reads rows: `WHOLE`, padded on the right, or `PACKED`, in one pass without padding that reads shared
+    prefixes once."""
 
     WHOLE = auto()
     PACKED = auto()
@@ -30,10 +29,8 @@ class Way(Enum):
 
 @dataclass(frozen=True)
 class SharedPrefix:
-    """Consecutive rows whose prompts share their first `length` tokens.
-
-    `longest` is the longest row, prompt and completion, and `tokens` the sum of all rows.
-    """
+    """Consecutive rows whose prompts share their first `length` tokens. `longest` is the longest row, prompt and
+    completion, and `tokens` the sum of all rows."""
 
     prompt: Sequence[int]
     length: int
@@ -43,16 +40,16 @@ class SharedPrefix:
 
     @property
     def ids(self) -> Sequence[int]:
-        """What the rows share."""
+        """The shared ids."""
         return self.prompt[: self.length]
 
     @property
     def cost(self) -> int:
-        """Tokens of the rows, those shared counted once."""
+        """Tokens of the rows, shared ones counted once."""
         return self.tokens - (self.rows - 1) * self.length
 
     def followed_by(self, other: "SharedPrefix") -> "SharedPrefix":
-        """What these rows share with those of another, which follow them."""
+        """The prefix shared by these rows and those of another, which follow them."""
         return SharedPrefix(
             self.prompt,
             min(self.length, other.length, _common(self.prompt, other.prompt)),
@@ -64,17 +61,15 @@ class SharedPrefix:
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows in the order in which they are read, which prefixes they share, and the way they are read.
-
-    Rows that share a prefix must follow each other. `longest` is the longest row, prompt and completion.
-    """
+    """Rows in reading order, their shared prefixes, and how they are read. Rows that share a prefix must be neighbours.
+    `longest` is the longest row, prompt and completion."""
 
     rows: tuple[Row, ...] = ()
     way: Way = Way.WHOLE
     prefixes: tuple[SharedPrefix, ...] = field(default=(), repr=False)
     longest: int = 0
     _prompts: tuple[tuple["Batch", SharedPrefix], ...] = field(default=(), repr=False, compare=False)
-    """For each prompt that differs from the one before: the batch before it, and what the rows of that prompt share."""
+    """For each new prompt: the batch before it, and the prefix of that prompt's rows."""
 
     @classmethod
     def of(cls, rows: Iterable[Row], way: Way = Way.WHOLE) -> "Batch":
@@ -84,11 +79,8 @@ class Batch:
         return batch
 
     def with_row(self, row: Row) -> "Batch":
-        """This batch with one more row.
-
-        Of all ways to divide the rows among prefixes, this is the one that reads the fewest tokens. The last token of
-        a prompt is always a row's own: it predicts the first token of the completion.
-        """
+        """This batch with one more row, divided among prefixes so that the fewest tokens are read. A prompt's last
+        token always belongs to the row: it predicts the completion's first token."""
         prompt, total = row[0], len(row[0]) + len(row[1])
         last = SharedPrefix(prompt, max(0, len(prompt) - 1), 1, total, total)
         prompts, before = self._prompts, self
@@ -107,22 +99,22 @@ class Batch:
 
     @property
     def owners(self) -> list[int]:
-        """The index of each row's prefix."""
+        """Each row's index of its prefix."""
         return [i for i, prefix in enumerate(self.prefixes) for _ in range(prefix.rows)]
 
     @property
     def own(self) -> list[list[int]]:
-        """What is each row's own: the ids after the prefix it shares."""
+        """Each row's ids after its shared prefix."""
         owners = zip(self.owners, self.rows, strict=True)
         return [[*prompt[self.prefixes[i].length :], *completion] for i, (prompt, completion) in owners]
 
     @property
     def completion_ids(self) -> list[int]:
-        """The completions' ids, row after row."""
+        """All completion ids, row after row."""
         return [token for _, completion in self.rows for token in completion]
 
     def split(self, values: Sequence[T]) -> list[Sequence[T]]:
-        """Values of the completions' tokens, row after row, as one sequence a row."""
+        """Values of all completion tokens as one sequence per row."""
         ends, result = 0, []
         for _, completion in self.rows:
             result.append(values[ends : ends + len(completion)])
@@ -131,12 +123,12 @@ class Batch:
 
     @property
     def plain_cost(self) -> int:
-        """Tokens of one forward pass over whole rows, padded to the longest."""
+        """Tokens of one pass over whole rows, padded to the longest."""
         return len(self.rows) * self.longest
 
     @property
     def shared_cost(self) -> int:
-        """Padded tokens of the two passes."""
+        """Padded tokens of two passes: over the prefixes, then over the rest."""
         if not self.prefixes:
             return 0
         first = len(self.prefixes) * max(prefix.length for prefix in self.prefixes)
@@ -144,17 +136,17 @@ class Batch:
 
     @property
     def shares(self) -> bool:
-        """Whether two passes are worth it: they have a cost of their own, so a tenth must be saved."""
+        """Whether two passes are worth it: their own cost requires saving a tenth."""
         return all(prefix.length for prefix in self.prefixes) and self.shared_cost < 0.9 * self.plain_cost
 
     @cached_property
     def packed_cost(self) -> int:
-        """Tokens without padding, those shared counted once."""
+        """Tokens without padding, shared ones counted once."""
         return sum(prefix.cost for prefix in self.prefixes)
 
     @property
     def cost(self) -> int:
-        """Tokens that are read, padding included."""
+        """Tokens read, including padding."""
         return self.packed_cost if self.way is Way.PACKED else self.plain_cost
 
 
@@ -166,10 +158,8 @@ def cut(
     *,
     kind: Callable[[T], object] = lambda item: None,
 ) -> list[tuple[list[T], Batch]]:
-    """Items in their order, cut into chunks of at most `budget` tokens (one item at the least), with their batches.
-
-    `row_of` gives an item's row, `way` how rows are read; items of different `kind` never share a chunk.
-    """
+    """Items in order, cut into chunks of at most `budget` tokens (or one item), with their batches. `row_of` returns an
+    item's row, `way` is how rows are read; items of different `kind` never share a chunk."""
     chunks: list[tuple[list[T], Batch]] = []
     for item in items:
         row = row_of(item)
@@ -192,7 +182,7 @@ def pad(rows: Sequence[Sequence[int]], *, left: bool = False) -> tuple[Tensor, T
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two prompts share at their beginning."""
+    """The length of two prompts' common beginning."""
     if a is b or a == b:
         return len(a)
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

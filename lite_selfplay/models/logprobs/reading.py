@@ -1,8 +1,8 @@
-"""Reading a batch: the hidden states that predict the completions' tokens, however the model reads the rows.
+"""Reading a batch: the hidden states that predict the completions' tokens, for either way of reading.
 
-Packed rows lie one behind the other as a single one, and a token's place in its own row is its position. Only attention
-looks beyond a token, so that is all that has to know whose a token is. Shapes: `N` tokens of all completions, row after
-row, `H` hidden size, `B` rows of `L` tokens with padding.
+Packed rows lie one behind the other as a single one; a token's position is its place in its own row. Only attention
+looks beyond a token, so only attention must know the rows. Shapes: `N` tokens of all completions, row after row, `H`
+hidden size, `B` rows of `L` tokens with padding.
 """
 
 from collections.abc import Sequence
@@ -14,28 +14,28 @@ from torch import Tensor, nn
 
 from lite_selfplay.models.attention import OURS, Block
 from lite_selfplay.models.logprobs.batch import Batch, Row, Way, pad
-from lite_selfplay.models.packed_on_card import PackedLayout
+from lite_selfplay.models.packed_on_gpu import PackedLayout
 from lite_selfplay.models.transfers import placed
 
-# Rows up to so many times as long as the shortest among them are one block of attention, which is a rectangle.
+# Sequences at most this many times as long as the shortest share one attention block, which is a rectangle.
 _ALIKE = 2
-# How far half of the hidden states may be from those of the plain way, as a share of their size; in halves of float32,
-# a tenth: SmolLM2 is at 0.015, and where rows saw each other it would be at 0.2 to 0.4.
+# The largest median error of hidden states, relative to those of the plain way; in half precisions a tenth: SmolLM2 has
+# 0.015, and would have 0.2 to 0.4 if rows saw each other.
 _TOLERANCE = {torch.float32: 1e-3}
 
 
 def hidden_states(base: Any, batch: Batch) -> Tensor:
-    """Hidden states (N, H) that predict the N completion tokens of a batch, read the way that the batch names."""
+    """Hidden states (N, H) that predict the N completion tokens of a batch."""
     if batch.way is Way.PACKED:
         return _packed(base, batch)
     ids, _ = pad([[*prompt, *completion] for prompt, completion in batch.rows])
-    # No token sees what follows it, so padding behind a row changes nothing and needs no mask.
+    # Tokens see nothing behind them, so padding on the right needs no mask.
     out = base.base_model(input_ids=placed(ids, base.device), use_cache=False)
     return pick(out.last_hidden_state, [(len(prompt) - 1, len(completion)) for prompt, completion in batch.rows])
 
 
 def shares_prefixes(model: nn.Module) -> bool:
-    """Whether prompts that begin alike can be read once: the cache must hold every position, and be allowed."""
+    """Whether shared prefixes can be read once: the cache must hold every position, and be allowed."""
     base: Any = getattr(model, "get_base_model", lambda: model)()
     config = base.config.get_text_config()
     kinds = getattr(config, "layer_types", None)
@@ -44,7 +44,7 @@ def shares_prefixes(model: nn.Module) -> bool:
 
 
 def pick(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
-    """Positions (N, ...) of `x` (B, L, ...): of each row a span, given by its first position and its length."""
+    """Positions (N, ...) of `x` (B, L, ...): one span of each row, given by first position and length."""
     width = x.shape[1]
     places = [i * width + first + k for i, (first, count) in enumerate(spans) for k in range(count)]
     return x.flatten(0, 1)[placed(places, x.device)]
@@ -55,7 +55,7 @@ def pick(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
 
 @dataclass(eq=False)
 class _Span:
-    """Neighbouring tokens: of a row, or shared by several rows that go on after them."""
+    """Neighbouring tokens of one row, or of a prefix that several rows continue."""
 
     ids: Sequence[int]
     after: "_Span | None" = None
@@ -68,7 +68,7 @@ class _Span:
 
 @dataclass
 class Packed:
-    """Rows one behind the other: ids and positions (all tokens), attention's blocks, and the N places that predict."""
+    """Packed rows: ids and positions (all tokens), attention's blocks, and the N places that predict."""
 
     ids: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
@@ -77,7 +77,8 @@ class Packed:
 
     @classmethod
     def of(cls, batch: Batch, *, by_group: bool = False) -> "Packed":
-        """Beginnings by their lengths, or with `by_group` those that are shared first, in the order of their groups."""
+        """Pack a batch: beginnings sorted by length, or with `by_group` shared ones first, in the order of their
+        groups."""
         beginnings, ends = [], []
         own: list[_Span] = []
         for prefix in batch.prefixes:
@@ -97,7 +98,7 @@ class Packed:
         return packed
 
     def _lay(self, spans: Sequence[_Span]) -> None:
-        """Put spans one behind the other: neighbours of much the same length after the same beginning are a block."""
+        """Append spans; neighbours of similar length after the same prefix form a block."""
         block: list[_Span] = []
         for span in spans:
             if block and (span.after is not block[0].after or len(span.ids) > _ALIKE * len(block[0].ids)):
@@ -130,21 +131,21 @@ def _packed(base: Any, batch: Batch) -> Tensor:
     out = base.base_model(
         input_ids=placed([packed.ids], device),
         position_ids=placed([packed.positions], device),
-        # Handed on as it is for having four dimensions, and not looked at: who sees whom is in the blocks.
+        # Four dimensions, so that it is passed on; nothing reads it, since the blocks say what a token sees.
         attention_mask=torch.zeros((1, 1, 1, 1), dtype=torch.bool, device=device),
         use_cache=False,
-        packed_blocks=blocks,  # transformers hands on to attention what it does not know
+        packed_blocks=blocks,  # transformers passes unknown arguments on to attention
     )
     return out.last_hidden_state[0][placed(packed.predicting, device)]
 
 
 @torch.no_grad()
 def packs(model: nn.Module) -> bool:
-    """Whether a model's rows can be packed: tried on three short ones, which must come out as they do in the plain way.
+    """Whether a model's rows can be packed, which is tried on three short ones.
 
-    What a model does beside causal attention (attention of another kind, a state that goes from token to token,
-    positions that are not handed over) shows as another result, far beyond what rounding makes. It must have been
-    given this library's attention (see `attention.install`).
+    Anything besides causal attention (other attention, a state passed from token to token, positions that are not
+    passed in) changes the results far beyond rounding. The model must use this library's attention (see
+    `attention.install`).
     """
     base: Any = getattr(model, "get_base_model", lambda: model)()
     if not shares_prefixes(base) or base.config._attn_implementation != OURS:
@@ -155,7 +156,7 @@ def packs(model: nn.Module) -> bool:
     try:
         found = hidden_states(base, Batch.of(rows, Way.PACKED)).float()
         right = torch.cat([hidden_states(base, Batch.of([row])) for row in rows]).float()
-    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):  # whatever a model makes of such a mask
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):  # the model rejects such a mask
         return False
     finally:
         base.train(was_training)
@@ -164,7 +165,7 @@ def packs(model: nn.Module) -> bool:
 
 
 def _rows_to_try(vocabulary: int) -> list[Row]:
-    """Three rows of six and six tokens, the prompts of two alike. The first ids are left out: they are seldom words."""
+    """Three rows of six and six tokens, two with the same prompt. The first ids are skipped: they are seldom words."""
     drawn = torch.randint(vocabulary // 100, vocabulary, (30,), generator=torch.Generator().manual_seed(0))
     shared, *own = (part.tolist() for part in drawn.split(6))
     return [(shared, own[0]), (shared, own[1]), (own[2], own[3])]

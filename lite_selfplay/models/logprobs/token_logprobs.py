@@ -1,9 +1,8 @@
-"""Log-probabilities of given completions: what the update, the scores and the checks share.
+"""Log-probabilities of given completions, for the update, scores and checks.
 
-Only positions that predict a completion token reach the output head, piece by piece, so that the logits of a long
-batch never exist at once. A frozen head leaves behind its gradient, a vector (H,) for each position; a trained one is
-read again in the backward pass. Shapes: `N` positions that predict a token, `n` of them in a piece, `H` hidden size,
-`V` vocabulary.
+Only positions that predict a completion token reach the output head, piece by piece, so that the logits of a long batch
+never exist at once. A frozen head leaves its gradient, a vector (H,) for each position; a trained one is recomputed in
+the backward pass. Shapes: `N` positions that predict a token, `n` of them in a piece, `H` hidden size, `V` vocabulary.
 """
 
 from collections.abc import Callable
@@ -35,10 +34,10 @@ def token_logprobs(
     entropy_gradient: bool = False,
     head_elements: int = HEAD_ELEMENTS,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities and entropies of the completions' tokens in a batch: (N,) each, row after row, in float32.
+    """Log-probabilities and entropies of a batch's completion tokens: (N,) each, row after row, in float32.
 
-    The log-probabilities are differentiable, the entropies only where `entropy_gradient` asks for it; otherwise they
-    may be 0 where a gradient is taken. `temperature` > 0 divides the logits, of which `head_elements` are held at once.
+    The log-probabilities are differentiable, the entropies only with `entropy_gradient`; without it they may be 0 if a
+    gradient is taken. `temperature` > 0 divides the logits, of which `head_elements` are held at once.
     """
     base: Any = getattr(model, "get_base_model", lambda: model)()
     targets = placed(batch.completion_ids, base.device)
@@ -61,14 +60,15 @@ def token_logprobs(
 
 
 def goes_by_hidden_states(model: nn.Module) -> bool:
-    """Whether a model's logits are its hidden states under the head, capped at the most; else it is run as a whole."""
+    """Whether a model's logits are its hidden states times the head, perhaps capped; otherwise the whole model is
+    run."""
     base: Any = getattr(model, "get_base_model", lambda: model)()
     config = base.config.get_text_config()
     return all(getattr(config, name, None) in (None, 1, 1.0) for name in _SCALED_HEADS)
 
 
 def _logits(base: Any, batch: Batch) -> Tensor:
-    """The logits (N, V) that predict the completions' tokens, from the model as a whole."""
+    """The logits (N, V) that predict the completions' tokens, from the whole model."""
     ids, _ = pad([[*prompt, *completion] for prompt, completion in batch.rows])
     first = min(len(prompt) for prompt, _ in batch.rows) - 1
     kept = torch.arange(first, ids.shape[1], device=base.device)
@@ -77,7 +77,7 @@ def _logits(base: Any, batch: Batch) -> Tensor:
 
 
 def is_frozen(head: nn.Module) -> bool:
-    """Whether `head` is nothing but a dense matrix that is not trained: no adapter, no quantised weight, no hook."""
+    """Whether `head` is a dense, untrained matrix: no adapter, no quantised weight, no hook."""
     return (
         type(head) is nn.Linear
         and type(head.weight) is nn.Parameter
@@ -88,7 +88,7 @@ def is_frozen(head: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class FrozenHead:
-    """An output head that is not trained: `weight` (V, H) and `bias` (V,) in the dtype they are multiplied in.
+    """An untrained output head: `weight` (V, H) and `bias` (V,) in the type of the product.
 
     Logits are capped by `softcap` (softcap * tanh(logits / softcap)) and then divided by `temperature`. `size`
     positions are read at a time.
@@ -108,30 +108,25 @@ class FrozenHead:
         return cls(head.weight.to(dtype), bias, size, softcap, temperature)
 
     def scores(self, hidden: Tensor, targets: Tensor, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of `targets` (N,) and entropies, both (N,) in float32, from `hidden` (N, H).
-
-        Differentiable once in `hidden`, the entropies only where `entropy_gradient` asks for it: else they are 0.
-        """
+        """Log-probabilities of `targets` (N,) and entropies, both (N,) in float32, from `hidden` (N, H). Differentiable
+        once in `hidden`, the entropies only with `entropy_gradient`: without it they are 0."""
         if torch.is_grad_enabled() and hidden.requires_grad:
-            logprobs, entropies = _FrozenScores.apply(hidden, targets, self, entropy_gradient)
-        else:
-            logprobs, entropies = self.read(hidden, targets)
+            return _FrozenScores.apply(hidden, targets, self, entropy_gradient)
+        logprobs, entropies = self.read(hidden, targets)
         return logprobs, entropies
 
     def read(self, hidden: Tensor, targets: Tensor, gradients: int = 0) -> list[Tensor]:
-        """Log-probabilities and entropies (N,), then the gradients (N, H) of the first `gradients` of these two.
-
-        All in float32. If there is one gradient, entropies are 0: nobody uses them.
-        """
+        """Log-probabilities and entropies (N,), then the gradients (N, H) of the first `gradients` of these two. All in
+        float32. With one gradient, entropies are 0, because nothing uses them."""
         count = max(1, -(-len(hidden) // self.size))
         pieces = list(zip(hidden.tensor_split(count), targets.tensor_split(count), strict=True))
-        # Made once: on a CPU the system would hand out such large ones page by page, for every piece anew.
+        # Allocated once: on a CPU the system would map such large buffers page by page for every piece.
         buffers = hidden.new_empty(2, len(pieces[0][1]), len(self.weight), dtype=torch.float32)
         parts = [self._piece(h, y, gradients, buffers[:, : len(y)]) for h, y in pieces]
         return [torch.cat(part) for part in zip(*parts, strict=True)]
 
     def _piece(self, hidden: Tensor, targets: Tensor, gradients: int, buffers: Tensor) -> list[Tensor]:
-        """`read` for (n, H) and (n,): two buffers (2, n, V) in float32 serve throughout, and a third with a softcap."""
+        """`read` for (n, H) and (n,), in two buffers (2, n, V) in float32 and, with a softcap, a third."""
         logits, slope = self._logits(hidden, gradients > 0, buffers[0])
         if gradients == 1 and logits.is_cuda:
             p = torch.softmax(logits, -1, out=buffers[1])
@@ -153,8 +148,7 @@ class FrozenHead:
         return [logprobs[:, 0], entropies[:, 0], *reversed(vectors)]
 
     def _logits(self, hidden: Tensor, with_slope: bool, out: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Capped and divided logits (n, V) in float32, put into `out`, and the derivative of the cap where there is
-        one."""
+        """Capped and divided logits (n, V) in float32, written to `out`, and the cap's derivative, if any."""
         logits, slope = self._product(hidden.to(self.weight.dtype), out), None
         if self.softcap is not None:
             logits.div_(self.softcap).tanh_()
@@ -172,7 +166,7 @@ class FrozenHead:
         return torch.addmm(self.bias, hidden, self.weight.T, out=out)
 
     def _toward_hidden(self, descent: Tensor, slope: Tensor | None) -> Tensor:
-        """The gradient (n, H) in hidden states, from minus that in the divided logits (n, V), a buffer to reuse."""
+        """The gradient (n, H) in hidden states, from the negative one in the divided logits (n, V), a reused buffer."""
         scale = _FP16_SCALE if self.weight.dtype == torch.float16 else 1.0
         if slope is not None:
             descent.mul_(slope)
@@ -182,7 +176,7 @@ class FrozenHead:
 
 
 class _FrozenScores(torch.autograd.Function):
-    """`FrozenHead.read`, whose gradient is made while the logits are there: nothing is computed a second time."""
+    """`FrozenHead.read` with its gradient computed along with the logits: nothing is computed twice."""
 
     @staticmethod
     def forward(

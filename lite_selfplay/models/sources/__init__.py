@@ -1,8 +1,8 @@
-"""Names of base models, and the local folder that each of them becomes.
+"""Names of base models, and the local folder for each of them.
 
 Reading order: `resolve` below, the short names at the end, `hub`, `tiny`, `sums`, `gguf` (with `gguf_tokenizer`),
-`smollm2` (where a base model comes from), `cache` and `folders` (how it is stored and identified). Importing this
-package loads neither torch nor transformers.
+`smollm2` (origins of a base model), `cache` and `folders` (storage and identity). Importing this package loads neither
+torch nor transformers.
 """
 
 import os
@@ -39,11 +39,8 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """A base model on this machine.
-
-    `name` is what was asked for, `path` a folder that transformers loads. `identity` names the base's content, so that
-    a run can tell whether it resumes on what it started with.
-    """
+    """A base model on this machine. `name` is the requested one, `path` a folder that transformers loads. `identity`
+    names the base's content, so that a run can tell whether it resumes on the same base."""
 
     name: str
     path: Path
@@ -51,24 +48,24 @@ class ResolvedModel:
 
     @property
     def hub_id(self) -> str | None:
-        """What a hub calls it; None for one that came from none."""
+        """Its id on a hub; None if it is from elsewhere."""
         return self.identity[4:].partition("@")[0] if self.identity.startswith("hub:") else None
 
     @property
     def revision(self) -> str | None:
-        """Its commit on a hub; None for one that came from none."""
+        """Its commit on a hub; None if it is from elsewhere."""
         return self.identity.partition("@")[2] if self.hub_id else None
 
 
 def base_of(section: "ModelSection", progress: "Progress") -> ResolvedModel:
-    """The base that a configuration names, with a loud warning where its own code is to be run, and a sentence where
-    libraries are newer than those that were tried, or about how a merged model is held. Raises as `resolve`."""
+    """A configuration's base. Warns loudly if its own code is to run; reports untried library releases and how a merged
+    model is held. Raises as `resolve`."""
     if (newer := untried()) is not None:
         progress.say(newer)
     if section.trust_remote_code:
         progress.warn(
             f"TRUSTING REMOTE CODE: Python code that comes with {section.name} runs with all your rights: it can read, "
-            "change and send away whatever you can. Go on only if you have read it"
+            "change and send away whatever you can. Continue only if you have read it"
         )
     found = resolve(section.name, with_code=section.trust_remote_code, say=progress.say)
     if (kind := folders.architecture(found.path)) not in ARCHITECTURES:
@@ -80,19 +77,19 @@ def base_of(section: "ModelSection", progress: "Progress") -> ResolvedModel:
         tell = progress.warn if section.precision == "4bit" else progress.say
         tell(
             f"{section.name} is a merged model that was saved in {saved}, and it is held in {section.precision}: 4 "
-            f"bits round away much of what was merged, and --precision {saved} does not"
+            f"bits round away much of the merged change, and --precision {saved} does not"
         )
     return found
 
 
 def resolve(name: str, *, with_code: bool = False, say: Callable[[str], None] = lambda sentence: None) -> ResolvedModel:
-    """Find or make the local folder of a base model; from a hub its Python code comes along only `with_code`.
+    """Find or make the local folder of a base model; Python code from a hub is fetched only `with_code`.
 
-    Tried in this order: an existing folder, a `.gguf` file, `tiny`, `sums-1m`, `smollm2-135m`, a short name, a hub
-    id (`owner/name`). `say` gets a sentence about anything that takes longer than a second.
+    Tried in this order: an existing folder, a `.gguf` file, `tiny`, `sums-1m`, `smollm2-135m`, a short name, a hub id
+    (`owner/name`). `say` gets a sentence about anything that takes longer than a second.
 
-    Raises `ModelNotFoundError` where the model is known but cannot be had, `UnknownNameError` (with near names) where
-    the name means nothing.
+    Raises `ModelNotFoundError` for a known model that cannot be had, `UnknownNameError` (with near names) for an
+    unknown name.
     """
     found, path = locate(name)
     if found == "folder":
@@ -116,15 +113,13 @@ def resolve(name: str, *, with_code: bool = False, say: Callable[[str], None] = 
 
 
 def locate(name: str) -> tuple[str, Path]:
-    """Where a model is found or made: `folder`, `gguf` (each at the path), one of those built in, or a hub's id.
-
-    Raises `UnknownNameError` or `ModelNotFoundError` for a name that `resolve` would not even try to fetch.
-    """
+    """Where a model is found or made: `folder` or `gguf` (each at the path), a built-in name, or a hub id. Raises
+    `UnknownNameError` or `ModelNotFoundError` for a name that `resolve` would not even try to fetch."""
     key = name.strip()
     builtin = key.lower() in [info.name for info in _BUILTIN]
     found = hub_id(key)
     path = Path(key).expanduser()
-    # A stray folder called like a model (`runs/tiny`, say) must not hide the model.
+    # A stray folder with a model's name must not hide the model.
     if key and os.path.isdir(path) and (folders.has_config(path) or (not builtin and found is None)):
         folders.require_model(path)
         return "folder", path
@@ -161,7 +156,7 @@ def _from_gguf(name: str, path: Path, say: Callable[[str], None]) -> ResolvedMod
 
 
 def suggested(name: str) -> Mapping[str, Any]:
-    """The configuration a base suggests, in dotted keys, known without fetching it; empty for most."""
+    """A base's suggested configuration, in dotted keys, known without fetching it; empty for most."""
     saved = saved_precision(name)
     return {
         **({"seats.*.lr": 5e-3} if name.strip().lower() == "tiny" else {}),
@@ -174,7 +169,7 @@ def suggested(name: str) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """A model in the list: its name, source, licence and size, and whether its first use needs a network."""
+    """A listed model: name, source, licence and size, and whether its first use needs a network."""
 
     name: str
     source: str
@@ -232,7 +227,7 @@ ARCHITECTURES = frozenset(
     "gemma2 gemma3_text gemma4_text granite granitemoehybrid lfm2 llama ministral3 olmo3 phi3 qwen2 qwen3 qwen3_5_text "
     "smollm3".split()
 )
-"""What transformers calls the language models of these bases: each is held to its eager attention by a test."""
+"""transformers' names of these bases' language models; a test compares each with its eager attention."""
 
 _BUILTIN = (
     ModelInfo(
@@ -260,7 +255,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def hub_id(name: str) -> str | None:
-    """The hub id of a short name (in any case) or of a hub id; None if it is neither."""
+    """The hub id of a short name (in any case) or of a hub id; None for neither."""
     key = name.lower()
     if key in _IDS:
         return _IDS[key]

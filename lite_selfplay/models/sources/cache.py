@@ -1,4 +1,4 @@
-"""The folder in the user's cache where converted and generated models are kept, and how one gets in there whole."""
+"""The folder in the user's cache for converted and generated models, and how they are built whole."""
 
 import errno
 import json
@@ -13,7 +13,7 @@ from lite_selfplay.errors import RequestError
 from lite_selfplay.tasks.files import written_whole_folder
 
 _MANIFEST = ".complete.json"
-_FULL = os.strerror(errno.ENOSPC)  # safetensors gives the words alone
+_FULL = os.strerror(errno.ENOSPC)  # safetensors only has the words
 
 
 def cache_dir() -> Path:
@@ -24,10 +24,10 @@ def cache_dir() -> Path:
 
 
 def is_built(folder: Path) -> bool:
-    """True where `folder` holds every file its manifest lists, at the listed size."""
+    """Whether `folder` holds every file of its manifest, at the listed size."""
     try:
         sizes: dict[str, int] = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):  # what cannot be read is said by who builds
+    except (OSError, json.JSONDecodeError):  # building it again reports the error
         return False
     return all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in sizes.items())
 
@@ -37,11 +37,11 @@ def build_once(
 ) -> Path:
     """Return `folder`, after `build` filled it unless an earlier call did.
 
-    `build(staging)` writes into an empty sibling folder, which becomes `folder` by one rename after everything was
-    flushed to disk. Two processes build once, the second waits; what a killed builder left is removed by the next one.
-    An error of `build` passes through and leaves nothing behind.
+    `build(staging)` writes into an empty sibling folder, which is renamed to `folder` after everything is on disk. Of
+    two processes the second waits; leftovers of a killed builder are removed by the next one. An error of `build`
+    passes through and leaves nothing behind.
 
-    Raises `RequestError` where the cache folder cannot be written, or its disk is full.
+    Raises `RequestError` if the cache folder cannot be written, or its disk is full.
     """
     if is_built(folder):
         return folder
@@ -67,7 +67,7 @@ def build_once(
 
 
 def _hold_lock(folder: Path, say: Callable[[str], None]) -> AcquireReturnProxy:
-    """Hold the lock beside `folder`; leaving the returned context lets go of it."""
+    """Hold the lock beside `folder` until the returned context ends."""
     lock = FileLock(folder.parent / f".{folder.name}.lock")
     try:
         return lock.acquire(timeout=0.2)

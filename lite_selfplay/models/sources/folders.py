@@ -1,4 +1,4 @@
-"""A model folder: whether it holds what transformers needs, and a fingerprint of its content."""
+"""A model folder: whether it has what transformers needs, and a fingerprint of its content."""
 
 import contextlib
 import hashlib
@@ -19,9 +19,9 @@ NO_NETWORK = (
 )
 PROVENANCE = "provenance.json"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json", "spiece.model")
-_NO_MEMORY = ("out of memory", "can't allocate memory")  # as torch says it of a card, and of the machine
+_NO_MEMORY = ("out of memory", "can't allocate memory")  # torch's words for a GPU, and for the machine
 _SAMPLES, _SAMPLE_BYTES = 16, 64 * 1024
-_MERGED = {"lite-selfplay", "merge", "mergekit"}  # tags of a card, and how it stands to its base
+_MERGED = {"lite-selfplay", "merge", "mergekit"}  # tags in a model card
 _PRECISIONS = {"float16": "fp16", "float32": "fp32"}
 
 
@@ -30,20 +30,20 @@ def has_config(folder: Path) -> bool:
 
 
 def architecture(folder: Path) -> str:
-    """What transformers calls the language model in a folder: of a wrapper, its text part."""
+    """transformers' name of the language model in a folder; of a wrapper, of its text part."""
     config = read_json(folder / "config.json")
     text = config.get("text_config")
     return str((text if isinstance(text, dict) else config).get("model_type") or config.get("model_type"))
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that hold weights, by name: safetensors, or the older `.bin` files if there are no others."""
+    """The files with weights, sorted: safetensors, or the older `.bin` files if there are no others."""
     patterns = ("*.safetensors", "pytorch_model*.bin")
     return next(filter(None, (sorted(filter(os.path.isfile, folder.glob(each))) for each in patterns)), [])
 
 
 def missing_parts(folder: Path) -> list[str]:
-    """What transformers would look for in vain: `config.json`, a tokenizer, weights, shards named by an index."""
+    """Missing files that transformers needs: `config.json`, a tokenizer, weights, shards named by an index."""
     missing = [] if has_config(folder) else ["config.json"]
     if not any(os.path.isfile(folder / name) for name in _TOKENIZER_FILES):
         missing.append("a tokenizer (tokenizer.json)")
@@ -59,27 +59,27 @@ def missing_parts(folder: Path) -> list[str]:
 
 
 def lacks_code(folder: Path) -> bool:
-    """True where the config names code that is to come with the model, and no Python file did."""
+    """Whether the config names code of the model's own, and there is no Python file."""
     return "auto_map" in read_json(folder / "config.json") and not any(folder.glob("*.py"))
 
 
 def require_model(folder: Path) -> None:
-    """Raise `ModelNotFoundError`, in a sentence that names what is missing, unless the folder holds a whole model."""
+    """Raises `ModelNotFoundError`, naming the missing files, unless the folder holds a whole model."""
     if not (missing := missing_parts(folder)):
         return
     hint = ""
     if os.path.isfile(folder / "adapter_config.json"):
-        hint = " It holds an adapter: give the base model here and load the adapter on top."
+        hint = " It holds an adapter: name the base model here and load the adapter on top."
     elif ggufs := sorted(folder.glob("*.gguf")):
-        hint = f" It holds a .gguf file: give {ggufs[0]} itself."
+        hint = f" It holds a .gguf file: name {ggufs[0]} itself."
     raise ModelNotFoundError(f"the folder {folder} is not a model: it lacks {', '.join(missing)}.{hint}")
 
 
 def fingerprint(folder: Path) -> str:
     """`folder:` and a SHA-256 over the config, the tokenizer's files, and names, sizes and samples of the weights.
 
-    Samples (16 blocks of 64 KiB spread over each file) tell two fine-tunes of one architecture apart without reading
-    gigabytes. The version of transformers that wrote the config does not count; code that the config names does.
+    Samples (16 blocks of 64 KiB spread over each file) distinguish two fine-tunes without reading gigabytes. The
+    version of transformers in the config does not count; code that the config names does.
     """
     digest = hashlib.sha256()
     config = read_json(folder / "config.json")
@@ -102,8 +102,8 @@ def fingerprint(folder: Path) -> str:
 
 @contextlib.contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """A context in which transformers loads from a folder: what it cannot make a model or a tokenizer of raises
-    `ModelNotFoundError`, and `ConfigError` where the folder needs Python code of its own and that is not trusted."""
+    """A context in which transformers loads from a folder: failures raise `ModelNotFoundError`, or `ConfigError` if the
+    folder needs untrusted Python code of its own."""
     try:
         yield
     except (LiteSelfPlayError, MemoryError):
@@ -121,9 +121,8 @@ def reading(folder: Path) -> Iterator[None]:
 
 
 def refuse_misfits(model: Path, report: Mapping[str, Any]) -> None:
-    """Raises `ModelNotFoundError` where transformers' report of loading a model names tensors that are missing, which
-    would be random numbers, that have no place in it, or that have another shape. What it leaves out of its report by
-    itself (a tied head, buffers that are computed) is none of these."""
+    """Raises `ModelNotFoundError` if transformers' loading report names tensors that are missing (and would be random),
+    have no place, or have another shape. Tied heads and computed buffers are not in the report."""
     kinds = {"missing": "missing_keys", "without a place": "unexpected_keys", "of another shape": "mismatched_keys"}
     found = [
         f"{name if isinstance(name, str) else name[0]} ({what})"  # of another shape: (name, shape, shape)
@@ -132,26 +131,22 @@ def refuse_misfits(model: Path, report: Mapping[str, Any]) -> None:
     ]
     if found:
         raise ModelNotFoundError(
-            f"the weights in {model} are not those of the model that its configuration describes: "
-            f"{', '.join(found[:3])}{f' and {len(found) - 3} more' if len(found) > 3 else ''}. Fetch it again, or take "
+            f"the weights in {model} do not match the model that its configuration describes: "
+            f"{', '.join(found[:3])}{f' and {len(found) - 3} more' if len(found) > 3 else ''}. Fetch it again, or use "
             "the configuration that belongs to them"
         )
 
 
 def provenance(folder: Path) -> dict[str, Any]:
     """What a converted folder was made from (`source`, `sha256`, `quantisation`, ...); empty for any other folder.
-
-    A table of figures should say so: a model that comes from a Q4_1 file is a Q4_1 copy, not the published model.
-    """
+    Tables of figures should say so: a model from a Q4_1 file is a Q4_1 copy, not the published model."""
     file = folder / PROVENANCE
     return read_json(file) if os.path.isfile(file) else {}
 
 
 def saved_precision(model: Path | str) -> str | None:
-    """The precision that a merged model, a folder or a .gguf file, was saved in; None for any other.
-
-    The card beside it says that it was merged: this library's, or one of a merge.
-    """
+    """The precision in which a merged model, a folder or a .gguf file, was saved; None for any other. The model card
+    beside it says whether it was merged, by this library or others."""
     path = Path(model).expanduser()
     folder = path if has_config(path) else path.parent
     if not os.path.isfile(folder / "README.md") or (folder != path and path.suffix.lower() != ".gguf"):
@@ -164,5 +159,5 @@ def saved_precision(model: Path | str) -> str | None:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file of a model. Raises `ModelNotFoundError` where it holds none."""
+    """The object in a model's JSON file. Raises `ModelNotFoundError` if there is none."""
     return parse_object(read_file(file, ModelNotFoundError, JSON_LIMIT), str(file), ModelNotFoundError)

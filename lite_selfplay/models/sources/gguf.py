@@ -1,8 +1,8 @@
 """Converts a `.gguf` file into a transformers folder: bf16 safetensors, config, tokenizer, chat template.
 
-transformers reads the weights, `gguf_tokenizer` the vocabulary. What transformers would silently lose (numbers that its
-architecture has no place for, scaled rotary positions) is refused. The folder records what it was made from, since the
-conversion of a 4-bit file does not restore the lost precision.
+transformers reads the weights, `gguf_tokenizer` the vocabulary. Refuses files of which transformers would silently lose
+something (numbers without a place in its architecture, scaled rotary positions). The folder records its source, since
+converting a 4-bit file does not restore precision.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _VERSION = 2  # Increased with every change of the conversion, so that the same 
 
 
 class GgufHeader(NamedTuple):
-    """A file's header: its key-value `metadata`, the number of elements of each tensor, and who `read` it."""
+    """A file's header: its key-value `metadata`, the number of elements of each tensor, and the reader (`read`)."""
 
     metadata: Mapping[str, Any]
     tensors: Mapping[str, int]
@@ -30,28 +30,26 @@ class GgufHeader(NamedTuple):
 
 
 def folder_for(sha256: str) -> Path:
-    """The folder for the conversion of the file with this SHA-256, whether it exists yet or not."""
+    """The folder for the conversion of the file with this SHA-256, whether it exists or not."""
     return cache_dir() / f"gguf-{_VERSION}-{sha256[:16]}"
 
 
 def convert(file: Path, folder: Path, *, sha256: str) -> None:
-    """Write the model in `file`, whose SHA-256 is `sha256`, to `folder`.
-
-    Raises `ModelNotFoundError` if the file cannot be read or cannot be converted into the same model.
-    """
+    """Write the model in `file`, whose SHA-256 is `sha256`, to `folder`. Raises `ModelNotFoundError` if the file cannot
+    be read or converted into the same model."""
     from gguf import LlamaFileType
 
     from lite_selfplay.models.sources.gguf_tokenizer import build_tokenizer, special_ids
 
     header = read_header(file)
     metadata = header.metadata
-    # transformers would read the file twice more, ten seconds each for a vocabulary of 150,000: it gets what was read.
+    # transformers would read the file twice more, ten seconds each for a vocabulary of 150,000.
     read_once = mock.patch("gguf.GGUFReader", return_value=header.read)
-    with contextlib.redirect_stderr(io.StringIO()), read_once:  # progress bars, some of which cannot be switched off
+    with contextlib.redirect_stderr(io.StringIO()), read_once:  # progress bars that cannot be switched off
         try:
             build_tokenizer(metadata, file).save_pretrained(folder)
             _save(file.absolute(), header, special_ids(metadata), folder)
-        # What transformers raises for an architecture, a vocabulary or a tensor that it cannot convert.
+        # transformers cannot convert the architecture, the vocabulary or a tensor.
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise ModelNotFoundError(
                 f"{file.name} does not fit the architecture {metadata.get('general.architecture')} as transformers "
@@ -76,10 +74,8 @@ def read_header(file: Path) -> GgufHeader:
     from gguf import GGUFReader
 
     class Bounded(GGUFReader):
-        """The package's reader, which believes every number: it would go on for 2**60 elements if a header says so.
-
-        Its memory map is read as a plain array, whose slices take a third of the time: a vocabulary has 300,000.
-        """
+        """The package's reader with a check of sizes: a damaged header could ask for 2**60 elements. The memory map
+        becomes a plain array, whose slices take a third of the time: a vocabulary has 300,000."""
 
         def __setattr__(self, name: str, value: Any) -> None:
             super().__setattr__(name, np.asarray(value) if name == "data" else value)
@@ -91,7 +87,7 @@ def read_header(file: Path) -> GgufHeader:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of sizes that overflow, which do not fit the file either
+            warnings.simplefilter("ignore", RuntimeWarning)  # sizes that overflow do not fit the file either
             reader = Bounded(file)
         return GgufHeader(
             {key: field.contents() for key, field in reader.fields.items()},
@@ -105,9 +101,9 @@ def read_header(file: Path) -> GgufHeader:
 def _save(file: Path, header: GgufHeader, special: Mapping[str, Any], folder: Path) -> None:
     """Save the model with dequantised weights in bf16, under a config that does not mention GGUF.
 
-    transformers refuses to save a model read from a GGUF file, and with its `quantization_config` the folder could not
-    be loaded in 4 bits. Raises ValueError where a number of the file would be lost, and `ModelNotFoundError` where one
-    of the model's is not in it.
+    transformers refuses to save a model read from a GGUF file, and could not load it in 4 bits with its
+    `quantization_config`. Raises ValueError if a number of the file would be lost, and `ModelNotFoundError` if one of
+    the model's is missing.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, GgufConfig
@@ -129,7 +125,7 @@ def _save(file: Path, header: GgufHeader, special: Mapping[str, Any], folder: Pa
     )
     model, report = loaded
     refuse_misfits(file, report)
-    # Of tensors that it has no name for, transformers says nothing.
+    # transformers does not report tensors that it has no name for.
     held, taken = sum(header.tensors.values()), sum(parameter.numel() for parameter in model.parameters())
     if held != taken:
         raise ValueError(f"the file holds {held} numbers, the model has places for {taken}")
@@ -146,7 +142,7 @@ def _save(file: Path, header: GgufHeader, special: Mapping[str, Any], folder: Pa
 
 
 def llama3_factors(n: int, rope: Mapping[str, Any]) -> list[float]:
-    """By how much Llama 3 divides each of `n` rotary frequencies: 1 for short wavelengths, `factor` for long ones.
+    """The divisors of `n` rotary frequencies in Llama 3: 1 for short wavelengths, `factor` for long ones.
 
     Between `original / high_freq_factor` and `original / low_freq_factor` the inverse is interpolated, linearly in the
     number of turns that fit the original context.

@@ -1,10 +1,10 @@
-"""The tokenizer that a GGUF file describes, with the special tokens of its metadata.
+"""The tokenizer in a GGUF file, with the special tokens of its metadata.
 
 Byte-level vocabularies (`tokenizer.ggml.model` "gpt2": SmolLM2, Qwen, Llama 3) are built here from the file's tokens,
-merges and splitting rule. SentencePiece vocabularies ("llama": Llama 2, Mistral, Gemma) have no merges but scores, and
-the pair whose piece has the highest one is merged first, as llama.cpp does. transformers' own reader splits all of the
-former like GPT-2, so that numbers are cut differently than in training, and takes the scores of the latter for
-log-probabilities. What was built is held to the file's own tokens and to a text before it is used.
+merges and splitting rule. SentencePiece vocabularies ("llama": Llama 2, Mistral, Gemma) have scores instead of merges;
+the pair whose piece has the highest one is merged first, as in llama.cpp. transformers' own reader splits all of the
+former like GPT-2, so that numbers are cut differently than in training, and reads the latter's scores as
+log-probabilities. The result is checked against the file's own tokens and a text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ from lite_selfplay.errors import ModelNotFoundError
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6  # values of tokenizer.ggml.token_type
 
-# How text is split before merging, for rules other than GPT-2's. Qwen splits numbers into single digits, Llama 3 into
-# groups of up to three; otherwise their patterns are the same.
+# Splitting rules before merging, besides GPT-2's. Qwen splits numbers into single digits, Llama 3 into groups of up to
+# three; otherwise their patterns are the same.
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -29,16 +29,16 @@ _PATTERNS = {
 _GPT2_LIKE = ("default", "gpt-2", "gpt2")
 _SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r")
 SPLITTING_RULES = ("qwen2", "llama-bpe", "smollm", "gpt-2")
-"""A name of each rule."""
+"""One name of each rule."""
 _SPACE = "\u2581"  # what SentencePiece writes for a space
-_FREQUENT, _MOST_CUT = 1000, 0.01  # tokens that must encode to themselves, and the share of them that need not
+_FREQUENT, _MOST_CUT = 1000, 0.01  # tokens to check, and the share that may fail
 _PROBE = "The quick brown fox: 3.14 x 12,345 = ?\n\n  naïve Émile, 你好 🙂\tend "
 
 
 def special_ids(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The ids of the special tokens, as a config names them; None where the file has none.
+    """The ids of the special tokens, under a config's names; None for absent ones.
 
-    `eos_token_id` is a list where several end a generation: GGUF has separate keys for end of turn and end of message.
+    `eos_token_id` is a list if several end a generation: GGUF has separate keys for end of turn and end of message.
     Raises `ModelNotFoundError` if the file has none of these.
     """
     bos, pad, *ends = (
@@ -67,7 +67,7 @@ def build_tokenizer(metadata: Mapping[str, Any], file: Path) -> Any:
         raise ModelNotFoundError(f"{file.name} holds no vocabulary.")
     if (model := metadata.get("tokenizer.ggml.model")) not in ("gpt2", "llama"):
         raise ModelNotFoundError(
-            f"{file.name} has a vocabulary of the kind {model!r}, and known are gpt2 and llama: use the published "
+            f"{file.name} has a vocabulary of the kind {model!r}, and only gpt2 and llama are known: use the published "
             "safetensors folder."
         )
     kinds = metadata.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
@@ -110,7 +110,7 @@ def build_tokenizer(metadata: Mapping[str, Any], file: Path) -> Any:
 
 
 def splitting(rule: str) -> Any:
-    """What splits text by a rule before merging; None for an unknown one."""
+    """The pre-tokenizer of a splitting rule; None for an unknown one."""
     from tokenizers import Regex, pre_tokenizers
 
     first: list[Any] = []
@@ -151,10 +151,8 @@ def _byte_level(metadata: Mapping[str, Any], file: Path) -> Any:
 
 
 def _sentencepiece(metadata: Mapping[str, Any], kinds: Sequence[int], file: Path) -> Any:
-    """Pieces that are merged by their scores, the highest first, over characters; of one that is no token, its bytes.
-
-    https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp (llm_tokenizer_spm)
-    """
+    """A backend that merges characters by the pieces' scores, highest first; unknown characters become bytes.
+    https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp (llm_tokenizer_spm)"""
     from tokenizers import Tokenizer, decoders, models, normalizers
 
     tokens, scores = metadata["tokenizer.ggml.tokens"], metadata.get("tokenizer.ggml.scores", [])
@@ -165,7 +163,7 @@ def _sentencepiece(metadata: Mapping[str, Any], kinds: Sequence[int], file: Path
         )
     rows = zip(tokens, scores, kinds, strict=True)
     pieces = {token: score for token, score, kind in rows if kind not in (_UNKNOWN, _CONTROL, _BYTE)}
-    # Of two pairs with the same score the longer comes first, as in transformers' conversion of such vocabularies.
+    # If scores are equal the longer pair comes first, as in transformers' conversion.
     ranked = sorted(
         (-score, -at, at - len(piece), piece[:at], piece[at:])
         for piece, score in pieces.items()
@@ -191,8 +189,8 @@ def _sentencepiece(metadata: Mapping[str, Any], kinds: Sequence[int], file: Path
 
 
 def _require_sound(backend: Any, tokens: Sequence[str], kinds: Sequence[int], file: Path) -> None:
-    """Raises `ModelNotFoundError` where the first of a file's ordinary tokens, which are its most frequent ones, are
-    cut into others, or where a text does not come back from its tokens."""
+    """Raises `ModelNotFoundError` if the most frequent ordinary tokens are cut into others, or if a text does not
+    survive encoding and decoding."""
     frequent = [identity for identity, kind in enumerate(kinds) if kind == _NORMAL][:_FREQUENT]
     cut = [
         tokens[identity]
@@ -200,7 +198,7 @@ def _require_sound(backend: Any, tokens: Sequence[str], kinds: Sequence[int], fi
         if [piece.id for piece in backend.model.tokenize(tokens[identity])] != [identity]
     ]
     back = backend.decode(backend.encode(_PROBE, add_special_tokens=False).ids, skip_special_tokens=False)
-    why = f"does not give a text back: {_PROBE!r} becomes {back!r}" if back != _PROBE else ""
+    why = f"does not reproduce a text: {_PROBE!r} becomes {back!r}" if back != _PROBE else ""
     if len(cut) > _MOST_CUT * len(frequent):
         such = ", ".join(map(repr, cut[:3]))
         why = f"cuts {len(cut)} of its {len(frequent)} most frequent tokens into others, such as {such}"

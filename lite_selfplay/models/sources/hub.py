@@ -1,7 +1,7 @@
-"""Base models on the hub: from the local cache first, then over the network, and a quick answer where neither works.
+"""Base models on the hub: from the local cache or the network, with a quick error if neither works.
 
-The library underneath waits without limit for a hub that accepts a connection and stays silent: so whether it answers
-is asked first, with a deadline, and so is what it knows of a model.
+huggingface_hub waits without limit for a hub that accepts a connection and stays silent, so a first request checks with
+a deadline whether it answers and knows the model.
 """
 
 import errno
@@ -21,10 +21,9 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 def fetch(hub_id: str, *, with_code: bool, say: Callable[[str], None]) -> Path:
     """The snapshot folder of `hub_id` (`owner/name`); its name is the revision, 40 hexadecimal digits.
 
-    `with_code`: the Python files at its top level come along.
-
-    A complete snapshot in the hub's cache is taken as it is, without asking the network: a base must not change
-    between a run and its resume. Waits `HF_HUB_ETAG_TIMEOUT` seconds (4 unless set) for the hub to answer.
+    `with_code` includes the Python files at its top level. A complete snapshot in the hub's cache is used as it is,
+    without the network: a base must not change between a run and its resume. Waits `HF_HUB_ETAG_TIMEOUT` seconds (4
+    unless set) for the hub.
 
     Raises `ModelNotFoundError`: no network, unknown, gated, or without safetensors.
     """
@@ -39,7 +38,7 @@ def fetch(hub_id: str, *, with_code: bool, say: Callable[[str], None]) -> Path:
         info = within(deadline(), lambda: HfApi().model_info(hub_id, timeout=deadline()))
         _require_safetensors(hub_id, [file.rfilename for file in info.siblings or []])
         say(f"fetching {hub_id} from the hub, once")
-        # With the card, which says of a model whether it was merged; one that is here already may lack it.
+        # With the model card, which says whether it was merged; cached models may lack it.
         path = Path(snapshot_download(hub_id, allow_patterns=[*allowed, "README.md"], ignore_patterns=_IGNORE))
     except ModelNotFoundError:
         raise
@@ -50,10 +49,8 @@ def fetch(hub_id: str, *, with_code: bool, say: Callable[[str], None]) -> Path:
 
 
 def fetch_config(hub_id: str) -> Path:
-    """Where the `config.json` of a model lies, from the hub's cache or over the network; no weights come along.
-
-    Raises `ModelNotFoundError` where it cannot be had.
-    """
+    """The path of a model's `config.json`, from the hub's cache or the network, without weights. Raises
+    `ModelNotFoundError` if it cannot be had."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     cached = try_to_load_from_cache(hub_id, "config.json")
@@ -68,7 +65,7 @@ def fetch_config(hub_id: str) -> Path:
 
 
 def _cached(hub_id: str, allowed: list[str]) -> Path | None:
-    """The newest whole snapshot that the hub's cache holds, None if there are none."""
+    """The newest whole snapshot in the hub's cache; None without one."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
@@ -78,7 +75,7 @@ def _cached(hub_id: str, allowed: list[str]) -> Path | None:
         return None
     except HFValidationError as error:
         raise ModelNotFoundError(f"{hub_id!r} is neither a folder nor a valid hub id: {error}") from error
-    # Other programs leave snapshots of single files, which count as whole where no listing was kept beside them.
+    # Other programs leave snapshots of single files, which count as whole without a listing.
     if folders.missing_parts(Path(path)) or ("*.py" in allowed and folders.lacks_code(Path(path))):
         return None
     return Path(path)
@@ -89,7 +86,7 @@ def _require_safetensors(hub_id: str, files: list[str]) -> None:
     if any(name.endswith(".safetensors") for name in top):
         return
     ggufs = [name for name in files if name.endswith(".gguf")]
-    hint = f" It holds {ggufs[0]}: download such a file and give its path." if ggufs else ""
+    hint = f" It holds {ggufs[0]}: download such a file and use its path." if ggufs else ""
     raise ModelNotFoundError(f"the hub's {hub_id} holds no safetensors weights at its top level.{hint}")
 
 

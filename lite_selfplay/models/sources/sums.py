@@ -1,12 +1,11 @@
 """`sums-1m`: a base of a million parameters, pretrained on worked sums in minutes, for experiments of many seeds.
 
 The random `tiny` cannot reason, and runs of SmolLM2 take minutes each. This base reads a sum of four terms and writes
-its worked solution, right about every other time; a run on it takes a minute. It learns the training side of a task
-alone, in a chat's turns, without a game's prompts. Words in random order stand around half of the problems, and among
-them now and then an attempt at the same problem, right or with a wrong step, or the solution of another one: so it
-finds the problem in a prompt, and has seen what an attempt is. Half of the solutions end with the tags of an answer.
-Where a prompt holds words alone, a problem is written, in one of the forms in which games ask for one: a base that has
-never posed a problem cannot begin to play them.
+its worked solution, right about every other time; a run on it takes a minute. It learns a task's training problems in a
+chat's turns, without a game's prompts. Half of the problems are surrounded by random words and sometimes by an attempt
+at the same problem, right or with a wrong step, or the solution of another one: so it learns to find the problem in a
+prompt, and has seen attempts. Half of the solutions end with answer tags. If a prompt contains only words, the reply is
+a problem in one of the forms that games ask for, because a base that has never posed a problem could not play them.
 """
 
 import json
@@ -32,7 +31,7 @@ from lite_selfplay.tasks.slips import with_a_slip
 
 TASKS = "arithmetic:terms=4,max=30,last=9"
 BATCHES, SCHEDULED = 525, 1400
-"""It stops long before the schedule's end: its errors are those of a base that had begun to learn."""
+"""It stops long before the schedule's end, so that it makes the errors of a base that has begun to learn."""
 
 _VERSION = 4  # Increased with every change of the weights, the tokenizer or the template.
 _SEED, _ROWS, _LR = 0, 64, 2e-3
@@ -70,9 +69,9 @@ def cached(say: Callable[[str], None]) -> tuple[Path, str]:
 
 def pretrain(folder: Path, *, batches: int = BATCHES, say: Callable[[str], None] = lambda sentence: None) -> None:
     """Write the model into an empty folder, with a `provenance.json` of its data, the SHA-256 of its weights and its
-    accuracy: that of greedy answers to 200 sums held out from it.
+    accuracy: that of greedy answers to 200 held-out sums.
 
-    One thread computes, so that every call on a machine writes the same weights; another processor may round otherwise.
+    Uses one thread, so that every call on a machine writes the same weights; another processor may round differently.
     """
     threads = torch.get_num_threads()
     say(f"pretraining sums-1m on {batches} batches of worked sums, once: ten minutes on one core")
@@ -118,7 +117,7 @@ def _share_of_peak(step: int) -> float:
 
 
 def _accuracy(model: Any, tokenizer: Any) -> float:
-    """The share of held-out sums whose last step arrives at the answer."""
+    """The share of held-out sums whose last step reaches the answer."""
     source = load_task(TASKS, seed=_SEED, held_out=True).problems
     problems = [source[i] for i in range(_MEASURED)]
     prompts = [tokenizer.encode(_turn(problem.text)) for problem in problems]
@@ -134,7 +133,7 @@ def _accuracy(model: Any, tokenizer: Any) -> float:
 
 
 def _byte_pairs(texts: list[str]) -> Any:
-    """A tokenizer of byte pairs in which every digit is a token of its own."""
+    """A byte-pair tokenizer in which every digit is a token."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -204,6 +203,7 @@ def _turn(text: str) -> str:
 
 
 def _attempt(problem: Problem, rng: random.Random) -> str:
-    """The solution, right or with a wrong step, and in half of the cases as a game shows it: without its last value."""
+    """A problem's solution, right or with a wrong step, and half of the time without its last value, as a game shows
+    it."""
     text = rng.choice([problem.extra["solution"], with_a_slip(problem.extra["solution"], rng)])
     return rng.choice([text, f"```\n{re.sub(r'= -?[0-9]+[.]$', '= ?.', text)}\n```"])

@@ -1,13 +1,12 @@
 """The random model `tiny`: a Qwen3 of 0.1 million parameters over bytes, for tests and first tries.
 
-It is made in a fraction of a second and is able to learn: its head is not tied to the embeddings and is drawn with
-standard deviation 0.2, because with tied embeddings of the usual scale the logits are so close to zero that no adapter
-changes a probability. The weights come from a generator of their own, so that they are the same everywhere.
+It is made in a fraction of a second and can learn: its head is not tied to the embeddings and has standard deviation
+0.2, because tied embeddings of the usual scale make logits so small that no adapter changes a probability. The weights
+come from their own generator, so they are the same everywhere.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -16,25 +15,16 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config,
 
 from lite_selfplay.models.sources.cache import build_once, cache_dir
 
-Template = Literal["plain", "thinking", "opens_think"]
-
 _VERSION = 1  # Increased with every change of the weights, the tokenizer or the template.
 IDENTITY = f"tiny:{_VERSION}"
 _SEED = 20_240_601
 _HEAD_STD, _STD = 0.2, 0.02
 _PAD, _BOS, _EOS = "<pad>", "<s>", "</s>"
 
-_TURNS = "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}</s>\n{% endfor %}"
-_OPEN = "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
-_TEMPLATES: dict[Template, str] = {
-    "plain": _TURNS + _OPEN,
-    # With thinking switched off, the turn starts with an empty, closed block.
-    "thinking": _TURNS
-    + "{% if add_generation_prompt %}<s>assistant\n"
-    + "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}",
-    # The turn always starts inside a block.
-    "opens_think": _TURNS + "{% if add_generation_prompt %}<s>assistant\n<think>\n{% endif %}",
-}
+TEMPLATE = (
+    "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}</s>\n{% endfor %}"
+    "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
+)
 
 
 def cached() -> Path:
@@ -42,14 +32,10 @@ def cached() -> Path:
     return build_once(cache_dir() / f"tiny-{_VERSION}", build_tiny)
 
 
-def build_tiny(folder: Path, *, template: Template | None = "plain", pad: bool = True) -> None:
-    """Write the model into `folder`, creating it if needed. Every call writes the same weights, bit for bit.
-
-    `template` and `pad` are for tests: another chat template or none, and a tokenizer without a pad token. The weights
-    and the 259 token ids do not change.
-    """
+def build_tiny(folder: Path) -> None:
+    """Write the model into `folder`, creating it if needed. Every call writes the same weights, bit for bit."""
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = byte_tokenizer(_TEMPLATES[template] if template else None, pad=pad)
+    tokenizer = byte_tokenizer()
     ids = {
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
@@ -75,21 +61,19 @@ def build_tiny(folder: Path, *, template: Template | None = "plain", pad: bool =
     _write_weights(folder, config)
 
 
-def byte_tokenizer(template: str | None, *, pad: bool = True, extra: Sequence[str] = ()) -> Any:
-    """A tokenizer whose ids 0..255 are the bytes themselves, then `<pad>`, `<s>`, `</s>` and `extra` special tokens.
-
-    Every text survives encoding and decoding; ids that are not valid UTF-8 decode to replacement characters.
-    """
+def byte_tokenizer(template: str | None = TEMPLATE) -> Any:
+    """A tokenizer whose ids 0..255 are the bytes, then `<pad>`, `<s>` and `</s>`. Every text survives encoding and
+    decoding; ids that are not valid UTF-8 decode to replacement characters."""
     backend = Tokenizer(models.BPE(vocab={_spelling(byte): byte for byte in range(256)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     # Not byte fallback: its decoder replaces a whole run of bytes if one of them is invalid.
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([_PAD, _BOS, _EOS, *extra])
+    backend.add_special_tokens([_PAD, _BOS, _EOS])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,
         bos_token=_BOS,
         eos_token=_EOS,
-        pad_token=_PAD if pad else None,
+        pad_token=_PAD,
         padding_side="left",
         clean_up_tokenization_spaces=False,
     )
@@ -98,7 +82,7 @@ def byte_tokenizer(template: str | None, *, pad: bool = True, extra: Sequence[st
 
 
 def _spelling(byte: int) -> str:
-    """The visible character by which byte-level tokenizers represent a byte: itself, or one from U+0100 on."""
+    """The visible character for a byte in byte-level tokenizers: itself, or one from U+0100 on."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [code for code in range(256) if code not in visible]
     return chr(byte) if byte in visible else chr(256 + hidden.index(byte))

@@ -1,4 +1,4 @@
-"""`lite-selfplay doctor` on this machine, and on one whose torch is in pieces; `tests/card` has made-up cards."""
+"""`lite-selfplay doctor` on this machine, and on one whose torch is in pieces; GPUs: `tests/pretend_gpu`."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ def test_a_driver_whose_card_torch_cannot_use_is_a_problem(call: Callable[..., A
         monkeypatch.setattr(torch.version, "cuda", cuda)
         told, refused = call("doctor"), call(*train, "--run-dir", "refused")
         assert (told.code, refused.code) == (1, 2)
-        assert "PROBLEM: NVIDIA's driver 535.104 is there and torch can use no card: " in told.out
+        assert "PROBLEM: NVIDIA's driver 535.104 is there and torch can use no GPU: " in told.out
         assert (sentence in told.out, "--device cpu" in told.out, sentence in refused.err) == (True, True, True)
     assert call(*train, "--run-dir", "meant", "--device", "cpu").code == 0
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # says so as well

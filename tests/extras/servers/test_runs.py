@@ -197,10 +197,6 @@ def test_cold_start_and_evaluation_are_sampled_there(servers: list[StandIn], tmp
 
 
 def test_what_does_not_go_together(tmp_path: Path):
-    fast = {"name": "tiny", "precision": "bf16", "fast_inference": True}
-    both = RunConfig(game="agon", tasks="letters", model=fast, rollouts="http://here:1")
-    with pytest.raises(ConfigError, match=r"rollouts\.servers and model\.fast_inference both say what samples"):
-        plan(both)
     with pytest.raises(ConfigError, match=r"works with the transformers backend, and model.backend is unsloth"):
         plan(config(tmp_path / "run", rollouts="http://here:1", backend="unsloth"))
     ready = plan(config(tmp_path / "run", rollouts="http://here:1"))

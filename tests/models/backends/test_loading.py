@@ -1,4 +1,4 @@
-"""Bases whose tensors are not those of the model that their configuration describes: refused in every precision."""
+"""Bases whose tensors do not match their configuration are refused in every precision."""
 
 import re
 import shutil
@@ -76,7 +76,7 @@ def test_weights_that_were_quantised_before_are_held_to_the_same(tiny_path, tmp_
 
 
 def test_what_is_tied_or_computed_is_not_missed(copy):
-    """A head that is the embedding, and the rotary frequencies that older files hold."""
+    """A tied head, and rotary frequencies stored in older files."""
 
     def untied(tensors):
         del tensors["lm_head.weight"]

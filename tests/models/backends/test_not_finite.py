@@ -1,4 +1,4 @@
-"""Logits that are not finite: named where a token is drawn from them, in whatever way."""
+"""Logits that are not finite are reported, however they are sampled."""
 
 import shutil
 
@@ -7,8 +7,8 @@ import torch
 
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.adapters import BASE
+from tests.models.sampled import asked, completions
 from tests.models.small import change_tensors
-from tests.models.spoken import asked, spoken
 
 PROMPTS = [[10, 11, 12], [20]]
 
@@ -19,7 +19,7 @@ def test_a_token_that_is_drawn_from_them_is_refused(make_backend, number):
     backend.adapters.model.get_base_model().lm_head.weight.data[77] = number  # of one token alone
     for filters in ({}, {"temperature": 0.0}, {"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}):
         with pytest.raises(TrainingError, match=r"logits of base are not finite, with weights in bf16, .*fp32"):
-            spoken(backend, asked(BASE, PROMPTS, 2, max_tokens=4, **filters))
+            completions(backend, asked(BASE, PROMPTS, 2, max_tokens=4, **filters))
 
 
 def test_of_two_seats_the_one_that_has_them_is_named(make_backend):
@@ -27,9 +27,9 @@ def test_of_two_seats_the_one_that_has_them_is_named(make_backend):
     for name, weight in backend.adapters.parameters("B").items():
         if ".lora_B." in name:
             weight.data[0] = torch.nan
-    assert spoken(backend, asked("A", PROMPTS, 2, max_tokens=4))
+    assert completions(backend, asked("A", PROMPTS, 2, max_tokens=4))
     with pytest.raises(TrainingError, match=r"logits of B are not finite, with weights in fp32"):
-        spoken(backend, asked("B", PROMPTS, 2, max_tokens=4))
+        completions(backend, asked("B", PROMPTS, 2, max_tokens=4))
 
 
 @pytest.mark.parametrize("command", [("eval",), ("train", "agon", "--steps", "1", "--model")])

@@ -5,7 +5,7 @@ from bitsandbytes.nn import Linear4bit
 from lite_selfplay.config import ModelSection
 from lite_selfplay.models.adapters import BASE, Adapters
 from lite_selfplay.models.backends.transformers import compute_dtype
-from tests.models.spoken import asked, assert_alike, spoken
+from tests.models.sampled import asked, assert_alike, completions
 from tests.near import near
 
 PROMPTS = [[10, 11, 12], [20]]
@@ -19,26 +19,26 @@ def test_all_layers_but_the_head_are_held_in_nf4_and_expanded_where_memory_is_fr
     assert not any(layer.support_avx512bf16_for_cpu for layer in layers)
     assert not isinstance(model.lm_head, Linear4bit)
     monkeypatch.setattr(Adapters, "dense_bytes", lambda *_: [2**60])  # more than any machine has
-    assert not make_backend("4bit")._speaks_dense
+    assert not make_backend("4bit")._samples_dense
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.8])
 @pytest.mark.parametrize("seat", ["A", "B", BASE])
 @pytest.mark.parametrize("types", ["4bit fp32", "4bit bf16", "bf16 auto", "fp16 auto", "fp32 auto"])
-def test_what_is_noted_while_speaking_is_what_a_full_forward_gives(make_backend, types, seat, temperature):
+def test_what_is_noted_while_sampling_is_what_a_full_forward_gives(make_backend, types, seat, temperature):
     precision, compute = types.split()
     backend = make_backend(precision, compute_dtype=compute)
     request = asked(seat, PROMPTS, 4, temperature=temperature, max_tokens=12)
-    said = spoken(backend, request)
+    said = completions(backend, request)
     scores = backend.score(seat, [(PROMPTS[i // 4], out.token_ids) for i, out in enumerate(said)], temperature)
     exact = backend.compute_dtype == torch.float32
     for one, score in zip(said, scores, strict=True):
         assert near(one.logprobs, score.logprobs, 2e-5 if exact else 0.02)
     if precision == "4bit":
-        assert backend._speaks_dense
-        backend._speaks_dense = False
+        assert backend._samples_dense
+        backend._samples_dense = False
         if exact:
-            assert_alike(said, spoken(backend, request))
+            assert_alike(said, completions(backend, request))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A backend from outside the library: a class with what `Backend` lists, and one line that makes it known."""
+"""A backend from outside the library: a class with the methods of `Backend`, and one line that registers it."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ PROMISED = {name for name in (*vars(Backend), *Backend.__annotations__) if not n
 
 
 class Outside:
-    """Has what the protocol lists, and nothing else that a run could lean on."""
+    """Has the protocol's members, and nothing else that a run could use."""
 
     name = "outside"
 

@@ -1,4 +1,4 @@
-"""What a base on a CPU asks of its process, that it ends with the run, and the switch that leaves the process alone."""
+"""The process settings of a base on a CPU: they end with the run, and a switch leaves the process alone."""
 
 import os
 import subprocess
@@ -11,8 +11,8 @@ import torch
 from lite_selfplay.config import RunSection
 from lite_selfplay.models.backends import transformers, tuning
 from lite_selfplay.models.logprobs.batch import Batch
-from tests.models.spoken import asked as request
-from tests.models.spoken import assert_alike, spoken
+from tests.models.sampled import asked as request
+from tests.models.sampled import assert_alike, completions
 from tests.models.watch import noted
 
 TRIM = ("malloc_trim", 0)
@@ -52,7 +52,7 @@ def test_what_is_freed_is_used_again_and_goes_back_when_asked():
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What is asked of the C library, which is not there."""
+    """The calls to a C library that is not there."""
     found: list[tuple[Any, ...]] = []
     monkeypatch.setattr(tuning, "_from_glibc", lambda name: lambda *values: found.append((name, *values)))
     monkeypatch.setattr(tuning, "_asking", 0)
@@ -85,11 +85,11 @@ def test_a_base_whose_activations_are_computed_again_keeps_no_large_tensor(make_
 def test_a_lean_base_expands_weights_at_every_token_of_many_rows(make_backend, asked, monkeypatch):
     backend = make_backend("4bit", compute_dtype="fp32", gradient_checkpointing=True)
     monkeypatch.setattr(backend.adapters, "dense_bytes", lambda dtype: [2**20, 5 * 2**20])
-    expanded = noted(monkeypatch, backend.adapters, "speaking_dense", lambda seat, dense: seat)
+    expanded = noted(monkeypatch, backend.adapters, "inference_dense", lambda seat, dense: seat)
 
     def said(rows, cache_tokens=65536):
         asked.clear()
-        return spoken(backend, request("A", [[1, 2, 3]], rows, max_tokens=4), cache_tokens=cache_tokens)
+        return completions(backend, request("A", [[1, 2, 3]], rows, max_tokens=4), cache_tokens=cache_tokens)
 
     few = said(15)
     assert (expanded, asked[1]) == (["A"], ("mallopt", -3, 2**20))

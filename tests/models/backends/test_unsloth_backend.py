@@ -1,4 +1,4 @@
-"""What the Unsloth backend asks of Unsloth, of a stand-in that keeps what it was told; the real one: tests/unsloth."""
+"""The Unsloth backend's calls to Unsloth, recorded by a stand-in; the real one is tested in tests/unsloth."""
 
 import contextlib
 import sys
@@ -14,9 +14,8 @@ from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.errors import RequestError, TrainingError
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.backends import unsloth
-from lite_selfplay.models.backends.unsloth import LONGEST_IN_VLLM, UnslothBackend, refuse_windows
-from tests.models.backends.vllm_engine import LLM, install
-from tests.models.spoken import asked, spoken, words
+from lite_selfplay.models.backends.unsloth import UnslothBackend, refuse_windows
+from tests.models.sampled import asked, completions, words
 
 SEATS = {"A": SeatConfig(rank=4, alpha=8, init="gaussian", init_std=0.1), "B": SeatConfig(rank=6, alpha=8)}
 PROMPTS = [[10, 11, 12], [20]]
@@ -24,13 +23,12 @@ SHORT = asked("A", PROMPTS, max_tokens=3)
 
 
 class FastLanguageModel:
-    """Loads and wraps by transformers and PEFT, and notes what it was asked and in which mode the model is."""
+    """Loads and wraps by transformers and PEFT, and records the calls and the model's mode."""
 
     def __init__(self) -> None:
         self.loaded: dict[str, Any] = {}
         self.wrapped: dict[str, Any] = {}
         self.modes: list[Any] = []
-        self.engine: Any = None
 
     def from_pretrained(self, path: str, **options: Any) -> tuple[Any, None]:
         self.loaded = options
@@ -38,8 +36,6 @@ class FastLanguageModel:
         base: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, device_map={"": place})
         base.max_seq_length = options["max_seq_length"]
         base.generation_config = GenerationConfig(temperature=0.1, top_k=1, do_sample=True, repetition_penalty=9.0)
-        if options.get("fast_inference") and self.engine is not None:
-            base.vllm_engine = self.engine
         return base, None
 
     def get_peft_model(self, base: Any, **options: Any) -> Any:
@@ -87,7 +83,6 @@ def test_how_the_base_is_asked_for(fake, make, section, told, dtype):
     make(**section)
     assert {key: fake.loaded[key] for key in told} == told
     assert fake.loaded["dtype"] == dtype
-    assert "fast_inference" not in fake.loaded
     if held := fake.loaded["quantization_config"]:
         assert (held.bnb_4bit_quant_type, held.bnb_4bit_use_double_quant) == ("nf4", False)
         assert held.bnb_4bit_compute_dtype == dtype
@@ -107,7 +102,7 @@ def test_what_a_base_would_sample_with_by_itself_changes_nothing(make, make_back
     backend, plain = make(precision="fp32"), make_backend(seats=SEATS, eos_ids=[2, *range(100, 130)])
     for seat in ("A", "B", BASE):
         request = asked(seat, PROMPTS, temperature=0.8, max_tokens=12)
-        assert words(spoken(backend, request)) == words(spoken(plain, request))
+        assert words(completions(backend, request)) == words(completions(plain, request))
 
 
 def test_it_samples_by_its_own_graphs_and_releases_them_for_an_update(make, monkeypatch):
@@ -155,27 +150,7 @@ def test_a_row_that_would_be_cut_is_an_error_that_says_what_to_lower(make):
         backend.score("A", [([5] * 6, [7] * 5)], 1.0)
 
 
-def test_vllm_is_asked_for_room_for_every_seat_and_its_engine_is_kept_from_trl(fake, make, monkeypatch):
-    install(monkeypatch)
-    served: list[Any] = []
-    fake.engine = LLM(load=served.append, speak=lambda *_: ([2], [-1.0], "stop"))
-    backend = make(fast_inference=True)
-    told = {key: fake.loaded[key] for key in ("fast_inference", "max_loras", "max_lora_rank")}
-    assert told == {"fast_inference": True, "max_loras": 2, "max_lora_rank": 8}
-    assert fake.loaded["max_seq_length"] <= LONGEST_IN_VLLM
-    assert not hasattr(backend.adapters.model, "vllm_engine")
-    request = asked("B", PROMPTS, max_tokens=3)
-    first, *_ = spoken(backend, request)
-    assert (first.token_ids, first.logprobs, first.stop) == ([2], [-1.0], "eos")
-    backend.adapters.moved("B")
-    backend.generate(request)
-    assert list(fake.engine.loaded) == [2]
-    assert len(served) == 2
-
-
 def test_what_is_not_there_or_would_change_the_model_is_refused(make):
-    with pytest.raises(RequestError, match="needs the package vllm, which is not installed"):
-        make(fast_inference=True)
     with pytest.raises(TrainingError, match="has not replaced TRL's GRPOTrainer"):
         make().trainer_parent()
     with pytest.raises(RequestError, match="slides over 128 tokens: use --backend transformers"):

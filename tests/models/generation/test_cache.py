@@ -11,19 +11,19 @@ from lite_selfplay.models.generation.kv_cache import ROOM, RowLayer, join_masks
 from tests.near import near
 
 
-def states(rows: int, columns: int, seed: int) -> tuple[Tensor, Tensor]:
+def states(rows: int, positions: int, seed: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return tuple(torch.randn(rows, 2, columns, 4, generator=generator) for _ in range(2))
+    return tuple(torch.randn(rows, 2, positions, 4, generator=generator) for _ in range(2))
 
 
 def held(layer: DynamicLayer) -> list[Tensor]:
     return [layer.keys, layer.values]
 
 
-def both(rows: int, columns: int, seed: int = 0) -> tuple[RowLayer, DynamicLayer]:
+def both(rows: int, positions: int, seed: int = 0) -> tuple[RowLayer, DynamicLayer]:
     ours, theirs = RowLayer(), DynamicLayer()
     for layer in (ours, theirs):
-        layer.update(*states(rows, columns, seed))
+        layer.update(*states(rows, positions, seed))
     return ours, theirs
 
 
@@ -57,7 +57,7 @@ def test_rows_that_leave_are_replaced_by_the_last_ones_and_selected_rows_are_cop
 
 
 @pytest.mark.parametrize(("own", "new", "first"), [(6, 3, 0), (6, 3, 2), (4, 9, 1), (5, 5, 0)])
-def test_rows_that_join_end_at_the_same_column(own, new, first):
+def test_rows_that_join_end_at_the_same_position(own, new, first):
     ours, _ = both(2, own)
     other, _ = both(3, new, seed=1)
     before, joining = [t[:, :, first:].clone() for t in held(ours)], [t.clone() for t in held(other)]

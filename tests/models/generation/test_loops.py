@@ -1,4 +1,4 @@
-"""Completions that repeat themselves: where they end, and that nothing else ends."""
+"""Completions that repeat themselves: where they end, and that no others do."""
 
 import random
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import torch
 from lite_selfplay.data import Sampling
 from lite_selfplay.models.generation.loops import LEAST, LONGEST, TIMES, loop_end
 from lite_selfplay.models.generation.sampling import Decoding, Generation, SampledRow, Sampler
-from tests.models.spoken import asked, own_generate, spoken, words
+from tests.models.sampled import asked, completions, own_generate, words
 
 
 def read_literally(ids: Sequence[int]) -> int | None:
@@ -35,7 +35,7 @@ def test_a_loop_ends_after_256_tokens_and_four_rounds(before, period, end):
         assert loop_end([*ids[: end - 2], 7777, *ids[end - 1 : end]]) is None
 
 
-def test_the_rule_is_the_one_that_is_written_however_often_one_looks():
+def test_the_rule_is_the_one_that_is_written_however_often_one_checks():
     drawn = random.Random(0)
     for _ in range(20):
         period = drawn.choice([1, 2, 3, 7, 40, 63, 64, 65, 100, 200, 256, 257])
@@ -46,8 +46,8 @@ def test_the_rule_is_the_one_that_is_written_however_often_one_looks():
         right = read_literally(ids)
         assert loop_end(ids) == right
         for step in (1, 13, 16):
-            looks = (loop_end(ids[:end], end - step) for end in range(step, len(ids) + step, step))
-            assert next((found for found in looks if found), None) == right
+            checks = (loop_end(ids[:end], end - step) for end in range(step, len(ids) + step, step))
+            assert next((found for found in checks if found), None) == right
 
 
 def test_a_table_of_zeros_and_a_counted_list_are_no_loops():
@@ -57,7 +57,7 @@ def test_a_table_of_zeros_and_a_counted_list_are_no_loops():
 
 
 def taken(ids: Sequence[int], at_once: int, **options: Any) -> Generation:
-    """A completion of such tokens, given to it so many at a time."""
+    """A completion with these tokens, added in chunks."""
     sampling = Sampling(max_tokens=options.pop("max_tokens", 4096), stop=options.pop("stop", ()))
     decoding = Decoding([2], torch.device("cpu"), decode=lambda some: "".join(map(chr, some)), **options)
     row, sampler = SampledRow(0, [1], Generation(), 0), Sampler(sampling, decoding)
@@ -90,17 +90,17 @@ def test_a_row_ends_at_the_same_token_however_it_is_drawn(at_once):
 
 
 def test_every_way_of_sampling_ends_a_loop_at_the_same_token(make_backend):
-    """A greedy random model says the same from some token on."""
+    """A greedy random model repeats itself from some token on."""
     backend = make_backend(eos_ids=[2**20])
     request = asked(prompts=[[5], [20], [43], [49], [123]], n=1, temperature=0.0, max_tokens=420)
-    plain = spoken(backend, request, loop="plain")
+    plain = completions(backend, request, loop="plain")
     looped = [out for out in plain if out.stop == "loop"]
     assert len(looped) > 1
     assert all(loop_end(out.token_ids) == len(out.token_ids) < 420 for out in looped)
     assert all(loop_end(out.token_ids) is None for out in plain if out.stop != "loop")
-    fixed = spoken(backend, request, loop="fixed")
+    fixed = completions(backend, request, loop="fixed")
     assert [(out.stop, out.token_ids) for out in fixed] == [(out.stop, out.token_ids) for out in plain]
     assert words(own_generate(backend, request)) == words(plain)
-    whole = spoken(backend, request, loop="plain", end_loops=False)
+    whole = completions(backend, request, loop="plain", end_loops=False)
     assert {(out.stop, len(out.token_ids)) for out in whole} == {("length", 420)}
     assert [ids[: len(out.token_ids)] for ids, out in zip(words(whole), plain, strict=True)] == words(plain)

@@ -1,4 +1,4 @@
-"""The loop of a card and a model's own `generate`, on a CPU: each says what the plain loop says."""
+"""The GPU's loop and a model's own `generate`, on a CPU, sample the same as the plain loop."""
 
 import dataclasses
 from functools import partial
@@ -7,16 +7,25 @@ from unittest.mock import Mock
 import pytest
 
 from lite_selfplay.models.generation import fixed
-from lite_selfplay.models.generation.layout import LOOK_EVERY, rounded_up, row_size
-from lite_selfplay.models.generation.places import Arena
-from tests.models.spoken import ENDS, asked, assert_alike, letters, of_several_lengths, own_generate, spoken, words
+from lite_selfplay.models.generation.layout import CHECK_EVERY, rounded_up, row_size
+from lite_selfplay.models.generation.slots import CachePool
+from tests.models.sampled import (
+    ENDS,
+    asked,
+    assert_alike,
+    completions,
+    letters,
+    of_several_lengths,
+    own_generate,
+    words,
+)
 from tests.models.test_architectures import DENSE, backend_over, folder
 from tests.models.watch import noted, trainable
 
 MANY = [*of_several_lengths(20), *([*range(60, 90), *end] for end in ([1, 5], [1, 5], [7]))]
 
 
-plain_loop, fixed_loop = (partial(spoken, loop=loop) for loop in ("plain", "fixed"))
+plain_loop, fixed_loop = (partial(completions, loop=loop) for loop in ("plain", "fixed"))
 of_all_loops = pytest.mark.parametrize("loop", [plain_loop, fixed_loop, own_generate])
 
 
@@ -45,7 +54,7 @@ def test_the_tokens_are_those_of_the_plain_loop(make_backend, sampling):
 @pytest.mark.parametrize("kind", ["qwen3_5_text", "lfm2", "granitemoehybrid"])
 @pytest.mark.parametrize("sampling", [{}, {"top_p": 0.8, "repetition_penalty": 1.2}], ids=["plain", "more"])
 def test_the_tokens_of_layers_that_carry_a_state_are_those_of_the_plain_loop(tmp_path, kind, sampling):
-    """Rows leave and join, take the places of others and move together; alone each says the same."""
+    """Rows leave and join, reuse slots and move together; alone each samples the same."""
     folder(tmp_path, kind, **{**DENSE[kind], "vocab_size": 259})
     backend = backend_over(tmp_path)
     request = asked(prompts=MANY, max_tokens=40, **sampling)
@@ -65,7 +74,7 @@ def test_stop_strings_end_a_row_where_they_are_met(make_backend):
     request = asked(prompts=MANY, max_tokens=40, stop=("cab", "hh", "a long one that is never met"))
     expected = plain_loop(backend, request)
     assert {out.stop for out in expected} == {"string", "eos", "length"}
-    assert max(len(out.token_ids) for out in expected if out.stop == "string") > LOOK_EVERY
+    assert max(len(out.token_ids) for out in expected if out.stop == "string") > CHECK_EVERY
     assert_alike(fixed_loop(backend, request), expected, 1e-5)
     assert_alike(own_generate(backend, request), expected)
 
@@ -78,7 +87,7 @@ def test_an_empty_prompt_and_stop_strings_without_a_decoder_are_refused(make_bac
 
 
 @of_all_loops
-def test_tokens_are_told_as_they_are_drawn_and_a_row_ends_where_nobody_wants_more(make_backend, loop):
+def test_tokens_are_told_as_they_are_drawn_and_a_row_ends_where_hear_says_stop(make_backend, loop):
     backend = make_backend(eos_ids=ENDS)
     whole = plain_loop(backend, asked(max_tokens=20))
     unwanted = 5
@@ -106,7 +115,7 @@ def test_asking_to_stop_stops_between_tokens(make_backend, loop):
     assert trainable(backend.adapters) == {"seat-0"}
 
 
-# The loop of a card
+# The loop of a GPU
 
 
 @pytest.mark.parametrize("length", [1, 16, 17])
@@ -117,23 +126,23 @@ def test_a_limit_anywhere_in_a_chunk(make_backend, length):
     assert_alike(found, plain_loop(backend, asked(prompts=MANY, max_tokens=length)), 1e-5)
 
 
-def test_rows_take_the_places_of_others_and_the_last_ones_move_together(make_backend, monkeypatch):
-    seated = noted(monkeypatch, fixed._Batch, "seat", lambda batch, new, places: len(new))
+def test_rows_take_the_slots_of_others_and_the_last_ones_move_together(make_backend, monkeypatch):
+    started = noted(monkeypatch, fixed._Batch, "add", lambda batch, new, slots: len(new))
     sizes = noted(monkeypatch, fixed._Batch, "run", lambda batch: len(batch.rows))
     found = fixed_loop(make_backend(eos_ids=ENDS[:6], cache_tokens=8 * 384), asked(prompts=MANY, max_tokens=90))
-    assert sum(seated) == len(found)
-    assert len(seated) > 2
-    assert min(sizes) < max(sizes) == seated[0] == 8
+    assert sum(started) == len(found)
+    assert len(started) > 2
+    assert min(sizes) < max(sizes) == started[0] == 8
 
 
 def test_a_longer_row_copies_nothing_that_was_there(make_backend, monkeypatch):
-    """Growing is a wider view: over several sizes of it, the allocation stays the same."""
+    """Growing is a wider view of the same allocation."""
 
-    def seen(arena, *given):
-        pointers = [store.data_ptr() for layer in arena.layers for store in layer.stores]
-        return arena.layers[0].keys.shape[2], *pointers
+    def seen(pool, *given):
+        pointers = [store.data_ptr() for layer in pool.layers for store in layer.stores]
+        return pool.layers[0].keys.shape[2], *pointers
 
-    steps = noted(monkeypatch, Arena, "step", seen, after=True)
+    steps = noted(monkeypatch, CachePool, "step", seen, after=True)
     monkeypatch.setattr(fixed, "FINEST", 16)
     backend = make_backend(eos_ids=[2**20])
     request = asked(prompts=[[5, 6, 7]], max_tokens=75)
@@ -158,7 +167,7 @@ def test_sizes_are_few_and_never_much_too_large():
 # A model's own `generate`
 
 
-def test_small_calls_say_the_same_and_end_once_nobody_wants_more(make_backend):
+def test_small_calls_sample_the_same_and_end_once_hear_says_stop(make_backend):
     backend = make_backend(eos_ids=ENDS)
     calls = []
 

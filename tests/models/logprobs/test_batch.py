@@ -1,4 +1,4 @@
-"""What rows share at their beginning, and what reading them costs, by hand."""
+"""Shared prefixes, and the cost of reading them, by hand."""
 
 import functools
 import itertools
@@ -53,7 +53,7 @@ def test_fewest_tokens_are_read_of_all_ways_to_share_prefixes(rows):
 
 
 def alone(rows: list[Row]) -> int:
-    """Tokens of rows that share one prefix, what is shared counted once."""
+    """Tokens of rows with one shared prefix, shared tokens counted once."""
     columns = itertools.takewhile(lambda ids: len(set(ids)) == 1, zip(*(prompt for prompt, _ in rows), strict=False))
     shared = min(len(list(columns)), *(len(prompt) - 1 for prompt, _ in rows))
     return shared + sum(len(prompt) - shared + len(completion) for prompt, completion in rows)

@@ -1,4 +1,4 @@
-"""Packed rows: where everything lies, the same numbers as the plain way, and no model that cannot be packed."""
+"""Packed rows: their layout, the same numbers as the plain way, and models that cannot be packed."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.models.watch import noted
 
 
 def drawn(kind: str = "llama", **options: Any) -> Any:
-    """Weights large enough for attention to matter: with those of 0.02 a model hardly looks at other tokens."""
+    """Weights large enough for attention to matter; with 0.02 a model hardly attends to other tokens."""
     return small(kind, **{"initializer_range": 0.3, **options})
 
 
@@ -75,7 +75,7 @@ def test_a_model_that_packs_is_left_as_it_was_and_no_other_one_gets_this_attenti
 
 
 def test_a_model_that_looks_at_neighbours_beside_attention_is_not_packed():
-    """One layer sees the token before, whoever's it is."""
+    """One layer sees the token before, whichever row it belongs to."""
     model = with_our_attention()
     model.model.layers[0].mlp.register_forward_pre_hook(
         lambda layer, args: args[0] + pad(args[0], (0, 0, 1, 0))[:, :-1]

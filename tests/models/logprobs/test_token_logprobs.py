@@ -52,7 +52,7 @@ def test_equal_to_the_plain_forward_of_each_row(make, temperature):
 
 
 def test_rows_that_are_read_whole_need_no_mask_and_no_positions(monkeypatch):
-    """A base may drop both while it trains: padding stands behind a row, where nothing of it looks."""
+    """A base may drop both in training: tokens see no padding behind their row."""
     model = qwen3()
     asked = noted(monkeypatch, model.model, "forward", lambda **inputs: {k for k, v in inputs.items() if v is not None})
     token_logprobs(model, Batch.of(ROWS))
@@ -85,7 +85,7 @@ def plain_scores(
 
 
 def gradient(scores: tuple[Tensor, Tensor], hidden: Tensor, weights: tuple[Tensor, ...]) -> Tensor:
-    """That of the weighted sum of log-probabilities, and of entropies where they have weights too."""
+    """The gradient of the weighted sum of log-probabilities, and of entropies if they have weights."""
     total = torch.stack([(s * w).sum() for s, w in zip(scores, weights, strict=False)]).sum()
     return torch.autograd.grad(total, hidden)[0]
 
@@ -143,7 +143,7 @@ def test_a_frozen_head_in_half_precision_is_right_within_its_rounding(dtype, aut
 
 
 def test_probabilities_below_what_fp16_holds_keep_their_gradient():
-    """A word of probability 1e-8 and a weight of its own: the gradient in that place is -1e-8, not 0."""
+    """A token with probability 1e-8 and its own weight: its gradient is -1e-8, not 0."""
     hidden = torch.tensor([[1.0, 0.0]], dtype=torch.float16)
     weight = torch.tensor([[0.0, 0.0], [-18.42, 1.0]], dtype=torch.float16)
     *_, vector = FrozenHead(weight, None, 1).read(hidden, torch.tensor([0]), gradients=1)

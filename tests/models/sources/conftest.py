@@ -24,7 +24,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def refused(own_cache: Path) -> Callable[[object], str]:
-    """The sentence with which `resolve` refuses a name, of one line; nothing half made is left."""
+    """The one-line error with which `resolve` refuses a name; no half-made files are left."""
 
     def refused(name: object) -> str:
         with pytest.raises(ModelNotFoundError) as caught:

@@ -175,7 +175,7 @@ def test_llama_3_factors_are_those_of_transformers():
         ({"pre": "", "scores": lambda index: -index / 7}, ["not ranks of merges"]),
         ({"pre": "", "pieces": ("▁", "capital", "t")}, ["cuts 1 of its 3 most frequent tokens", "'capital'"]),
         ({"pre": "", "unknown": 4096}, ["does not fit the architecture llama"]),
-        ({"pre": "", "byte": "<{}>"}, ["does not give a text back: 'The quick"]),
+        ({"pre": "", "byte": "<{}>"}, ["does not reproduce a text: 'The quick"]),
     ],
 )
 def test_a_file_that_fits_no_model_is_refused(write_gguf, refused, options, said):

@@ -1,4 +1,4 @@
-"""The hub without a network: the messages, and how soon they come."""
+"""The hub without a network: the messages, and that they come quickly."""
 
 import json
 import re
@@ -87,7 +87,7 @@ def test_refusals(refused, monkeypatch, empty_hub_cache, reply, expected):
 
 
 def snapshot(cache: Path, owner: str, name: str) -> Path:
-    """What the hub's library leaves in its cache, with the random model as content."""
+    """The hub library's cache entry, with the random model as content."""
     repository = cache / f"models--{owner}--{name}"
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text(REVISION)

@@ -31,13 +31,13 @@ SMALL += ("--steps", 1, "--group-size", 2, "--problems-per-step", 1)
 
 @pytest.fixture
 def touched(tmp_path: Path) -> Path:
-    """What the code would write."""
+    """The file that the code would write."""
     return tmp_path / "touched"
 
 
 @pytest.fixture
 def folder(tiny_path: Path, tmp_path: Path, touched: Path) -> Path:
-    """`tiny` as a model of a kind that transformers does not know."""
+    """`tiny` as an architecture unknown to transformers."""
     folder = shutil.copytree(tiny_path, tmp_path / "own")
     (folder / "own.py").write_text(CODE.format(touched=str(touched)))
     own = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}

@@ -1,4 +1,4 @@
-"""Names of models: what each means, in which order they are tried, and the messages for unknown ones."""
+"""Names of models: their meanings, the order in which they are tried, and the messages for unknown ones."""
 
 import pytest
 
@@ -27,8 +27,8 @@ def test_a_folder_and_that_its_identity_follows_its_content(tmp_path, monkeypatc
 def test_folders_that_are_no_models(tmp_path):
     for then, why in (
         (lambda: None, r"lacks config\.json"),
-        ((tmp_path / "some.gguf").touch, r"give .*some\.gguf itself"),
-        ((tmp_path / "adapter_config.json").touch, "give the base model here"),
+        ((tmp_path / "some.gguf").touch, r"name .*some\.gguf itself"),
+        ((tmp_path / "adapter_config.json").touch, "name the base model here"),
         (lambda: (build_tiny(tmp_path), (tmp_path / "model.safetensors").unlink()), "lacks weights"),
     ):
         then()
@@ -40,7 +40,7 @@ def test_a_stray_folder_hides_no_model(tmp_path, monkeypatch, own_cache):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny").mkdir()
     assert resolve("tiny").path.parent == own_cache
-    build_tiny(tmp_path / "tiny", template=None)
+    build_tiny(tmp_path / "tiny")
     assert resolve("tiny").path == tmp_path / "tiny"
 
 
@@ -106,7 +106,7 @@ CARD = "---\nlicense: mit\n{}\n---\n\n# A model\n\nA merge of two, made with lit
         (None, "bfloat16", None),
     ],
 )
-def test_a_card_that_says_that_a_model_was_merged(tmp_path, monkeypatch, card, dtype, saved):
+def test_a_model_card_says_whether_it_was_merged(tmp_path, monkeypatch, card, dtype, saved):
     mine = tmp_path / "mine"
     build_tiny(mine)
     change(mine / "config.json", dtype=dtype)

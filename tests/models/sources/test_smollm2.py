@@ -1,4 +1,4 @@
-"""The real model: only the published file is used, and the model answers and ends its answers."""
+"""The real model: only the published file is used, and the model's answers end."""
 
 import hashlib
 import subprocess

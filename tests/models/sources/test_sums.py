@@ -1,4 +1,4 @@
-"""The pretrained base of a million parameters: the same at every call, and known for what it is."""
+"""The pretrained base of a million parameters is the same at every call and states its origin."""
 
 import json
 from functools import partial

@@ -18,7 +18,7 @@ def test_bit_equal_and_no_global_seed(tmp_path):
     build_tiny(tmp_path / "a")
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
-    build_tiny(tmp_path / "b", template=None, pad=False)
+    build_tiny(tmp_path / "b")
     assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
     assert sum(file.stat().st_size for file in (tmp_path / "a").iterdir()) < 1_000_000
 

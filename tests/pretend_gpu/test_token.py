@@ -1,4 +1,4 @@
-"""A token on a card: as few kernels as can be had, always the same ones, and no wait for the card."""
+"""A token on a GPU: the fewest possible kernels, always the same ones, and no wait for the GPU."""
 
 import dataclasses
 import gc
@@ -14,24 +14,24 @@ from lite_selfplay.models import attention
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.backends import transformers
 from lite_selfplay.models.generation import fixed, layout, replay
-from lite_selfplay.models.generation.places import Arena
 from lite_selfplay.models.generation.sampling import GenerationRequest
+from lite_selfplay.models.generation.slots import CachePool
 from lite_selfplay.models.stacked import Stack, UnstackedLayer
-from tests.card import counts, pretend
-from tests.card.pretend import Card, card
-from tests.card.recorded_graph import graphs_on_the_card
-from tests.models import spoken as sampled
-from tests.models.spoken import ENDS, letters, of_several_lengths, spoken, words
+from tests.models import sampled
+from tests.models.sampled import ENDS, completions, letters, of_several_lengths, words
 from tests.models.test_architectures import DENSE
 from tests.models.test_architectures import folder as folder_of
 from tests.near import near
+from tests.pretend_gpu import counts, pretend
+from tests.pretend_gpu.pretend import Card, card
+from tests.pretend_gpu.recorded_graph import graphs_on_the_card
 
 KERNELS_OF_A_LAYER = {"Qwen3": 21, "Qwen2": 19}
-"""Queries and keys have norms of their own in the one."""
+"""Qwen3 has norms for queries and keys."""
 KERNELS_OF_A_STATE = {"qwen3_5_text": (94, 70), "lfm2": (21, 23), "granitemoehybrid": (50, 19)}
-"""Of a layer that carries a state, and of one of attention, where transformers has no kernels of its own."""
+"""For a layer with a state, and for one with attention, if transformers has no kernels of its own."""
 KERNELS_BESIDE, KERNELS_OF_TOP_P = 58, 14
-"""Of a decoded token, beside its layers, of which Qwen2.5-0.5B has 24."""
+"""For a decoded token besides its layers, of which Qwen2.5-0.5B has 24."""
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +52,10 @@ def asked(seat: str = "A", **sampling: Any) -> GenerationRequest:
 
 
 def tokens_of(card: Card, backend: Any, request: GenerationRequest) -> list[tuple[list[Any], int]]:
-    """What each token launched, and how often the host waited: `poll` is called before every one."""
+    """Each token's launches, and the host's waits: `poll` is called before every token."""
     marks: list[tuple[int, int]] = []
     with card.watch(with_operations=True) as seen:
-        spoken(backend, request, poll=lambda: marks.append((len(seen.operations), seen.syncs)))
+        completions(backend, request, poll=lambda: marks.append((len(seen.operations), seen.syncs)))
     return [(seen.operations[a:b], waits - before) for (a, before), (b, waits) in itertools.pairwise(marks)]
 
 
@@ -77,7 +77,7 @@ def test_every_token_of_a_chunk_runs_the_same_kernels_and_waits_for_nothing(
     backend = loaded(folder, loop="fixed", decode=letters)
     tokens = tokens_of(rtx_4090, backend, asked(max_tokens=34, **sampling))
     # The prompts are read before the first token, which is drawn with them; the last token of a chunk is followed by
-    # the look at it.
+    # the check of it.
     chunks = [tokens[1 + first : 16 + first] for first in range(0, 32, 16)]
     assert all(len(chunk) == 15 for chunk in chunks)
     for chunk in chunks:
@@ -142,9 +142,9 @@ def test_positions_turn_as_the_models_own_until_the_backend_is_closed(
 
 def test_a_seat_that_takes_over_costs_one_copy_of_its_adapter(rtx_4090: Card, folder: Path):
     backend = loaded(folder)
-    with rtx_4090.watch() as plain, backend.adapters.speaking("A"):
+    with rtx_4090.watch() as plain, backend.adapters.inference("A"):
         pass
-    with rtx_4090.watch() as seen, backend._speaking("A", True):
+    with rtx_4090.watch() as seen, backend._inference("A", True):
         pass
     assert seen.kernels - plain.kernels == {"_foreach_mul": 1, "_foreach_copy_": 1}
     assert seen.syncs == 0
@@ -158,8 +158,8 @@ def test_what_rtx_4090_says_is_what_a_cpu_says(folder: Path, precision: str, sea
     with card():
         backend = loaded(folder, precision, eos_ids=ENDS)
         assert backend._decoding.loop == "graphs"
-        ours = spoken(backend, request)
-    theirs = spoken(loaded(folder, precision, eos_ids=ENDS), request)
+        ours = completions(backend, request)
+    theirs = completions(loaded(folder, precision, eos_ids=ENDS), request)
     close = 1e-4 if precision == "fp32" else 0.15
     firsts = [(one.logprobs[0], other.logprobs[0]) for one, other in zip(ours, theirs, strict=True)]
     if precision == "fp32":
@@ -173,13 +173,13 @@ def test_what_rtx_4090_says_is_what_a_cpu_says(folder: Path, precision: str, sea
 def test_graphs_say_bit_for_bit_what_the_same_loop_says_without_them(
     rtx_4090: Card, folder: Path, monkeypatch: pytest.MonkeyPatch, sampling: dict[str, Any]
 ):
-    # More columns than one view has, rows that end in between, and rows that wait for their places.
+    # More positions than one view has, rows that end in between, and rows that wait for their slots.
     request = asked(max_tokens=48, **sampling)
     options = {"eos_ids": ENDS[:5], "cache_tokens": 16 * 384}
     monkeypatch.setattr(fixed, "FINEST", 16)
     with graphs_on_the_card(rtx_4090) as made:
-        by_graphs = spoken(loaded(folder, "fp32", loop="graphs", **options), request)
-    without = spoken(loaded(folder, "fp32", loop="fixed", **options), request)
+        by_graphs = completions(loaded(folder, "fp32", loop="graphs", **options), request)
+    without = completions(loaded(folder, "fp32", loop="fixed", **options), request)
     assert by_graphs == without
     assert len({len(out.token_ids) for out in without}) > 5
     assert len(made) > 2  # one for every size
@@ -188,7 +188,7 @@ def test_graphs_say_bit_for_bit_what_the_same_loop_says_without_them(
 
 @pytest.fixture
 def crowded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The card never has room for what nobody needs at present."""
+    """The GPU has no room for memory that is not needed now."""
     monkeypatch.setattr(transformers, "ROOMY", 2.0)
 
 
@@ -199,7 +199,7 @@ KEPT = [(precision, roomy) for precision in ("bf16", "4bit:bf16", "fp32") for ro
 @pytest.mark.parametrize(
     ("precision", "roomy"), [pytest.param(*case, marks=[pytest.mark.long] * (case not in SHORT)) for case in KEPT]
 )
-def test_one_arena_and_its_graphs_are_kept_from_call_to_call(
+def test_one_pool_and_its_graphs_are_kept_from_call_to_call(
     rtx_4090: Card, folder: Path, monkeypatch: pytest.MonkeyPatch, precision: str, roomy: bool
 ):
     monkeypatch.setattr(transformers, "ROOMY", 0.5 if roomy else 2.0)
@@ -209,55 +209,58 @@ def test_one_arena_and_its_graphs_are_kept_from_call_to_call(
     few = {"max_tokens": 20}
     with graphs_on_the_card(rtx_4090) as made:
         for seat in ("A", "B"):  # another seat is other numbers in the same tensors
-            assert spoken(backend, asked(seat, **few)) == spoken(other, asked(seat, **few))
+            assert completions(backend, asked(seat, **few)) == completions(other, asked(seat, **few))
             assert (len(made), streams.call_count) == (1, 1)
-        # Other prompts, drawn otherwise, as an evaluation does, and fewer rows: of as many places.
+        # Other prompts, drawn otherwise, as an evaluation does, and fewer rows: of as many slots.
         for request in (asked(top_p=0.9, temperature=0.6, **few), sampled.asked("B", [[5] * 30], 33, **few)):
-            assert spoken(backend, request) == spoken(other, request)
+            assert completions(backend, request) == completions(other, request)
             assert len(made) == 1
-        assert spoken(backend, asked(BASE, **few)) == spoken(other, asked(BASE, **few))  # no adapter: other kernels
+        assert completions(backend, asked(BASE, **few)) == completions(
+            other, asked(BASE, **few)
+        )  # no adapter: other kernels
         assert (len(made), streams.call_count) == (2, 1)
-        arena = backend._decoding.kept.arena
+        pool = backend._decoding.kept.pool
         with backend.updating():
-            assert (backend._decoding.kept.arena is arena) == roomy
+            assert (backend._decoding.kept.pool is pool) == roomy
         backend.adapters.load_state("A", backend.adapters.state("B"))  # what a graph reads are numbers of now
         other.adapters.load_state("A", other.adapters.state("B"))
-        assert spoken(backend, asked("A", **few)) == spoken(other, asked("A", **few))
+        assert completions(backend, asked("A", **few)) == completions(other, asked("A", **few))
         assert (len(made), streams.call_count) == (2 if roomy else 3, 1)
         # Longer rows than there was room for, though each of them ends at once.
-        spoken(backend, asked("A", max_tokens=400), eos_ids=[*range(259)])
-        assert backend._decoding.kept.arena is not arena
+        completions(backend, asked("A", max_tokens=400), eos_ids=[*range(259)])
+        assert backend._decoding.kept.pool is not pool
 
 
-def test_rows_that_outgrow_their_places_move_into_longer_ones_or_wait(
+def test_rows_that_outgrow_their_slots_move_into_longer_ones_or_wait(
     rtx_4090: Card, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Four long places for 39 rows, of which most become longer than theirs: each says what it says with room."""
+    """Four long slots for 39 rows, most of which outgrow their own: each samples the same as with room."""
     monkeypatch.setattr(layout, "LEAST_PROMPT", 32)
     monkeypatch.setattr(layout, "LEAST_ANSWER", 32)
-    moves = mock.Mock(side_effect=Arena.copy)
-    monkeypatch.setattr(Arena, "copy", lambda *given: moves(*given))
+    moves = mock.Mock(side_effect=CachePool.copy)
+    monkeypatch.setattr(CachePool, "copy", lambda *given: moves(*given))
     request = sampled.asked("A", of_several_lengths(16), 3, max_tokens=160, repetition_penalty=1.02)
     backend = loaded(folder, loop="fixed", eos_ids=ENDS[:2])
-    whole = spoken(backend, request)
+    whole = completions(backend, request)
     assert not moves.called
     tokens = 64 * 128 + 4 * 256
     assert layout.Layout.of(*request.sizes, tokens, mixed=True) == layout.Layout(64, 128, 256, 4)
-    assert spoken(backend, request, cache_tokens=tokens) == whole
+    assert completions(backend, request, cache_tokens=tokens) == whole
     assert moves.call_count > 10
     assert sum(len(out.token_ids) > 128 for out in whole) > 8
 
 
 def test_attention_of_one_token_reads_keys_where_they_are(rtx_4090: Card):
-    """The operator reads memory by pointers: against the plain formula, at unequal lengths, in places in any order."""
+    """The operator reads memory by pointers: compared with the plain formula, at unequal lengths, in slots in any
+    order."""
     torch.manual_seed(0)
     heads, keys, size = 14, 2, 64
-    lengths, firsts, columns = [1, 17, 300, 129], [640, 0, 384, 128], [128, 128, 512, 256]
+    lengths, firsts, positions = [1, 17, 300, 129], [640, 0, 384, 128], [128, 128, 512, 256]
     stores = torch.randn(2, 1024 * keys, size).bfloat16()
     query = torch.randn(len(lengths), heads, 1, size).bfloat16()
-    starts = [first * keys + head * own for first, own in zip(firsts, columns, strict=True) for head in range(keys)]
+    starts = [first * keys + head * own for first, own in zip(firsts, positions, strict=True) for head in range(keys)]
     as_int: Any = {"dtype": torch.int32, "device": "cuda"}
-    places = attention.Places(
+    slots = attention.Slots(
         torch.tensor([*starts, 0], **as_int),
         torch.tensor(lengths, **as_int).repeat_interleave(keys, output_size=8),
         torch.arange(9, **as_int),
@@ -265,7 +268,7 @@ def test_attention_of_one_token_reads_keys_where_they_are(rtx_4090: Card):
     )
     q, k, v = query.to("cuda"), *(store[:, None].to("cuda") for store in stores)
     with rtx_4090.watch() as seen:
-        found = attention.attend_places(q, k, v, places, size**-0.5)
+        found = attention.attend_slots(q, k, v, slots, size**-0.5)
     assert seen.kernels == {"_flash_attention_forward": 1}  # nothing was copied
     for row, length in enumerate(lengths):
         for head in range(heads):
@@ -275,12 +278,12 @@ def test_attention_of_one_token_reads_keys_where_they_are(rtx_4090: Card):
             assert near(found[row, 0, head].cpu().float(), weights @ v_row, 0.02)
 
 
-def test_a_card_that_has_no_flash_attention_keeps_places_of_one_length(folder: Path):
+def test_a_gpu_that_has_no_flash_attention_keeps_slots_of_one_length(folder: Path):
     with card(pretend.T4) as t4:
         backend = counts.load(folder, "fp16", eos_ids=ENDS)
         assert not backend._decoding.flash
         with t4.watch() as seen:
-            spoken(backend, asked(max_tokens=20), loop="fixed")
+            completions(backend, asked(max_tokens=20), loop="fixed")
         assert "_flash_attention_forward" not in seen.kernels
     with card():
         assert counts.load(folder, "bf16")._decoding.flash
@@ -288,7 +291,7 @@ def test_a_card_that_has_no_flash_attention_keeps_places_of_one_length(folder: P
 
 
 @pytest.mark.usefixtures("crowded")
-def test_what_is_kept_is_let_go_of_where_sampling_stops(rtx_4090: Card, folder: Path):
+def test_the_pool_is_released_when_sampling_stops(rtx_4090: Card, folder: Path):
     def stop() -> None:
         raise KeyboardInterrupt
 
@@ -303,28 +306,28 @@ def test_what_is_kept_is_let_go_of_where_sampling_stops(rtx_4090: Card, folder: 
             assert rtx_4090.memory.allocated < before + 2**16  # given back at once: the update wants it
         gc.enable()
         backend.generate(asked())
-        assert backend._decoding.kept.arena is not None
+        assert backend._decoding.kept.pool is not None
         with pytest.raises(KeyboardInterrupt):
-            spoken(backend, asked(), poll=stop)
-        assert backend._decoding.kept.arena is None
+            completions(backend, asked(), poll=stop)
+        assert backend._decoding.kept.pool is None
 
 
 def test_a_step_that_cannot_be_recorded_is_run_as_it_is(rtx_4090: Card, folder: Path, monkeypatch: pytest.MonkeyPatch):
-    plain, warned = Arena.step, list[str]()
+    plain, warned = CachePool.step, list[str]()
 
     def reads(self: Any, *given: Any) -> None:
         plain(self, *given)
         bool(self.token.any())
 
     request = asked(max_tokens=12)
-    without = spoken(loaded(folder, "fp32", loop="fixed", eos_ids=ENDS), request)
-    monkeypatch.setattr(Arena, "step", reads)
+    without = completions(loaded(folder, "fp32", loop="fixed", eos_ids=ENDS), request)
+    monkeypatch.setattr(CachePool, "step", reads)
     backend = loaded(folder, "fp32", loop="graphs", eos_ids=ENDS, warn=warned.append)
     before = torch.cuda.current_stream()
     with graphs_on_the_card(rtx_4090) as made:
-        assert spoken(backend, request) == without
+        assert completions(backend, request) == without
         assert torch.cuda.current_stream() is before
-        assert spoken(backend, request) == without
+        assert completions(backend, request) == without
     assert not made
     (sentence,) = warned
     assert "without CUDA graphs" in sentence
@@ -332,7 +335,7 @@ def test_a_step_that_cannot_be_recorded_is_run_as_it_is(rtx_4090: Card, folder: 
 
 
 def test_memory_that_runs_out_while_a_step_is_recorded_is_not_hidden_by_the_end_of_the_recording():
-    """It halves the tokens that are held; the other error would end graphs for the rest of the run."""
+    """It halves the held tokens; the other error would end graphs for the rest of the run."""
     graph = mock.Mock(capture_end=mock.Mock(side_effect=RuntimeError("operation failed during capture")))
     with pytest.raises(torch.OutOfMemoryError, match="no memory"):
         replay._record(graph, None, mock.Mock(side_effect=torch.OutOfMemoryError("no memory")))
@@ -347,21 +350,21 @@ def test_weights_that_have_no_room_to_be_expanded_stay_as_they_are(
 ):
     request = asked(max_tokens=6)
     backend = loaded(folder, "4bit:bf16", loop="fixed", eos_ids=ENDS)
-    expanded = spoken(backend, request)
+    expanded = completions(backend, request)
     assert {type(stack) for stack, _ in backend._stacks} == {Stack}
     with backend.updating():
         assert backend._stacks is None  # the update wants their memory
-    assert spoken(backend, request) == expanded
-    monkeypatch.setattr(transformers, "expands", lambda *sizes: False)  # on a smaller card
+    assert completions(backend, request) == expanded
+    monkeypatch.setattr(transformers, "expands", lambda *sizes: False)  # on a smaller GPU
     small = loaded(folder, "4bit:bf16", loop="fixed", eos_ids=ENDS)
-    beside = spoken(small, request)
+    beside = completions(small, request)
     assert {type(stack) for stack, _ in small._stacks} == {UnstackedLayer}
     same = [one == other for one, other in zip(words(expanded), words(beside), strict=True)]
     assert sum(same) > 0.6 * len(same)
 
 
 def test_the_keys_and_values_of_a_long_answer_are_taken_once(rtx_4090: Card, folder: Path):
-    """Memory does not grow with the tokens that were drawn, and is what `plan` counts: places times their length."""
+    """Memory does not grow with sampled tokens, and is what `plan` counts: slots times their length."""
     backend = loaded(folder, loop="fixed")
     backend.generate(asked(max_tokens=4))
     held: list[int] = []
@@ -369,11 +372,11 @@ def test_the_keys_and_values_of_a_long_answer_are_taken_once(rtx_4090: Card, fol
     gc.disable()
     try:
         request = sampled.asked("A", [[5, 6, 7]], 4, max_tokens=200)
-        spoken(backend, request, poll=lambda: held.append(rtx_4090.memory.allocated))
+        completions(backend, request, poll=lambda: held.append(rtx_4090.memory.allocated))
         assert rtx_4090.memory.allocated < before + 2**16  # given back at once: the update wants it
     finally:
         gc.enable()
     later = held[20:]
-    columns, per_token = 512, 2 * 2 * 8 * 16 * 2  # layers, keys and values, key heads, head size, bytes
-    assert 4 * columns * per_token < max(later) - before < 4 * columns * per_token + 2 * 2**20
-    assert max(later) - min(later) < 4 * columns * per_token / 2
+    positions, per_token = 512, 2 * 2 * 8 * 16 * 2  # layers, keys and values, key heads, head size, bytes
+    assert 4 * positions * per_token < max(later) - before < 4 * positions * per_token + 2 * 2**20
+    assert max(later) - min(later) < 4 * positions * per_token / 2

@@ -1,4 +1,4 @@
-"""Memory of the pretend card that runs out, and what `doctor` and `plan` say of a card."""
+"""The pretend GPU's memory running out, and reports of `doctor` and `plan` on a GPU."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,10 +11,10 @@ import torch
 from lite_selfplay.data import BASE
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.backends.transformers import TransformersBackend, usable_memory
-from tests.card import counts, pretend
 from tests.gpu.evidence import OUT_OF_MEMORY
 from tests.made import as_sampled
-from tests.models.spoken import asked, spoken, words
+from tests.models.sampled import asked, completions, words
+from tests.pretend_gpu import counts, pretend
 
 PROMPT = [[5, 6, 7, 8]]
 REQUEST = asked("A", PROMPT, 48, max_tokens=6)
@@ -26,7 +26,7 @@ def load(folder: Path, said: list[str], precision: str = "fp32") -> Transformers
 
 @contextmanager
 def share_of_peak(card: pretend.Card, share: float, work: Callable[[], object]) -> Iterator[None]:
-    """So much of the card's memory as a share of what some work takes beside what is there."""
+    """A context with room for only a share of the extra memory that some work takes."""
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     work()
@@ -39,25 +39,25 @@ def share_of_peak(card: pretend.Card, share: float, work: Callable[[], object]) 
         card.memory.fraction = 1.0
 
 
-def test_sampling_goes_on_with_half_where_memory_runs_out(tiny_path: Path, t4: pretend.Card):
+def test_sampling_continues_with_half_where_memory_runs_out(tiny_path: Path, t4: pretend.Card):
     said: list[str] = []
     backend = load(tiny_path, said)
     whole: list[Any] = []
-    with share_of_peak(t4, 0.6, lambda: whole.extend(spoken(backend, REQUEST))):
+    with share_of_peak(t4, 0.6, lambda: whole.extend(completions(backend, REQUEST))):
         assert not said
-        again = spoken(backend, REQUEST)
+        again = completions(backend, REQUEST)
     assert words(again) == words(whole)
     assert said
     assert all("out of memory while sampling: from now on at most" in sentence for sentence in said)
 
 
 def test_weights_are_left_as_they_are_before_fewer_rows_are_held(tiny_path: Path, t4: pretend.Card):
-    """The first warning of 4-bit weights is another one: `tests/gpu` asks a card for the same."""
+    """4-bit weights have another first warning: `tests/gpu` tests the same on a GPU."""
     said: list[str] = []
     backend = load(tiny_path, said, "4bit")
     t4.memory.fraction = (torch.cuda.memory_reserved() + 2**27) / t4.model.memory
     backend.generate(REQUEST)
-    assert backend._speaks_dense
+    assert backend._samples_dense
     assert not said
     with share_of_peak(t4, 0.3, lambda: backend.generate(REQUEST)):
         backend.generate(REQUEST)
@@ -68,7 +68,7 @@ def test_weights_are_left_as_they_are_before_fewer_rows_are_held(tiny_path: Path
 def test_what_a_display_holds_is_not_planned_with(
     tiny_path: Path, rtx_4090: pretend.Card, monkeypatch: pytest.MonkeyPatch
 ):
-    """In whole GiB, and not what CUDA itself holds: budgets are the same whether one more window is open."""
+    """In whole GiB, without CUDA's own share: budgets do not change with one more window."""
     total, device = rtx_4090.model.memory, torch.device("cuda", 0)
     for held, left_out in ((0, 0), (0.6, 0), (0.8, 0), (2.1, 2), (2.8, 2), (3.0, 3)):
         free = int(total - held * pretend.GIB)
@@ -85,7 +85,7 @@ def test_a_completion_that_does_not_fit_alone_is_an_error(tiny_path: Path, t4: p
         backend.generate(REQUEST)
 
 
-def test_an_update_goes_on_with_smaller_microbatches_where_memory_runs_out(tmp_path: Path, t4: pretend.Card):
+def test_an_update_continues_with_smaller_microbatches_where_memory_runs_out(tmp_path: Path, t4: pretend.Card):
     counts.deep_model(tmp_path, 2)
     backend = counts.load(tmp_path, "fp32")
     start = {seat: backend.adapters.state(seat) for seat in "AB"}
@@ -111,12 +111,12 @@ def test_an_update_goes_on_with_smaller_microbatches_where_memory_runs_out(tmp_p
     assert norms == pytest.approx(found[0][1], rel=1e-4)
 
 
-def test_a_snapshot_speaks_as_the_seat_did_and_can_be_put_back(tiny_path: Path, precision: str):
+def test_a_snapshot_acts_as_the_seat_did_and_can_be_put_back(tiny_path: Path, precision: str):
     backend = load(tiny_path, [], precision)
     adapters = backend.adapters
 
     def said(name: str) -> list[list[int]]:
-        return words(spoken(backend, asked(name, PROMPT, 4, max_tokens=6)))
+        return words(completions(backend, asked(name, PROMPT, 4, max_tokens=6)))
 
     before = said("A")
     adapters.snapshot("A", "kept")
@@ -131,7 +131,7 @@ def test_a_snapshot_speaks_as_the_seat_did_and_can_be_put_back(tiny_path: Path, 
     assert said("A") == before
 
 
-def test_a_plan_knows_the_card_and_how_much_it_holds(card: pretend.Card, call: Callable[..., Any]):
+def test_a_plan_knows_the_gpu_and_how_much_it_holds(card: pretend.Card, call: Callable[..., Any]):
     told = call("plan", "--model", "tiny", "--game", "agon")
     assert told.code == 0
     name = card.model.name.removeprefix("NVIDIA GeForce ")

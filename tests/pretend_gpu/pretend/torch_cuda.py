@@ -1,4 +1,4 @@
-"""`torch.cuda`, as far as a program asks for it: which stream is current; what is asked of one is done at once."""
+"""The parts of `torch.cuda` that programs use, such as the current stream; streams run everything at once."""
 
 import contextlib
 import time
@@ -51,7 +51,7 @@ def _always(value: Any) -> Any:
 
 
 def functions(card: Any) -> dict[str, Any]:
-    """What stands in the place of `torch.cuda`'s functions and classes, by name."""
+    """Replacements for `torch.cuda`'s functions and classes, by name."""
     return {**_about(card.model), **_work(card), **_memory(card), **_randomness(card.generator)}
 
 
@@ -115,7 +115,7 @@ def _memory(card: Any) -> dict[str, Any]:
     model, memory = card.model, card.memory
 
     def empty_cache() -> None:
-        card.wait("read", "empty_cache")  # memory is given back when the card is done with it
+        card.wait("read", "empty_cache")  # memory is given back when the GPU is done with it
         memory.empty_cache()
 
     def stats(device: Any = None) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What tests of sampling ask for, and how they compare what comes back."""
+"""Requests for tests of sampling, and comparisons of their results."""
 
 import dataclasses
 import itertools
@@ -14,12 +14,12 @@ from lite_selfplay.models.generation.sampling import Generation, GenerationReque
 from tests.near import near
 
 ENDS = [2, *range(100, 120)]
-"""Ends of a sequence, so many that most rows come to one."""
+"""So many end-of-sequence tokens that most rows meet one."""
 PROMPTS = [[10, 11, 12, 13], [20], [30, 31, 32, 33, 34, 35, 36], [40, 41]]
 
 
 def of_several_lengths(end: int) -> list[list[int]]:
-    """Prompts of one to seven tokens, the first of which counts from 3."""
+    """Prompts of one to seven tokens, with first tokens from 3 on."""
     return [[*range(p, p + 1 + p % 7)] for p in range(3, end)]
 
 
@@ -35,7 +35,7 @@ def asked(
     return GenerationRequest(seat, prompts, n, Sampling(**sampling), seeds, hear)
 
 
-def spoken(backend: Any, request: GenerationRequest, **decoding: Any) -> list[Generation]:
+def completions(backend: Any, request: GenerationRequest, **decoding: Any) -> list[Generation]:
     """Completions in one list; `decoding` changes how the backend samples from now on."""
     if decoding:
         backend._decoding = dataclasses.replace(backend._decoding, **decoding)
@@ -43,11 +43,11 @@ def spoken(backend: Any, request: GenerationRequest, **decoding: Any) -> list[Ge
 
 
 def own_generate(backend: Any, request: GenerationRequest, generate: Any = None, **decoding: Any) -> list[Generation]:
-    """The same through the model's own `generate`, or another in its place, as the Unsloth backend samples."""
+    """The same by the model's own `generate` or another, as the Unsloth backend samples."""
     model = backend.adapters.model
     model.get_base_model().generation_config = GenerationConfig()
     changed = dataclasses.replace(backend._decoding, **decoding)
-    with backend.adapters.speaking(request.seat), torch.no_grad():
+    with backend.adapters.inference(request.seat), torch.no_grad():
         return flat(generate_through(generate or model.generate, request, changed))
 
 
@@ -60,7 +60,7 @@ def words(said: Iterable[Generation]) -> list[list[int]]:
 
 
 def letters(ids: Sequence[int]) -> str:
-    """A decoder of which stop strings are met soon."""
+    """A decoder whose texts soon contain stop strings."""
     return "".join("abcdefgh"[i % 8] for i in ids)
 
 

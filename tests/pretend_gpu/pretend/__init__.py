@@ -1,21 +1,21 @@
-"""A pretend CUDA card: code that asks for `cuda` runs on a CPU build of torch, with real numbers.
+"""A pretend CUDA GPU: code that asks for `cuda` runs on a CPU build of torch, with real numbers.
 
-    from tests.card import pretend             # before the first backward pass of the process
+    from tests.pretend_gpu import pretend             # before the first backward pass of the process
 
-    with pretend.card(pretend.T4) as card:     # or, for a whole run of tests: pytest --pretend-card t4 tests/models
+    with pretend.card(pretend.T4) as card:     # or, for a whole run of tests: pytest --pretend-gpu t4 tests/models
         x = torch.ones(3, device="cuda")       # x.is_cuda, type(x) is torch.Tensor; its numbers lie on the CPU
         x + torch.ones(3)                      # RuntimeError: Expected all tensors to be on the same device ...
         with card.watch() as seen:
             x.sum().item()
         seen.launches, seen.waits              # 2 kernels, and where the host waited
 
-What it shows: which way code takes where there is a card, tensors on the wrong device, precisions and types, memory
+What it shows: which way code takes where there is a GPU, tensors on the wrong device, precisions and types, memory
 that runs out (the bytes of all tensors), how many kernels are launched, and where the host waits.
 
 What it cannot show: time; the numbers of CUDA's own kernels, which round otherwise; what goes wrong within a kernel or
 between streams; the memory of workspaces and gaps; what norms keep for the backward pass, to autograd's hooks;
-processes that a program starts, which have no card; and what is not torch (vLLM, Triton, bitsandbytes' CUDA library,
-whose operators run here as they do on a CPU). A kernel is counted for every operation that is not a view; a card may
+processes that a program starts, which have no GPU; and what is not torch (vLLM, Triton, bitsandbytes' CUDA library,
+whose operators run here as they do on a CPU). A kernel is counted for every operation that is not a view; a GPU may
 take none or several for it. No figure from here is one of a GPU. Work takes several times as long as on the CPU alone.
 """
 
@@ -43,7 +43,7 @@ __all__ = ["GIB", "PROFILES", "RTX_4090", "T4", "Card", "Model", "Seen", "Wait",
 
 
 class Card:
-    """The card that is there for the length of `card`."""
+    """The GPU inside a `card` context."""
 
     def __init__(self, model: Model, package: str):
         self.model, self.package = model, package
@@ -58,7 +58,7 @@ class Card:
 
     @contextlib.contextmanager
     def watch(self, *, with_operations: bool = False) -> Iterator[Seen]:
-        """Count what happens within; may be nested. `with_operations` also keeps every kernel in its order."""
+        """Count kernels and waits inside; may be nested. `with_operations` also keeps every kernel in order."""
         seen = Seen(with_operations)
         self._watching.append(seen)
         try:
@@ -67,7 +67,7 @@ class Card:
             self._watching.remove(seen)
 
     def count(self, name: str, kernels: int = 1, shapes: tuple[tuple[int, ...], ...] = ()) -> None:
-        """Note that an operation launched kernels."""
+        """Record an operation's kernels."""
         with self._lock:
             for seen in self._watching:
                 seen.kernels[name] += kernels
@@ -75,7 +75,7 @@ class Card:
                     seen.operations.append((name, shapes))
 
     def wait(self, kind: str, name: str) -> None:
-        """Note that the host waited."""
+        """Record that the host waited."""
         if self._watching:
             found = Wait(kind, name, *places(self.package))
             with self._lock:
@@ -84,7 +84,7 @@ class Card:
 
     @contextlib.contextmanager
     def randomness(self) -> Iterator[None]:
-        """The card's own generator in the place of the CPU's, which a card leaves alone."""
+        """The GPU's own generator in place of the CPU's."""
         own = torch.default_generator.get_state()
         torch.default_generator.set_state(self.generator.get_state())
         try:
@@ -99,19 +99,19 @@ _one_at_a_time = threading.Lock()
 
 @contextlib.contextmanager
 def card(model: Model = RTX_4090, package: str = "lite_selfplay") -> Iterator[Card]:
-    """A card is in the machine for the length of this; tensors that are on it do not outlive it.
+    """A context with a GPU in the machine; tensors on it do not outlive it.
 
-    `package` is the one whose lines are told where the host waits. Raises RuntimeError where torch is built for CUDA,
-    and where there is a card already.
+    `package` is the one whose lines are reported for waits. Raises RuntimeError if torch is built for CUDA, or if there
+    already is a GPU.
     """
     if ENGINE is None:
-        raise RuntimeError("this torch is built for CUDA: a pretend card needs a build for CPUs")
+        raise RuntimeError("this torch is built for CUDA: a pretend GPU needs a build for CPUs")
     if not _one_at_a_time.acquire(blocking=False):
         raise RuntimeError("there is a card already")
     found = Card(model, package)
     with contextlib.ExitStack() as stack:
         stack.callback(_one_at_a_time.release)
-        with contextlib.suppress(ImportError):  # looks for a card when imported, and for its own library for one
+        with contextlib.suppress(ImportError):  # looks for a GPU when imported, and for its own library for one
             import bitsandbytes  # noqa: F401
         stack.callback(_forget_the_device)
         aten = library.Library("aten", "IMPL")
@@ -129,7 +129,7 @@ def card(model: Model = RTX_4090, package: str = "lite_selfplay") -> Iterator[Ca
 
 def _patch(found: Card, stack: contextlib.ExitStack) -> None:
     lift = torch._C._only_lift_cpu_tensors()
-    torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor(list, device="cuda")` copies, as it does on a card
+    torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor(list, device="cuda")` copies, as it does on a GPU
     stack.callback(torch._C._set_only_lift_cpu_tensors, lift)
     for name, value in functions(found).items():
         for module in (torch.cuda, torch.cuda.memory, torch.cuda.random):
@@ -147,7 +147,7 @@ def _patch(found: Card, stack: contextlib.ExitStack) -> None:
 
 
 def _in_every_thread(found: Card, plain: Any = threading.Thread._bootstrap_inner) -> Any:  # type: ignore[attr-defined]
-    """A mode is a thread's own: new threads begin with it, as those of transformers that load weights."""
+    """Modes belong to a thread, so new threads get it, too, such as those of transformers that load weights."""
 
     def start(self: threading.Thread) -> None:
         with Operations(found):
@@ -157,7 +157,7 @@ def _in_every_thread(found: Card, plain: Any = threading.Thread._bootstrap_inner
 
 
 def _forget_the_device() -> None:
-    """accelerate and transformers keep in a process what they first saw of the machine."""
+    """Clear what accelerate and transformers cached about the machine."""
     state = sys.modules.get("accelerate.state")
     if state is not None:
         state.AcceleratorState._reset_state(reset_partial_state=True)

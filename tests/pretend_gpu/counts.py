@@ -1,7 +1,7 @@
-"""What a decoded token and an update launch, counted on the pretend card.
+"""Kernel launches of a decoded token and of an update, counted on the pretend GPU.
 
-The model is random and small in width, and has as many layers as is asked for, in the shape of Qwen3-0.6B: the number
-of kernels depends on the layers, not on the width.
+The model is random and narrow, in the shape of Qwen3-0.6B with any number of layers: launches depend on the layers, not
+on the width.
 """
 
 from collections.abc import Mapping
@@ -15,20 +15,20 @@ from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources import tiny
 from lite_selfplay.training.trainer import SelfPlayTrainer
-from tests.card.pretend import Card, Seen
 from tests.gpu import evidence
 from tests.gpu.evidence import ROLES
 from tests.made import as_sampled
-from tests.models.spoken import asked
+from tests.models.sampled import asked
+from tests.pretend_gpu.pretend import Card, Seen
 
 LAYERS = 28
-"""Of Qwen3-0.6B."""
+"""As in Qwen3-0.6B."""
 SEATS = {seat: SeatConfig(rank=16, alpha=32, init="gaussian", init_std=0.05, lr=1e-2) for seat in ("A", "B")}
 PROMPTS = ([5, 6, 7, 8, 9], [6, 6, 7, 8, 10])
 
 
 def deep_model(folder: Path, layers: int = LAYERS, kind: str = "Qwen3") -> None:
-    """Write a random model of so many layers, with the tokenizer of `tiny`, into a folder."""
+    """Write a random model with this many layers and the tokenizer of `tiny` into a folder."""
     import transformers
 
     tiny.build_tiny(folder)
@@ -41,13 +41,13 @@ def deep_model(folder: Path, layers: int = LAYERS, kind: str = "Qwen3") -> None:
 
 
 def section(precision: str = "bf16") -> ModelSection:
-    """The `model` section of `bf16`, `fp16`, `fp32`, or of `4bit` with what it is multiplied in, as in `4bit:bf16`."""
+    """The `model` section for `bf16`, `fp16`, `fp32`, or for `4bit` with its compute type, as in `4bit:bf16`."""
     kind, _, inner = precision.partition(":")
     return ModelSection(name="tiny", precision=kind, compute_dtype=inner or "auto", gradient_checkpointing=False)
 
 
 def load(folder: Path, precision: str = "bf16", **options: Any) -> TransformersBackend:
-    """The model in a folder with two seats, whose completions end where `eos_ids` says, by default never."""
+    """The model in a folder with two seats; completions end at `eos_ids`, by default never."""
     run = RunSection(generation_tokens=options.pop("cache_tokens", None))
     return TransformersBackend(
         folder, section(precision), SEATS, **{"seed": 0, "eos_ids": [2**30], "run": run, **options}
@@ -59,21 +59,21 @@ def load(folder: Path, precision: str = "bf16", **options: Any) -> TransformersB
 
 @dataclass(frozen=True)
 class Token:
-    """What a decoded token of all rows costs on average."""
+    """The average cost of a decoded token of all rows."""
 
     kernels: float
     waits: float
 
 
 def token(card: Card, backend: Any, seat: str, *, rows: int = 8, span: tuple[int, int] = (3, 7)) -> Token:
-    """Count a token of `generate` under a seat or `base`: a call of more tokens less one of fewer."""
+    """Count a token of `generate` under a seat or `base`: a longer call minus a shorter one."""
     few, many = (sampled(card, backend, seat, length, rows=rows) for length in span)
     more = span[1] - span[0]
     return Token((many.launches - few.launches) / more, (many.syncs - few.syncs) / more)
 
 
 def sampled(card: Card, backend: Any, seat: str, tokens: int, *, rows: int = 8, **sampling: Any) -> Seen:
-    """Count a call of `generate` that samples so many tokens of each row."""
+    """Count a call of `generate` that samples this many tokens of each row."""
     prompts = PROMPTS[: 1 + (rows > 1)]
     request = asked(seat, prompts, rows // len(prompts), max_tokens=tokens, **sampling)
     with card.watch() as seen:
@@ -85,10 +85,8 @@ def sampled(card: Card, backend: Any, seat: str, tokens: int, *, rows: int = 8, 
 
 
 def update(card: Card, backend: Any, folder: Path) -> Seen:
-    """Count the second update of a small step of Agon: two seats, two groups of four completions each.
-
-    The first one is not counted: it makes what is kept from then on.
-    """
+    """Count the second update of a small step of Agon: two seats, two groups of four completions each. The first update
+    builds caches and is not counted."""
     learner = trainer(backend, folder)
     learner.update(0, as_sampled(episode(backend), backend), ROLES)
     played = as_sampled(episode(backend), backend)
@@ -106,7 +104,7 @@ def trainer(backend: Any, folder: Path, role: Mapping[str, Any] = {}, **run: Any
 
 
 def episode(backend: Any) -> Episode:
-    """Two groups a seat, of rows of unequal lengths that nobody sampled, as if the weights of now had said them."""
+    """Two groups for each seat, of rows of unequal lengths, as if the current weights had sampled them."""
 
     def now(sample: Sample) -> Sample:
         version = backend.adapters.version(sample.completion.seat)

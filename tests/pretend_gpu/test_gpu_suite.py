@@ -1,4 +1,4 @@
-"""What `tests/gpu` asks of a card and the pretend card can answer: everything but kernels of its own, and Unsloth."""
+"""The tests of `tests/gpu` that the pretend GPU can run: all without kernels of their own and without Unsloth."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests.card import pretend
 from tests.gpu import evidence
 from tests.gpu.conftest import load  # noqa: F401
 from tests.gpu.test_memory import test_a_second_seat_costs_its_weights_its_gradients_and_its_optimizer_state  # noqa: F401
@@ -18,8 +17,9 @@ from tests.gpu.test_seats import (  # noqa: F401
     test_the_base_is_held_in_four_bits_and_the_adapters_in_float32,
     test_what_is_said_follows_the_weights,
 )
+from tests.pretend_gpu import pretend
 
-# Imported: the tests of a real card that take seconds here. Its twenty steps of learning, its thousands of rows and its
+# Imported: the tests of a real GPU that take seconds here. Its twenty steps of learning, its thousands of rows and its
 # gradients from processes of their own have smaller counterparts beside this file.
 pytestmark = pytest.mark.usefixtures("card")
 

@@ -1,4 +1,4 @@
-"""Operations on card tensors: checked as a CUDA build checks them, counted, and run on the CPU tensors inside."""
+"""Operations on GPU tensors: checked as a CUDA build checks them, counted, and run on the CPU tensors inside."""
 
 import contextlib
 import functools
@@ -24,7 +24,7 @@ HALVES = (torch.float16, torch.bfloat16)
 _READS = (aten._local_scalar_dense.default, aten.equal.default)
 
 _IN_ONE_KERNEL = (110, 64, 48, 36, 30)
-"""Tensors that a foreach kernel takes by the number of lists (MultiTensorApply.cuh); large ones may need more."""
+"""Tensors per foreach kernel by the number of lists (MultiTensorApply.cuh); large ones may need more."""
 
 Argument = tuple[int, str]
 """An argument of an operation, by position and name."""
@@ -32,10 +32,10 @@ Argument = tuple[int, str]
 
 @dataclass(frozen=True)
 class _Kind:
-    """What is known of an operation from its schema.
+    """An operation's properties, from its schema.
 
-    `back` names for each result the argument that it is, None where it is a new tensor; `writes` are the arguments that
-    it changes. `composite`: torch has it in terms of others; `zero_dim`: a CPU tensor of one number may be among card
+    `back` names for each result the argument that it is, None for a new tensor; `writes` are the arguments that it
+    changes. `composite`: torch implements it by others; `zero_dim`: a CPU tensor of one number may be among GPU
     tensors.
     """
 
@@ -106,7 +106,7 @@ def _given(source: Argument, args: Any, kwargs: Any) -> Any:
 
 
 class Operations(TorchDispatchMode):
-    """Runs what has a card tensor, or makes one, on the CPU tensors inside; what has none is left as it is."""
+    """Runs operations with a GPU tensor, or that make one, on the CPU tensors inside; leaves others alone."""
 
     def __init__(self, card: Any):
         super().__init__()
@@ -194,12 +194,12 @@ class Operations(TorchDispatchMode):
         return wrap(inner)
 
     def _follow(self, card: Tensor) -> None:
-        """After an operation that writes: where it has changed the shape, the wrapper has it as well."""
+        """Give the wrapper a new shape after an operation that changed it in place."""
         inner = inside(card) if card.is_cuda else card
         if card.shape != inner.shape or card.stride() != inner.stride():
             set_data(card, self._new(inner))
 
-    # Copies between host and card
+    # Copies between host and GPU
 
     def _to_copy(self, x: Tensor, kwargs: dict[str, Any]) -> Tensor:
         place = torch.device(kwargs.pop("device", None) or x.device)
@@ -257,7 +257,7 @@ def _check_devices(func: Any, kind: _Kind, args: Any, kwargs: Any, tensors: list
     if _name(func) in _INDEXING:
         if not is_card(args[0]):
             raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
-        indices = {id(x) for x in args[1] if x is not None}  # may lie on the CPU: they are copied to the card
+        indices = {id(x) for x in args[1] if x is not None}  # may lie on the CPU: they are copied to the GPU
         others = [x for x in others if id(x) not in indices]
     written = {id(x) for x in _tensors([_given(source, args, kwargs) for source in kind.writes])}
     for other in others:
@@ -265,7 +265,7 @@ def _check_devices(func: Any, kind: _Kind, args: Any, kwargs: Any, tensors: list
             continue
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! "
-            f"(pretend card: {func} was given a CPU tensor of shape {list(other.shape)} and type {other.dtype})"
+            f"(pretend GPU: {func} was given a CPU tensor of shape {list(other.shape)} and type {other.dtype})"
         )
 
 
@@ -281,10 +281,10 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """One fused kernel where a card would have one (flash or memory-efficient), the plain formula elsewhere.
+    """One fused kernel if a GPU has one (flash or memory-efficient), otherwise the plain formula.
 
-    A card asks of a fused kernel: a half precision and no mask for flash, no shared key heads for the efficient one,
-    which takes a mask of the query's type; torch makes one of a boolean mask.
+    Flash needs a half precision and no mask; the efficient kernel needs key heads of its own and takes a mask of the
+    query's type, which torch makes from a boolean one.
     """
     half = query.dtype in (torch.float16, torch.bfloat16)
     flash = half and attn_mask is None and card.model.capability >= (8, 0)
@@ -296,7 +296,7 @@ def attention(
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(attn_mask.logical_not(), -torch.inf)
     if enable_gqa and key.shape[1] != query.shape[1]:
-        groups = query.shape[1] // key.shape[1]  # inside the kernel on a card
+        groups = query.shape[1] // key.shape[1]  # inside the kernel on a GPU
         key, value = (x.repeat_interleave(groups, 1, output_size=query.shape[1]) for x in (key, value))
     return aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale
@@ -319,8 +319,8 @@ def flash(
     scale: float,
     seqused_k: Tensor,
 ) -> tuple[Tensor, ...]:
-    """torch's flash kernel for one token of each of B sequences (B, G, D) over one key head: it reads memory as
-    `mha_varlen_fwd` of torch's flash_api.cpp does, by pointers and strides, and refuses what that refuses."""
+    """torch's flash kernel for one token of each of B sequences (B, G, D) over one key head: it reads memory by
+    pointers and strides as `mha_varlen_fwd` of torch's flash_api.cpp does, with the same checks."""
     if card.model.capability < (8, 0):
         raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
     if query.dtype not in HALVES or not query.dtype == key.dtype == value.dtype:
@@ -348,7 +348,7 @@ def flash(
 
 
 def flash_forward(card: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any, scale: float) -> tuple[Tensor, ...]:
-    """The same kernel for sequences one behind the other, as `mha_varlen_fwd` takes them."""
+    """The same kernel for sequences one behind the other, with the arguments of `mha_varlen_fwd`."""
     *ends, longest_q, longest_k, dropout, causal, debug = rest
     assert (dropout, debug) == (0.0, False)
     inner = _checked(card, (q, k, v), ends, (longest_q, longest_k))
@@ -362,7 +362,7 @@ def flash_forward(card: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any, scale:
 def flash_backward(
     card: Any, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, log_sums: Tensor, *rest: Any, scale: float
 ) -> tuple[Tensor, ...]:
-    """Its backward pass, as `mha_varlen_bwd` takes it."""
+    """Its backward pass, with the arguments of `mha_varlen_bwd`."""
     *ends, longest_q, longest_k, dropout, causal, state, unused = rest
     assert (dropout, state.dtype, unused.dtype) == (0.0, torch.uint64, torch.uint64)
     assert log_sums.is_contiguous()
@@ -375,7 +375,7 @@ def flash_backward(
 
 
 def _checked(card: Any, given: tuple[Tensor, ...], ends: list[Tensor], longest: tuple[int, int]) -> list[Tensor]:
-    """What is inside, where the kernel would take it."""
+    """The tensors inside, if the kernel would accept them."""
     q, k, v = given
     if card.model.capability < (8, 0):
         raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
@@ -400,7 +400,7 @@ def _made(card: Any, *found: Tensor) -> tuple[Tensor, ...]:
 
 
 def rms_norm(card: Any, x: Tensor, shape: Any, weight: Tensor | None, eps: float | None) -> tuple[Tensor, Tensor]:
-    """A norm in one kernel, and in another one backwards, whose weight is frozen."""
+    """A norm in one kernel, and one more backwards, with a frozen weight."""
     return _RmsNorm.apply(card, x, shape, weight, eps)
 
 

@@ -1,4 +1,4 @@
-"""`doctor` on machines that are made up: what would run on each, and why."""
+"""`doctor` on simulated machines: what would run on each, and why."""
 
 import contextlib
 import dataclasses
@@ -15,17 +15,17 @@ from lite_selfplay.errors import RequestError
 from lite_selfplay.extras.doctor import machine
 from lite_selfplay.models.backends import availability, chosen
 from lite_selfplay.models.backends.transformers import TransformersBackend
-from tests.card import counts, pretend
-from tests.card.pretend import operations
+from tests.pretend_gpu import counts, pretend
+from tests.pretend_gpu.pretend import operations
 
 V100 = dataclasses.replace(pretend.T4, name="Tesla V100-SXM2-16GB", memory=int(15.8 * pretend.GIB), capability=(7, 0))
 CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
-"""What torch for CUDA 13 is compiled for."""
+"""The architectures of torch for CUDA 13."""
 
 
 @pytest.fixture
 def put(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """A card in a machine with a driver, and torch that is compiled for some cards."""
+    """A GPU in a machine with a driver, and a torch compiled for some architectures."""
     monkeypatch.setattr(availability, "driver", lambda: "580.82.07")
     with contextlib.ExitStack() as stack:
 
@@ -38,7 +38,7 @@ def put(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 
 
 def told() -> dict[str, str]:
-    """What is said of each part, with a `!` before what is not as it should be."""
+    """The report on each part, with a `!` before problems."""
     return {finding.part: ("" if finding.fine else "!") + finding.text for finding in machine()}
 
 
@@ -82,11 +82,11 @@ def test_which_attention_runs_and_why(put: Callable[..., None], monkeypatch: pyt
     refused = f"torch {torch.__version__} refused it: unexpected keyword argument 'seqused_k'"
     assert told()["attention"] == f"sampling: no flash attention, since {refused}; update: flash attention"
     counts.load(tmp_path, warn=warned.append)
-    assert warned == [f"without flash attention, which this GPU should have, all is slower: {refused}"]
+    assert warned == [f"no flash attention, which this GPU should have, so everything is slower: {refused}"]
 
 
 def test_a_driver_is_found_where_windows_puts_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Under WSL there is no file of the driver, and its program may not be on the path."""
+    """Under WSL the driver has no file, and its program may not be on the path."""
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 566.36\n")
     program.chmod(0o755)
@@ -104,7 +104,7 @@ def test_a_4090_with_unsloth(put: Callable[..., None], monkeypatch: pytest.Monke
     assert said["backend"].startswith("transformers; its CUDA graphs sample three times as fast")
     assert said["backend"].endswith("--backend unsloth works, too")
     assert chosen(ModelSection(name="tiny", backend="unsloth")) == "unsloth"
-    with pytest.raises(RequestError, match="needs a card, and --device cpu"):
+    with pytest.raises(RequestError, match="needs a GPU, and --device cpu"):
         chosen(ModelSection(name="tiny", backend="unsloth", device="cpu"))
 
 
@@ -121,7 +121,7 @@ def test_a_v100_that_torch_has_no_code_for(put: Callable[..., None], tiny_path: 
 @pytest.mark.parametrize(
     ("capability", "compiled", "runs"),
     [
-        ((8, 9), ["sm_75", "sm_86"], True),  # code for an older card of the same generation
+        ((8, 9), ["sm_75", "sm_86"], True),  # code for an older GPU of the same generation
         ((8, 0), ["sm_75", "sm_86"], False),
         ((12, 1), ["sm_90", "compute_90"], True),  # compiled by the driver
         ((9, 0), ["sm_90a"], True),
@@ -151,7 +151,7 @@ def test_operators_that_do_not_load_are_tried_and_said(
     assert said.startswith("!bitsandbytes ")
     assert "no kernel image is available" in said
     assert said.endswith("use --precision bf16")
-    with pytest.raises(RequestError, match=r"does not run on this card.*--precision bf16"):
+    with pytest.raises(RequestError, match=r"does not run on this GPU.*--precision bf16"):
         counts.load(tiny_path, "4bit")
 
 

@@ -1,4 +1,4 @@
-"""Runs on the pretend card: a step in every precision, every game, evaluation, saving and going on."""
+"""Runs on the pretend GPU: a step in every precision, every game, evaluation, saving and continuing."""
 
 import shutil
 from collections.abc import Callable
@@ -11,17 +11,17 @@ from safetensors.torch import load_file
 
 from lite_selfplay import RunConfig, evaluate, load_run, train
 from lite_selfplay.runs.api import resume
-from tests.card import pretend
 from tests.gpu.test_runs import LESSONS, played
 from tests.made import same_weights
 from tests.made_runs import seat_weights
+from tests.pretend_gpu import pretend
 from tests.varied_reward import varied
 
 Config = Callable[..., dict[str, Any]]
 
 
 def kept(run: Path) -> dict[str, torch.Tensor]:
-    """All weights of a run's last checkpoint, and what its optimizer remembers."""
+    """All weights of a run's last checkpoint, and its optimizer state."""
     last = run / "checkpoints" / "step-2"
     found = load_file(last / "optimizer.safetensors")
     for seat in "AB":
@@ -29,7 +29,7 @@ def kept(run: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-def test_a_run_moves_both_seats_and_goes_on_to_the_bit(precision: str, agon: Config, tmp_path: Path):
+def test_a_run_moves_both_seats_and_continues_to_the_bit(precision: str, agon: Config, tmp_path: Path):
     whole = train(RunConfig(**agon("whole", precision, steps=2, run={"save_every": 1})), reward=varied)
     for row in whole.metrics_rows():
         assert row["nonfinite_what"] is None
@@ -56,7 +56,7 @@ def test_evaluation_while_training_and_afterwards(rtx_4090: pretend.Card, agon: 
 
 
 SHORT = ("agon", "spc")
-"""Games that are played by every test run: seats that take turns, and phases over files."""
+"""Games that every test run plays: seats that take turns, and phases over files."""
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,14 @@
-"""Attention over packed rows on a card: by flash kernels where these run, elsewhere all of a microbatch's rows in one
+"""Attention over packed rows on a GPU: by flash kernels if they run, otherwise with a microbatch's rows in one
 rectangle, for torch's other fused kernels.
 
-What `attention.attend` does block by block, in many small products, would be bound on a card by their number. Here
-queries, keys and values are gathered into rectangles with one index each, a mask says what each query sees, and the
-result is gathered back. Rows of very different lengths make several rectangles where that saves more than it launches.
-Everything is added up in one order, so that a resumed run is the same to the bit.
+`attention.attend` works block by block, in many small products, whose launches would limit a GPU. Here one index each
+gathers queries, keys and values into rectangles, a mask says what each query sees, and one index gathers the result
+back. Rows of very different lengths make several rectangles if that saves more than the launches cost. Sums have a
+fixed order, so that a resumed run is the same to the bit.
 
 Shapes: `N` tokens, `H` query heads over `K` key heads, head size `D`; in a rectangle `R` rows of `T` own tokens that
-see `S` keys, those of a shared beginning first. Keys and values are repeated for each of their query heads: backwards,
-the memory-efficient kernel gives a row and head to one processor, as long as it is to add up in order.
+see `S` keys, those of a shared prefix first. Keys and values are repeated for their query heads: backwards, the
+memory-efficient kernel uses one processor for each row and head if sums must be in order.
 """
 
 import functools
@@ -25,16 +25,16 @@ from lite_selfplay.models import packed_flash
 from lite_selfplay.models.transfers import placed
 
 FEW_SCORES = 2**22
-"""Scores of one head up to which rows share a rectangle whatever their lengths: a kernel has work for less time than it
-takes to launch."""
-# How far the results of two kernels, which round them to a half precision, may be from each other for their size.
+"""Up to this many scores of a head, rows share a rectangle whatever their lengths: computing them is faster than a
+launch."""
+# The largest relative difference between two kernels that round to a half precision.
 _TOLERANCE = 2.0**-5
 ALIGNED = 16
-"""Keys are filled up to a multiple of this, which fused kernels ask of a mask."""
+"""The number of keys is padded to a multiple of this, as fused kernels require of a mask."""
 
 
 class TokenSpan(NamedTuple):
-    """Neighbouring tokens of a row: where they begin, how many, and the tokens before that they see as well."""
+    """Neighbouring tokens of a row: start, length, and the earlier tokens that they see as well."""
 
     start: int
     length: int
@@ -47,10 +47,10 @@ class TokenSpan(NamedTuple):
 
 @dataclass(frozen=True)
 class Indices:
-    """Where everything goes. A place is a position in the rectangles, one after another.
+    """How to gather tokens into the rectangles, which lie one after another, and back.
 
-    `queries` (R * T) and `keys` (R * S) are tokens, `places` (N) the way back. `shapes` are R, T, S of each rectangle
-    and `masks` (R, 1, T, S) are added to its scores; None where no row comes after a beginning.
+    `queries` (R * T) and `keys` (R * S) are tokens, `places` (N) the way back. `shapes` are R, T, S of each rectangle;
+    `masks` (R, 1, T, S) are added to its scores, or None if no row has a prefix.
     """
 
     queries: Tensor
@@ -62,7 +62,7 @@ class Indices:
 
 @dataclass(eq=False)
 class PackedLayout:
-    """The rows of a packed batch in their order, and their indices, which are made once for all layers."""
+    """The rows of a packed batch in their order, with indices that are made once for all layers."""
 
     spans: Sequence[TokenSpan]
     device: torch.device | None = None
@@ -79,7 +79,7 @@ class PackedLayout:
 
 
 def rectangles(spans: Sequence[TokenSpan]) -> list[list[TokenSpan]]:
-    """Spans by length, cut where sharing a rectangle would more than double the scores that are needed."""
+    """Spans by length, cut where sharing a rectangle would more than double the scores."""
     found: list[list[TokenSpan]] = []
     needed = 0
     for span in sorted(spans, key=lambda span: (span.length, span.keys)):
@@ -106,8 +106,8 @@ def _indices(found: Sequence[Sequence[TokenSpan]], like: Tensor) -> Indices:
     for spans in found:
         rows, width = len(spans), max(span.length for span in spans)
         columns = -(-max(span.keys for span in spans) // ALIGNED) * ALIGNED
-        token = torch.zeros(rows, width, dtype=torch.long)  # behind the end of a row: any token, nobody asks for it
-        # Gaps as well, spread over all tokens: many that named one would be added up one after the other.
+        token = torch.zeros(rows, width, dtype=torch.long)  # padding: any token, unused
+        # Padding is spread over all tokens: gradients of many equal indices would be added up one by one.
         key = (torch.arange(rows * columns) % tokens).view(rows, columns)
         for row, span in enumerate(spans):
             own = torch.arange(span.start, span.start + span.length)
@@ -120,33 +120,33 @@ def _indices(found: Sequence[Sequence[TokenSpan]], like: Tensor) -> Indices:
         before = [len(span.before) for span in spans]
         masks.append(_mask(before, width, columns, like) if any(before) else None)
         before_places += rows * width
-    where = [placed(x, like.device) for x in (torch.cat(queries), torch.cat(keys), places)]
-    return Indices(where[0], where[1], where[2], shapes, masks)
+    query, key, place = (placed(x, like.device) for x in (torch.cat(queries), torch.cat(keys), places))
+    return Indices(query, key, place, shapes, masks)
 
 
 def _mask(before: Sequence[int], width: int, columns: int, like: Tensor) -> Tensor:
-    """What is added to scores (R, 1, T, S): a query sees what is before its row, and the row up to itself."""
+    """The mask (R, 1, T, S): a query sees its row's prefix, and the row up to itself."""
     last = placed(list(before), like.device)[:, None] + torch.arange(width, device=like.device)
     hidden = torch.arange(columns, device=like.device) > last[..., None]
     return like.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf"))[:, None]
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) -> Tensor:
-    """Causal attention (N, H, D) of q (N, H, D) over k and v (N, K, D), by the rows that a layout names."""
+    """Causal attention (N, H, D) of q (N, H, D) over k and v (N, K, D), by the layout's rows."""
     one_size = q.shape[2] == v.shape[2]
     flash = one_size and why_no_flash(q.shape[1], k.shape[1], q.shape[2], v.dtype, v.device) is None
     return (attend_flash if flash else attend_rectangles)(q, k, v, layout, scale)
 
 
 def why_no_flash(heads: int, keys: int, size: int, dtype: torch.dtype, device: torch.device) -> str | None:
-    """Why an update's attention is not torch's flash attention for so many query and key heads of a size; None where it
-    is: it was tried on a few rows, forwards and backwards."""
+    """Why updates do not use torch's flash attention for these numbers of query and key heads and head size; None if
+    they do, which is tried on a few rows, forwards and backwards."""
     beyond = beyond_flash(size, dtype, device)
     return beyond or _tried(heads, keys, size, dtype, device, torch.cuda.get_device_name(device))
 
 
 def beyond_flash(size: int, dtype: torch.dtype, device: torch.device) -> str | None:
-    """Why torch's flash attention is not for such heads on a device, before it is tried; None where it may be."""
+    """Why torch's flash attention cannot support such heads on a device, before trying it; None if it may."""
     if device.type != "cuda":
         return "there is no GPU"
     if (has := torch.cuda.get_device_capability(device)) < (8, 0):
@@ -170,19 +170,19 @@ def _tried(heads: int, keys: int, size: int, dtype: torch.dtype, device: torch.d
                 *inputs, grad = (x.detach().requires_grad_() for x in drawn.split([heads, keys, keys, heads], 1))
                 out = way(inputs[0], inputs[1], inputs[2], layout, size**-0.5)
                 found.append([out.detach(), *torch.autograd.grad(out, inputs, grad.detach())])
-    except (AttributeError, RuntimeError, TypeError) as error:  # whatever another torch or GPU makes of it
+    except (AttributeError, RuntimeError, TypeError) as error:  # of another torch or GPU
         return f"torch {torch.__version__} refused it: {error}"
     far = max(float((x.float() - y.float()).norm() / x.float().norm()) for x, y in zip(*found, strict=True))
     return None if far < _TOLERANCE else f"its results differ by {far:.2g} of their size from those of other kernels"
 
 
 def attend_flash(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) -> Tensor:
-    """As `attend`, by torch's flash kernels."""
+    """`attend` by torch's flash kernels."""
     return packed_flash.Flash.apply(q, k, v, layout.passes, scale)
 
 
 def attend_rectangles(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) -> Tensor:
-    """As `attend`, by torch's other fused kernels."""
+    """`attend` by torch's other fused kernels."""
     groups, found = q.shape[1] // k.shape[1], layout.indices(q)
     queries = _Permuted.apply(q, found.queries, found.places)
     keys, values = (_Repeated.apply(x, found.keys) for x in (k, v))
@@ -197,12 +197,12 @@ def attend_rectangles(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, sca
     results = []
     for part, key, value, (rows, width, columns), mask in parts:
         query = part.unflatten(0, (rows, width)).transpose(1, 2)
-        seen = width if mask is None else columns  # gaps at the end are hidden by a mask alone
+        seen = width if mask is None else columns  # only a mask hides the padding
         key, value = (x.unflatten(0, (rows, columns))[:, :seen].transpose(1, 2) for x in (key, value))
         key, value = (x[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for x in (key, value))
         out = scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale)
         if out.grad_fn is not None and "ScaledDotProduct" in out.grad_fn.name():
-            # Fused kernels add up in any order unless asked; what is around them would refuse to be asked.
+            # Fused kernels add up in any order unless told; other operations around them would refuse.
             before = torch.are_deterministic_algorithms_enabled()
             out.grad_fn.register_prehook(lambda grads: torch.use_deterministic_algorithms(True))
             out.grad_fn.register_hook(lambda *_, before=before: torch.use_deterministic_algorithms(before))
@@ -212,7 +212,7 @@ def attend_rectangles(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, sca
 
 
 class _Permuted(torch.autograd.Function):
-    """Rows of x by an index; a row's gradient is that of its place, since those of gaps are 0."""
+    """Rows of x by an index in which each token has one place; padding's gradients are 0."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor, places: Tensor) -> Tensor:
@@ -236,23 +236,19 @@ class _Rows(torch.autograd.Function):
 
 
 class _Repeated(_Rows):
-    """Rows of x by an index that may name one several times: its gradient is their sum, added up in float32."""
+    """Rows of x by an index that may repeat; a row's gradients are summed in float32."""
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         total = torch.zeros(ctx.rows, *grad.shape[1:], device=grad.device)
-        before = torch.are_deterministic_algorithms_enabled()
-        torch.use_deterministic_algorithms(True)  # sorts by token first
-        try:
+        with packed_flash.in_order():  # sorts by token first
             total.index_add_(0, ctx.saved_tensors[0], grad.float())
-        finally:
-            torch.use_deterministic_algorithms(before)
         return total.to(grad.dtype), None
 
 
 class _Taken(_Rows):
-    """Rows of x by an index that names none twice: the gradient of all others is 0."""
+    """Rows of x by an index without repetition; all other rows' gradients are 0."""
 
     @staticmethod
     @once_differentiable

@@ -24,7 +24,7 @@ class _Engine:
     """Tells a CPU build of torch of one CUDA device, as far as autograd's engine and `.to("cuda")` ask.
 
     The engine starts a thread for each device when the first backward pass of a process begins, so the guard is
-    registered when this module is imported, and stays: it does nothing. The hooks are exchanged while a card is there.
+    registered when this module is imported, and stays: it does nothing. The hooks are exchanged while a GPU is there.
     Works where C++ objects begin with a pointer to their virtual functions in the order of their declaration, as on
     Linux and macOS; `believing` says where it did not.
     """
@@ -56,7 +56,7 @@ class _Engine:
 
     @staticmethod
     def _slots() -> dict[str, int]:
-        """Where each virtual function stands in the table, from the headers that torch comes with."""
+        """Each virtual function's index in the table, from torch's own headers."""
         folder = Path(torch.__file__).parent / "include" / "ATen" / "detail"
         found = {"destructor": 0, "deleting destructor": 1}
         for header in ("AcceleratorHooksInterface.h", "CUDAHooksInterface.h"):
@@ -68,7 +68,7 @@ class _Engine:
 
     @contextlib.contextmanager
     def believing(self) -> Iterator[None]:
-        """Raises RuntimeError where torch does not see the device."""
+        """Raises RuntimeError if torch does not see the device."""
         self._pointer[0] = self._other
         try:
             if torch.accelerator.current_accelerator() != torch.device("cuda"):
@@ -79,4 +79,4 @@ class _Engine:
 
 
 ENGINE = None if torch.version.cuda else _Engine()
-"""None in a build for CUDA, which has a table of its own."""
+"""None in a CUDA build, which has its own table."""

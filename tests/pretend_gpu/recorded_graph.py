@@ -1,6 +1,6 @@
-"""CUDA graphs for the pretend card: what was recorded is run again, on the same memory, without the Python code.
+"""CUDA graphs for the pretend GPU: what was recorded is run again, on the same memory, without the Python code.
 
-As on a card, recording runs nothing for good (what was written is put back), refuses whatever a stream cannot record (a
+As on a GPU, recording runs nothing for good (what was written is put back), refuses whatever a stream cannot record (a
 copy to or from the host, a number or a shape that the host asks for), and a replay reads and writes the tensors that
 were there at the recording. What it cannot show: streams, CUDA's own reasons to refuse, and time.
 """
@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from tests.card.pretend import Card, Seen, inside
+from tests.pretend_gpu.pretend import Card, Seen, inside
 
 
 class RecordedGraph:
-    """In the place of `torch.cuda.CUDAGraph`."""
+    """A replacement for `torch.cuda.CUDAGraph`."""
 
     def __init__(self) -> None:
         self.operations: list[tuple[Any, Any, Any, list[Tensor]]] = []
@@ -89,7 +89,7 @@ class _Recording(TorchDispatchMode):
 
 @contextlib.contextmanager
 def graphs_on_the_card(card: Card) -> Iterator[list[RecordedGraph]]:
-    """The pretend card has CUDA graphs for the length of this; the list holds those that were made and recorded."""
+    """A context in which the pretend GPU has CUDA graphs; the list has those that were recorded."""
     _cards.append(card)
     _made.append([])
     try:

@@ -1,4 +1,4 @@
-"""The ways that are not the usual ones on a card: there they come to what they come to on a CPU."""
+"""The unusual code paths on a GPU have the same results as on a CPU."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from lite_selfplay.models.logprobs.batch import Batch, Way
-from tests.card import counts, pretend
 from tests.made import as_sampled
-from tests.models.spoken import ENDS, asked, letters, own_generate, spoken, words
+from tests.models.sampled import ENDS, asked, completions, letters, own_generate, words
 from tests.near import near
+from tests.pretend_gpu import counts, pretend
 
 PROMPTS = [[10, 11, 12, 13], [10, 11, 12], [30, 31, 32, 33, 34, 35, 36], [40, 41]]
 ROWS = [(prompt, [7 + k, 50, 60 + k][: 1 + k]) for prompt in PROMPTS for k in range(3)]
@@ -20,7 +20,7 @@ SAMPLINGS: list[dict[str, Any]] = [{}, {"repetition_penalty": 1.3, "top_p": 0.9,
 
 
 def on_both(work: Callable[[], Any]) -> tuple[Any, Any]:
-    """What some work comes to on a card, and on a CPU."""
+    """The results of some work on a GPU, and on a CPU."""
     with pretend.card():
         found = work()
     return found, work()
@@ -30,7 +30,7 @@ def on_both(work: Callable[[], Any]) -> tuple[Any, Any]:
 def test_the_loop_that_looks_at_every_token(make_backend: Callable[..., Any], sampling: dict[str, Any]):
     def said() -> Any:
         backend = make_backend(eos_ids=ENDS, cache_tokens=200, decode=letters)  # some rows have to wait
-        found = spoken(backend, asked("A", PROMPTS, 3, max_tokens=24, **sampling), loop="plain")
+        found = completions(backend, asked("A", PROMPTS, 3, max_tokens=24, **sampling), loop="plain")
         return words(found), [out.stop for out in found]
 
     ours, theirs = on_both(said)
@@ -40,11 +40,11 @@ def test_the_loop_that_looks_at_every_token(make_backend: Callable[..., Any], sa
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["plain", "more"])
 def test_a_models_own_generate(make_backend: Callable[..., Any], rtx_4090: pretend.Card, sampling: dict[str, Any]):
-    """As the Unsloth backend samples, but by transformers' loop, which waits twice at every token: for whether all rows
-    have ended, and for the mask. What was drawn is waited for as well, and top-p once more."""
+    """As the Unsloth backend samples, but by transformers' loop, which waits twice at every token: for the end of all
+    rows, and for the mask. Reading sampled tokens waits as well, and top-p once more."""
     backend = make_backend(eos_ids=ENDS, decode=letters)
     request = asked("A", PROMPTS, 3, max_tokens=24, **sampling)
-    own, ours = own_generate(backend, request), spoken(backend, request)
+    own, ours = own_generate(backend, request), completions(backend, request)
     assert words(own) == words(ours)
     assert [out.stop for out in own] == [out.stop for out in ours]
     found = []

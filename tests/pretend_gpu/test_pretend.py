@@ -1,9 +1,9 @@
-"""The pretend card itself: what it refuses, counts and remembers."""
+"""The pretend GPU itself: what it refuses, counts and remembers."""
 
 import pytest
 import torch
 
-from tests.card import pretend
+from tests.pretend_gpu import pretend
 
 
 def test_numbers_are_right_and_devices_do_not_mix(t4: pretend.Card):

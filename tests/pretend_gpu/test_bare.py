@@ -1,4 +1,4 @@
-"""The bare command on a card: a base that thinks at length, problems of a hub, and what is chosen by itself."""
+"""The bare command on a GPU: a base that thinks at length, problems of a hub, and the automatic choices."""
 
 import http.server
 import threading
@@ -11,13 +11,13 @@ import pytest
 from huggingface_hub import constants
 
 from lite_selfplay import load_run
-from tests.card import pretend
+from tests.pretend_gpu import pretend
 from tests.thinker import build_thinker
 
 
 @pytest.fixture
 def a_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A hub that answers, and gives GSM8K's two splits as rows of their columns."""
+    """A hub that serves GSM8K's two splits as rows."""
 
     class Answers(http.server.BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:

@@ -1,4 +1,4 @@
-"""torch's flash attention of sequences one behind the other, as a formula in the type of what it is given."""
+"""torch's flash attention of sequences one behind the other, as a formula in the type of its inputs."""
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ def backward(
     causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v by the formulas of the paper: weights from the log-sums that are given."""
+    """Gradients of q, k and v by the paper's formulas, with weights from the given log-sums."""
     groups = q.shape[1] // k.shape[1]
     to_q, to_k, to_v = (torch.zeros_like(x, dtype=log_sums.dtype) for x in (q, k, v))
     for queries, keys in _places(ends_q, ends_k):

@@ -1,4 +1,4 @@
-"""A pretend card for a test: `card` has both profiles one after the other, `t4` and `rtx_4090` one of them.
+"""A pretend GPU for a test: `card` has both profiles one after the other, `t4` and `rtx_4090` one of them.
 
 Importing `pretend` prepares autograd's engine, which must happen before the first backward pass of a process: this file
 is imported when tests are collected.
@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.card import pretend
+from tests.pretend_gpu import pretend
 
 
 def pytest_ignore_collect(config: pytest.Config) -> bool | None:
-    """Where all tests run on a card already, those that make one of their own cannot."""
-    return True if config.getoption("--pretend-card") else None
+    """Skip these tests if all tests already run on a pretend GPU."""
+    return True if config.getoption("--pretend-gpu") else None
 
 
 @pytest.fixture(params=sorted(pretend.PROFILES))
@@ -38,12 +38,12 @@ def rtx_4090() -> Iterator[pretend.Card]:
 
 LONG = [("t4", "fp32"), ("t4", "fp16"), ("4090", "bf16"), ("4090", "4bit")]
 KINDS = [("t4", "4bit"), *(pytest.param(kind, marks=pytest.mark.long) for kind in LONG)]
-"""What a card is asked for: 4 bits are multiplied in fp16 on a T4, in bf16 on a 4090."""
+"""Precisions of the tests: 4 bits are multiplied in fp16 on a T4, in bf16 on a 4090."""
 
 
 @pytest.fixture(params=KINDS, ids="-".join)
 def precision(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A precision, on a card that has it."""
+    """A precision, on a GPU that supports it."""
     model, name = request.param
     with pretend.card(pretend.PROFILES[model]):
         yield name

@@ -1,4 +1,4 @@
-"""An update on the pretend card: the gradients of a CPU, few kernels, few waits, and no step lost in float16."""
+"""An update on the pretend GPU: a CPU's gradients, few kernels, few waits, and no step lost in float16."""
 
 import math
 import re
@@ -11,24 +11,24 @@ import pytest
 import torch
 
 from lite_selfplay.config import ModelSection
-from lite_selfplay.models import attention, packed_flash, packed_on_card
+from lite_selfplay.models import attention, packed_flash, packed_on_gpu
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.logprobs.batch import Way
 from lite_selfplay.models.logprobs.token_logprobs import FrozenHead
 from lite_selfplay.training.atomic_update import BACK, LARGEST
-from tests.card import counts, pretend
-from tests.card.pretend import flash as formula
-from tests.card.pretend import operations
 from tests.gpu import evidence
 from tests.made import as_sampled
 from tests.near import near
+from tests.pretend_gpu import counts, pretend
+from tests.pretend_gpu.pretend import flash as formula
+from tests.pretend_gpu.pretend import operations
 
 Gradients = Mapping[str, Mapping[str, torch.Tensor]]
 
 
 def gradients(folder: Path, precision: str = "fp32", **options: Any) -> Gradients:
-    """Of an Agon step over fixed rows, on the device that there is."""
+    """The gradients of an Agon step over fixed rows, on the current device."""
     section = ModelSection(name="tiny", precision=precision, **options)
     backend = TransformersBackend(folder, section, evidence.SEATS, seed=0, eos_ids=[2])
     assert backend.way() is Way.PACKED
@@ -40,7 +40,7 @@ def difference_of(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def difference(one: Gradients, other: Gradients) -> float:
-    """Of all gradients together, as a share of their size."""
+    """The difference of all gradients together, relative to their size."""
     assert {seat: found.keys() for seat, found in one.items()} == {seat: found.keys() for seat, found in other.items()}
     flat = [torch.cat([g[seat][name].flatten() for seat in g for name in g[seat]]).double() for g in (one, other)]
     return difference_of(*flat)
@@ -53,7 +53,7 @@ def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Gradients]:
     return folder, gradients(folder, gradient_checkpointing=False)
 
 
-FEW = packed_on_card.FEW_SCORES
+FEW = packed_on_gpu.FEW_SCORES
 
 
 @pytest.mark.parametrize(
@@ -72,24 +72,24 @@ def test_gradients_are_those_of_a_cpu(
     on_cpu: tuple[Path, Gradients], monkeypatch: pytest.MonkeyPatch, case: tuple[str, str, int, bool, float]
 ):
     model, kind, few_scores, checkpointing, bound = case
-    monkeypatch.setattr(packed_on_card, "FEW_SCORES", few_scores)
+    monkeypatch.setattr(packed_on_gpu, "FEW_SCORES", few_scores)
     folder, right = on_cpu
     with pretend.card(pretend.PROFILES[model]):
         assert difference(gradients(folder, kind, gradient_checkpointing=checkpointing), right) < bound
 
 
 def test_rows_share_a_rectangle_until_it_wastes_more_than_it_saves():
-    spans = [packed_on_card.TokenSpan(0, n, range(0)) for n in (10, 2000, 12, 2100)]
-    assert [[span.length for span in found] for found in packed_on_card.rectangles(spans)] == [[10, 12], [2000, 2100]]
-    few = [packed_on_card.TokenSpan(0, n, range(0)) for n in (10, 100, 1)]
-    assert len(packed_on_card.rectangles(few)) == 1
+    spans = [packed_on_gpu.TokenSpan(0, n, range(0)) for n in (10, 2000, 12, 2100)]
+    assert [[span.length for span in found] for found in packed_on_gpu.rectangles(spans)] == [[10, 12], [2000, 2100]]
+    few = [packed_on_gpu.TokenSpan(0, n, range(0)) for n in (10, 100, 1)]
+    assert len(packed_on_gpu.rectangles(few)) == 1
 
 
 @pytest.mark.parametrize("shared", [range(5), range(0)], ids=["after a beginning", "nothing shared"])
 def test_rectangles_have_small_masks_or_none(shared: range):
-    """What the blocks of a CPU give, and their gradients; a mask is of no head, and every head has its processor."""
+    """The results and gradients of a CPU's blocks; a mask has no head, and every head its processor."""
     blocks = (attention.Block(0, (5, 4)), attention.Block(9, (3, 6, 5), shared), attention.Block(23, (7,)))
-    layout = packed_on_card.PackedLayout([span for block in blocks for span in block.spans])
+    layout = packed_on_gpu.PackedLayout([span for block in blocks for span in block.spans])
     torch.manual_seed(0)
     drawn, grad = [torch.randn(30, heads, 8) for heads in (6, 2, 2)], torch.randn(30, 6, 8)
 
@@ -99,9 +99,7 @@ def test_rectangles_have_small_masks_or_none(shared: range):
         out.backward(grad)
         return [out.detach(), *(x.grad for x in inputs)]
 
-    for mine, theirs in zip(
-        both(packed_on_card.attend_rectangles, layout), both(attention.attend, blocks), strict=True
-    ):
+    for mine, theirs in zip(both(packed_on_gpu.attend_rectangles, layout), both(attention.attend, blocks), strict=True):
         assert near(mine, theirs, 2e-6)
     (mask,) = layout.indices(drawn[0]).masks
     assert (mask is None) if not shared else (mask is not None and mask.shape == (6, 1, 7, 16))
@@ -119,7 +117,7 @@ def test_rectangles_have_small_masks_or_none(shared: range):
 def test_rectangles_stay_where_flash_attention_cannot_run(model: str, heads: Any, dtype: torch.dtype, why: Any):
     with pretend.card(pretend.PROFILES[model]):
         device = torch.device("cuda", 0)
-        assert packed_on_card.why_no_flash(*heads, dtype, device) == why
+        assert packed_on_gpu.why_no_flash(*heads, dtype, device) == why
 
 
 @pytest.mark.parametrize(
@@ -135,12 +133,12 @@ def test_rectangles_stay_where_flash_attention_cannot_run(model: str, heads: Any
 def test_a_wrong_backward_pass_of_flash_attention_is_found_before_it_trains(
     rtx_4090: pretend.Card, monkeypatch: pytest.MonkeyPatch, spoil: Any, why: str
 ):
-    packed_on_card._tried.cache_clear()
+    packed_on_gpu._tried.cache_clear()
     plain = operations.flash_backward
     monkeypatch.setattr(operations, "flash_backward", lambda *given, **more: spoil(*plain(*given, **more)))
     heads = (6, 2, 16, torch.bfloat16)
-    assert re.match(why, packed_on_card.why_no_flash(*heads, torch.device("cuda", 0)) or "")
-    packed_on_card._tried.cache_clear()
+    assert re.match(why, packed_on_gpu.why_no_flash(*heads, torch.device("cuda", 0)) or "")
+    packed_on_gpu._tried.cache_clear()
 
 
 def test_flash_attention_takes_fewer_kernels_and_no_copies(
@@ -148,7 +146,7 @@ def test_flash_attention_takes_fewer_kernels_and_no_copies(
 ):
     counts.deep_model(tmp_path, 1)
     seen = [counts.update(rtx_4090, counts.load(tmp_path), tmp_path)]
-    monkeypatch.setattr(packed_on_card, "why_no_flash", lambda *_: "no")
+    monkeypatch.setattr(packed_on_gpu, "why_no_flash", lambda *_: "no")
     seen.append(counts.update(rtx_4090, counts.load(tmp_path), tmp_path))
     flash, rectangles = seen
     assert flash.kernels["_flash_attention_forward"] >= flash.kernels["_flash_attention_backward"] > 0
@@ -161,7 +159,7 @@ def test_flash_attention_takes_fewer_kernels_and_no_copies(
 def test_flash_attention_of_packed_rows_has_the_gradients_of_the_plain_formula(
     monkeypatch: pytest.MonkeyPatch, shares: bool
 ):
-    """In float64, with the kernels' formula in their place: what is merged and added up is exact."""
+    """In float64, with formulas instead of kernels: merging and summing are exact."""
     flash: Any = packed_flash.torch.ops.aten
 
     def forward(q: Any, k: Any, v: Any, *rest: Any, scale: float) -> Any:
@@ -217,8 +215,8 @@ ONE_PLACE_EACH = {
 def test_a_step_adds_up_in_one_order(
     tmp_path: Path, rtx_4090: pretend.Card, monkeypatch: pytest.MonkeyPatch, flash: bool
 ):
-    """No operation of a step is on torch's list of those that do not, but where their order does not matter, or where
-    they were asked to."""
+    """No operation of a step is on torch's list of nondeterministic ones, unless its order does not matter, or it was
+    told to keep it."""
     about = torch.use_deterministic_algorithms.__doc__ or ""
     named = {match.rstrip("_") for match in re.findall(r"`torch\.(?:Tensor\.)?(\w+)`", about)}
     assert named >= {"index_add", "scatter_add", "cumsum", "index_copy"}
@@ -232,7 +230,7 @@ def test_a_step_adds_up_in_one_order(
         plain(self, name, *given, **more)
 
     if not flash:
-        monkeypatch.setattr(packed_on_card, "why_no_flash", lambda *_: "no")
+        monkeypatch.setattr(packed_on_gpu, "why_no_flash", lambda *_: "no")
     counts.deep_model(tmp_path, 1)
     backend = counts.load(tmp_path)
     monkeypatch.setattr(pretend.Card, "count", count)
@@ -267,7 +265,7 @@ def test_an_update_takes_few_kernels_and_waits(tmp_path: Path, rtx_4090: pretend
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_head_makes_one_softmax_and_no_entropies_that_nobody_uses(rtx_4090: pretend.Card, dtype: torch.dtype):
-    """Of a token that can hardly be said as well, whose probability is 0 in float32."""
+    """For a token whose probability is 0 in float32."""
     drawn = torch.randn(60, 16, generator=torch.Generator().manual_seed(0)).to(dtype)
     targets = torch.tensor([3, 5, 49, 0])
     found = {}
@@ -290,7 +288,7 @@ def test_a_head_makes_one_softmax_and_no_entropies_that_nobody_uses(rtx_4090: pr
 
 
 def updated(folder: Path, exponent: int | None) -> Any:
-    """A trainer after an update in float16 whose factor began as 2 ** exponent, its weights and its report."""
+    """A trainer after an update in float16 with an initial scale of 2 ** exponent, its weights and its report."""
     backend = counts.load(folder, "fp16")
     trainer = counts.trainer(backend, folder)
     trainer.guard.scale.exponent = exponent

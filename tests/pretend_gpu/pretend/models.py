@@ -1,4 +1,4 @@
-"""The cards that are pretended, and the memory of one."""
+"""The pretend GPUs, and the memory of one."""
 
 import threading
 import weakref
@@ -9,12 +9,12 @@ from torch import Tensor
 
 GIB = 2**30
 _BLOCK, _SEGMENT = 512, 2**21
-"""Bytes that CUDA's allocator rounds a tensor up to, and what it takes of the card at once."""
+"""Bytes to which CUDA's allocator rounds a tensor up, and bytes of an allocation from the GPU."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A card by its data sheet: usable memory in bytes, compute capability, multiprocessors."""
+    """A GPU by its data sheet: usable memory in bytes, compute capability, multiprocessors."""
 
     name: str
     memory: int
@@ -23,7 +23,7 @@ class Model:
 
     @property
     def bf16(self) -> bool:
-        """Whether the card multiplies in bfloat16."""
+        """Whether the GPU multiplies in bfloat16."""
         return self.capability >= (8, 0)
 
 
@@ -33,9 +33,9 @@ PROFILES = {"t4": T4, "4090": RTX_4090}
 
 
 class Memory:
-    """Bytes of the storages that card tensors hold, rounded as CUDA's allocator rounds.
+    """Bytes of the storages of GPU tensors, rounded as CUDA's allocator rounds.
 
-    What it does not know: workspaces of libraries, what a kernel takes within, and gaps between blocks.
+    Not included: workspaces of libraries, memory inside kernels, and gaps between blocks.
     """
 
     def __init__(self, model: Model):
@@ -45,7 +45,7 @@ class Memory:
         self._lock = threading.RLock()
 
     def take(self, inner: Tensor) -> None:
-        """Count a tensor's storage, once, until it is freed. Raises torch.OutOfMemoryError where it does not fit."""
+        """Count a tensor's storage, once, until it is freed. Raises torch.OutOfMemoryError if it does not fit."""
         storage = inner.untyped_storage()
         key = storage._cdata
         with self._lock:
@@ -55,7 +55,7 @@ class Memory:
             if self.allocated + size > int(self.model.memory * self.fraction):
                 raise torch.OutOfMemoryError(
                     f"CUDA out of memory. Tried to allocate {size / 2**20:.2f} MiB. GPU 0 has a total capacity of "
-                    f"{self.model.memory / GIB:.2f} GiB (pretend card: {self.allocated / GIB:.2f} GiB allocated)."
+                    f"{self.model.memory / GIB:.2f} GiB (pretend GPU: {self.allocated / GIB:.2f} GiB allocated)."
                 )
             self._known.add(key)
             self.allocated += size
@@ -70,7 +70,7 @@ class Memory:
             self.allocated -= size
 
     def empty_cache(self) -> None:
-        """Keep no more of the card than is in use."""
+        """Keep only the memory in use."""
         self.reserved = _segments(self.allocated)
 
     def reset_peak(self) -> None:

@@ -1,4 +1,4 @@
-"""What a stretch of work cost a card: kernels by operation, and where the host waited."""
+"""The cost of some work on a GPU: kernels by operation, and the host's waits."""
 
 import sys
 import threading
@@ -12,11 +12,11 @@ _HERE = str(Path(__file__).parent)
 
 @dataclass(frozen=True)
 class Wait:
-    """A place where the host waits for the card.
+    """A line at which the host waits for the GPU.
 
-    `kind` is `read` (a number or a tensor comes to the host, or the host asks for everything to be done), `shape` (a
-    result's size depends on the card's numbers) or `write` (a copy from host memory that is blocking or not pinned).
-    `place` is the innermost line of the watched package, `via` the innermost outside torch.
+    `kind` is `read` (a number or a tensor comes to the host, or the host synchronises), `shape` (a result's size
+    depends on the GPU's numbers) or `write` (a copy from host memory that is blocking or not pinned). `place` is the
+    innermost line of the watched package, `via` the innermost outside torch.
     """
 
     kind: str
@@ -27,9 +27,9 @@ class Wait:
 
 @dataclass
 class Seen:
-    """What was counted: `kernels` by operation, and `waits` by kind and place.
+    """The counts: `kernels` by operation, and `waits` by kind and line.
 
-    `operations` holds every kernel in its order, with the shapes of what it was given, where that was asked for.
+    `operations` has every kernel in order, with the shapes of its arguments, if requested.
     """
 
     with_operations: bool = False
@@ -39,16 +39,16 @@ class Seen:
 
     @property
     def launches(self) -> int:
-        """Kernels in all."""
+        """The number of kernels."""
         return sum(self.kernels.values())
 
     @property
     def syncs(self) -> int:
-        """Waits in all."""
+        """The number of waits."""
         return sum(self.waits.values())
 
     def table(self) -> str:
-        """The waits, most frequent first, under the sums."""
+        """The waits, most frequent first, below the totals."""
         lines = [f"{n:6}  {w.kind:5}  {w.operation:28} {w.place:46} {w.via}" for w, n in self.waits.most_common()]
         return "\n".join([f"{self.launches} kernels, {self.syncs} waits", *lines])
 
@@ -56,7 +56,7 @@ class Seen:
 def places(package: str) -> tuple[str, str]:
     """The innermost line of a package, and the innermost outside torch and this folder, as `file:line`.
 
-    `(backward)` stands for a package's line on the threads of autograd, which know none.
+    `(backward)` stands for a package's line on autograd's threads, which have none.
     """
     frame: FrameType | None = sys._getframe(1)
     own = via = ""

@@ -1,7 +1,7 @@
-"""Card tensors: a wrapper without memory whose device is `cuda:0`, over a CPU tensor with the numbers.
+"""GPU tensors: a wrapper without memory whose device is `cuda:0`, over a CPU tensor with the numbers.
 
 The wrapper is made `torch.Tensor` again by its `__class__`, so that whatever asks for exact types (foreach optimizers,
-`nn.Parameter`) takes the way it takes on a card. `PATCHES` are the methods that look at a tensor's own memory.
+`nn.Parameter`) takes the way it takes on a GPU. `PATCHES` are the methods that look at a tensor's own memory.
 """
 
 import functools
@@ -17,11 +17,11 @@ CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 class _Wrapper(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise RuntimeError(f"a tensor of a pretend card is used where there is no card any more: {func}")
+        raise RuntimeError(f"a tensor of a pretend GPU is used where there is no GPU any more: {func}")
 
 
 def wrap(inner: Tensor) -> Tensor:
-    """A card tensor over a CPU tensor."""
+    """A GPU tensor over a CPU tensor."""
     card: Any = torch.Tensor._make_wrapper_subclass(
         _Wrapper,
         inner.size(),
@@ -41,16 +41,16 @@ def is_card(x: Any) -> bool:
 
 
 def inside(x: Any) -> Tensor:
-    """The CPU tensor of a card tensor: the same memory, to look at it without a copy that would be counted."""
+    """The CPU tensor of a GPU tensor: the same memory, for reading without a counted copy."""
     return x._card
 
 
 _PINNED: set[int] = set()
-"""Storages from which a card copies while the host goes on, by their place in memory."""
+"""Storages, by address, from which a GPU copies while the host continues."""
 
 
 def pinned(x: Tensor) -> Tensor:
-    """Remember that a CPU tensor's memory is pinned."""
+    """Mark a CPU tensor's memory as pinned."""
     storage = x.untyped_storage()
     _PINNED.add(storage._cdata)
     weakref.finalize(storage, _PINNED.discard, storage._cdata).atexit = False
@@ -68,7 +68,7 @@ _SUBCLASS = torch.Tensor._make_subclass
 
 
 def set_data(self: Any, value: Tensor) -> None:
-    """`self.data = value`, which torch lets go from one device to another."""
+    """`self.data = value`, which may change the device in torch."""
     if self.is_cuda == value.is_cuda:
         _DATA.__set__(self, value)
         if self.is_cuda:
@@ -144,11 +144,11 @@ PATCHES: dict[str, Any] = {
 # Generators
 
 _ON_THE_CARD: set[int] = set()
-"""The card's generators, by their place in memory: what an operation is given is another Python object."""
+"""The GPU's generators by address: operations receive another Python object."""
 
 
 class Generator(torch.Generator):
-    """In the place of `torch.Generator`: one that knows its device."""
+    """A replacement for `torch.Generator` that knows its device."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
         self = super().__new__(cls, "cpu")
