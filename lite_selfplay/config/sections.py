@@ -109,10 +109,11 @@ class ModelSection(Section):
         "microbatch would take half of its memory, and on a CPU if a token's take more than 1 MB, except for the "
         "results of matrix products if these take less than that",
     )
-    decoding: Literal["auto", "plain"] = key(
+    decoding: Literal["auto", "plain", "lookup"] = key(
         "auto",
         "The decoding loop: auto replays CUDA graphs on a GPU and checks every 16 tokens for finished completions; "
-        "plain checks after each token, as on a CPU",
+        "lookup (not measured on a GPU) also samples several tokens per pass of the last eight, by prompt lookup, if "
+        "there is flash attention; plain checks after each token, as on a CPU",
     )
     threads: int | None = key(
         None,

@@ -124,7 +124,7 @@ class TransformersBackend:
             base: Any = self.adapters.model.get_base_model()
             heads = attention.heads_of(base.config.get_text_config())
             why = attention.why_no_flash(*heads, self.compute_dtype, self.device)
-            self._decoding = dataclasses.replace(self._decoding, flash=why is None)
+            self._decoding = dataclasses.replace(self._decoding, flash=why is None, lookup=section.decoding == "lookup")
             why = why or packed_on_gpu.why_no_flash(*heads, self.compute_dtype, self.device)
             if why is not None and torch.cuda.get_device_capability(self.device) >= (8, 0):
                 self._warn(f"no flash attention, which this GPU should have, so everything is slower: {why}")

@@ -5,7 +5,6 @@ tokens while the GPU computes the next ones. The forward pass depends only on th
 CUDA graph: for it a row is a token, a position and a slot. Shapes: `R` rows, `V` vocabulary.
 """
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lite_selfplay.models.generation.layout import CHECK_EVERY, FINEST, Layout, rounded_up, row_size
+from lite_selfplay.models.generation.lookup import Text
 from lite_selfplay.models.generation.replay import records
 from lite_selfplay.models.generation.rows import RowBatch, SamplingCall, pieces
 from lite_selfplay.models.generation.sampling import SampledRow, choose, uniforms
@@ -22,6 +22,8 @@ from lite_selfplay.models.transfers import placed
 
 JOIN_AT = 1 / 4
 """Waiting sequences start once this share of the slots is free."""
+AHEAD = 16
+"""Rows of a forward pass with proposed tokens; one row takes hardly less time."""
 
 
 def can_be_fixed(call: SamplingCall) -> bool:
@@ -45,8 +47,11 @@ def sample_fixed(call: SamplingCall, waiting: list[SampledRow]) -> None:
                 batch.add(taken(waiting, len(free)), free)
             elif not waiting:
                 batch.shrink()
-            batch.run()
-            batch.check()
+            if not waiting and batch.can_propose:
+                batch.run_ahead()
+            else:
+                batch.run()
+                batch.check()
         batch.hand_out()
         reusable = records(decoding) and decoding.weights is not None
     finally:
@@ -75,6 +80,7 @@ class _Batch:
         self._running: list[tuple[int, SampledRow]] = []
         self._new: tuple[Sequence[Tensor], Sequence[Tensor]] = (), ()
         self._due: tuple[list[tuple[int, SampledRow]], Any, Any] | None = None
+        self._texts: dict[int, Text] = {}
 
     @property
     def pool(self) -> CachePool:
@@ -143,19 +149,22 @@ class _Batch:
         seeds = [0 if row is None else row.seed for row in self.rows]
         uniform = placed(torch.from_numpy(uniforms(seeds, count, self.sampled)), self.decoding.device)
         self._new = [], []
-        longest = self.layout.longest
-        if width is None:  # only a bound for attention, so that calls with other lengths share a graph
-            longest = 1 << (longest - 1).bit_length()
-        key = (self.decoding.weights, rows, longest, width)
-        step = functools.partial(self.pool.step, self.call.model, rows, longest, width)
         for i in range(count):
             self.decoding.poll()
-            self.pool.graphs.run(self.decoding, key, step)
+            self._step(rows, width)
             token, logprob = choose(self.pool.logits[:rows], uniform[:, i], self.call.sampling, self.seen)
             self.pool.token[:rows].copy_(token)
             for tokens, new in zip(self._new, (token, logprob), strict=True):
                 tokens.append(new)
         self.hand_out()
+
+    def _step(self, rows: int, width: int | None) -> None:
+        """The forward pass of a token of each row."""
+        longest = self.layout.longest
+        if width is None:  # only a bound for attention, so that calls with other lengths share a graph
+            longest = 1 << (longest - 1).bit_length()
+        key = (self.decoding.weights, rows, longest, width)
+        self.pool.graphs.run(self.decoding, key, lambda: self.pool.step(self.call.model, rows, longest, width))
 
     def _has_room(self, i: int, row: SampledRow) -> bool:
         """Whether a sequence has room until the next check. One that outgrows its slot moves to a longer one, or waits
@@ -171,6 +180,50 @@ class _Batch:
             self.hand_out()
             self._mark_seen([i], [row])
         return True
+
+    # Several tokens of each of the last rows
+
+    @property
+    def can_propose(self) -> bool:
+        """Whether prompt lookup is on, and so few rows are left that a pass has room for proposed tokens."""
+        few = 2 * len(self.rows) <= AHEAD <= self.pool.rows
+        return self.decoding.lookup and self.decoding.flash and few and self.seen is None and not self.pool.states
+
+    def run_ahead(self) -> None:
+        """Sample one or more tokens of each sequence in one forward pass.
+
+        Proposed tokens (see `lookup`) are further rows that share the sequence's slot. After each row the next token is
+        sampled with the random number of its position, and the tokens are kept up to the first that is not the one
+        proposed: the text is the same as without proposals, up to rounding.
+        """
+        self.hand_out()
+        for i, row in enumerate(self.rows):
+            if row is not None and row.over:
+                self._leave(i)
+        running = [(i, row) for i, row in enumerate(self.rows) if row is not None and self._has_room(i, row)]
+        if not running:
+            return
+        self.decoding.poll()
+        ends = [(k + 1) * AHEAD // len(running) for k in range(len(running))]
+        owners, read = list[int](), list[int]()
+        for (i, row), end in zip(running, ends, strict=True):
+            text = self._texts.setdefault(id(row), Text([*row.prompt, *row.out.token_ids]))
+            read += [int(self.token[i]), *text.following(end - len(read) - 1)]
+            owners += [i] * (end - len(owners))
+        sampled = self.sampled[owners] + [k - owners.index(i) for k, i in enumerate(owners)]
+        self.pool.stage([self.slots[i] for i in owners], np.array(read), self.prompt[owners] + sampled - 1)
+        self._step(AHEAD, None)
+        seeds = {i: row.seed for i, row in running}
+        uniform = placed(torch.from_numpy(uniforms([seeds[i] for i in owners], 1, sampled)), self.decoding.device)
+        new = choose(self.pool.logits[:AHEAD], uniform[:, 0], self.call.sampling)
+        ids, logprobs = torch.stack([x.double() for x in new]).tolist()
+        for (i, row), last in zip(running, ends, strict=True):
+            first = owners.index(i)
+            end = next((k for k in range(first + 1, last) if read[k] != ids[k - 1]), last)
+            kept = [int(token) for token in ids[first:end]]
+            self._texts[id(row)].ids += kept
+            self.sampled[i], self.token[i] = self.sampled[i] + len(kept), kept[-1]
+            self.sampler.take(row, kept, logprobs[first:end])
 
     # Sequences that end
 

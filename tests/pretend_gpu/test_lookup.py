@@ -1,0 +1,140 @@
+"""Prompt lookup on the pretend GPU: the same tokens as without it, in fewer forward passes."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lite_selfplay.models.backends import transformers
+from lite_selfplay.models.generation import fixed
+from lite_selfplay.models.generation.generate import generate
+from lite_selfplay.models.generation.lookup import Text
+from lite_selfplay.models.generation.slots import CachePool
+from tests.gpu.test_runs import LESSONS, played
+from tests.models.sampled import ENDS, asked, assert_alike, completions, letters, of_several_lengths
+from tests.pretend_gpu import counts
+from tests.pretend_gpu.pretend import Card, operations
+from tests.pretend_gpu.recorded_graph import graphs_on_the_card
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    torch.manual_seed(0)
+    counts.deep_model(path, 2)
+    return path
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of every pass. The flash kernel takes float32 as well here, so that texts are the same to the token."""
+    made: list[int] = []
+    step, flash = CachePool.step, operations.flash
+
+    def counted(self: Any, model: Any, rows: int, *given: Any) -> None:
+        made.append(rows)
+        step(self, model, rows, *given)
+
+    def exact(card: Any, *given: Any, **more: Any) -> Any:
+        monkeypatch.setattr(operations, "HALVES", (torch.float32,))
+        return flash(card, *given, **more)
+
+    monkeypatch.setattr(CachePool, "step", counted)
+    monkeypatch.setattr(operations, "flash", exact)
+    return made
+
+
+def test_tokens_after_the_longest_known_ending_are_proposed():
+    text = Text([1, 2, 3, 9, 2, 3, 8, 1, 2, 3])
+    assert text.following(3) == [9, 2, 3]  # after 1 2 3, though 2 3 came later
+    text.ids += [5, 2, 3]
+    assert text.following(4) == [5, 2, 3, 0]
+    text.ids += [7]
+    assert text.following(2) == [0, 0]
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "loops": {"temperature": 0.05, "max_tokens": 60},
+    "top_p": {"top_p": 0.8, "temperature": 0.5},
+    "penalty": {"repetition_penalty": 1.2},
+    "stop": {"stop": ["ab"], "temperature": 0.3},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_texts_are_the_same_to_the_token(rtx_4090: Card, folder: Path, passes: list[int], case: str):
+    request = asked("A", of_several_lengths(9), 3, **{"max_tokens": 30, **CASES[case]})
+    found, counted = [], []
+    for lookup in (False, True):
+        backend = counts.load(folder, "fp32", eos_ids=ENDS, decode=letters)
+        passes.clear()
+        options = {"flash": True, "lookup": lookup, "loop": "fixed", "end_loops": case == "loops"}
+        found.append(completions(backend, request, **options))
+        counted.append(list(passes))
+    assert_alike(*reversed(found))
+    assert min(counted[0]) < fixed.AHEAD
+    assert (min(counted[1]) < fixed.AHEAD) == (case == "penalty")
+
+
+def test_passes_are_recorded_and_a_repeated_call_gives_the_same_texts(rtx_4090: Card, folder: Path, passes: list[int]):
+    request = asked("A", of_several_lengths(9), 3, max_tokens=30)
+    backend = counts.load(folder, "fp32", eos_ids=ENDS)
+    without = completions(backend, request, flash=True, lookup=True, loop="fixed")
+    with graphs_on_the_card(rtx_4090) as made:
+        first = completions(backend, request, loop="graphs")
+        assert made
+        assert completions(backend, request) == first == without
+
+
+def test_sequences_outgrow_their_slots(
+    rtx_4090: Card, folder: Path, passes: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    request = asked("B", of_several_lengths(9), 1, max_tokens=130, temperature=0.0)
+    found, moved, copy = [], [], CachePool.copy
+    monkeypatch.setattr(CachePool, "copy", lambda self, *given: moved.append(given) or copy(self, *given))
+    monkeypatch.setattr(fixed.Layout, "of", classmethod(lambda cls, *_, **__: cls(18, 128, 512, 2)))
+    for lookup in (False, True):
+        backend = counts.load(folder, "fp32")
+        passes.clear()
+        found.append(completions(backend, request, flash=True, lookup=lookup, loop="fixed", end_loops=False))
+        assert len(moved) > 4  # two long slots, for six rows
+        assert (fixed.AHEAD in passes) == lookup
+        moved.clear()
+    assert_alike(*reversed(found))
+
+
+@pytest.mark.parametrize(
+    "game", [game if game == "agon" else pytest.param(game, marks=pytest.mark.long) for game in LESSONS]
+)
+def test_every_game_has_the_same_texts(
+    game: str, rtx_4090: Card, passes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def exact(model: Any, request: Any, decoding: Any) -> Any:
+        """In float32, in which a GPU has neither flash attention nor lookup."""
+        return generate(model, request, dataclasses.replace(decoding, flash=True, lookup=lookup, loop="fixed"))
+
+    monkeypatch.setattr(transformers, "generate", exact)
+    found, counted = [], []
+    for lookup in (False, True):
+        passes.clear()
+        folder = tmp_path / str(lookup)
+        folder.mkdir()
+        sizes = {"precision": "fp32", "problems_per_step": 8, "group_size": 4}
+        run = played(game, folder, 1, backend="transformers", **sizes)
+        found.append([row["text"] for row in run.episodes()])
+        counted.append(list(passes))
+    assert found[0] == found[1]
+    few = [sum(2 * rows <= fixed.AHEAD for rows in made) for made in counted]
+    assert few[1] < few[0]
+
+
+def test_a_run_uses_it_only_if_asked_to(rtx_4090: Card, folder: Path):
+    backend = counts.load(folder)
+    assert not backend._decoding.lookup
+    section = counts.section("bf16").model_copy(update={"decoding": "lookup"})
+    asked = type(backend)(folder, section, counts.SEATS, seed=0, eos_ids=ENDS)
+    assert asked._decoding.lookup
+    assert asked._decoding.loop == "graphs"
