@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from lite_selfplay.errors import RequestError, SaveFailed
+from lite_selfplay.errors import RequestError
 from lite_selfplay.extras.export import verification
 from lite_selfplay.extras.export.gguf_file import require_convertible, write_gguf
 from lite_selfplay.extras.export.verification import Question, Verification
@@ -47,17 +46,13 @@ def write(
         verify, why = False, 'llama.cpp is not installed (`pip install "lite-selfplay[llama-cpp]"`)'
     chat = load_chat(asked.config, model)
     questions, compute = list[Question](), ""
-    try:
-        if verify or asked.form != "peft":
-            progress.say(f"loading {model.name} in {section.precision}")
-            questions, compute = _from_memory(asked, model, folder, chat, verify, progress, poll)
-            gc.collect()
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-        if asked.form == "peft":
-            write_adapter(folder, asked, model, chat)
-    except SafetensorError as error:
-        raise SaveFailed(f"cannot write {asked.out}: {error}. Nothing was left there") from None
+    if verify or asked.form != "peft":
+        progress.say(f"loading {model.name} in {section.precision}")
+        questions, compute = _from_memory(asked, model, folder, chat, verify, progress, poll)
+        gc.collect()
+        torch.cuda.empty_cache()
+    if asked.form == "peft":
+        write_adapter(folder, asked, model, chat)
     poll()
     if not verify:
         progress.say(f"not verified: {why}")
