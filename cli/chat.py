@@ -6,17 +6,17 @@ import io
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any
+from collections.abc import Iterable, Iterator
+from typing import Annotated
 
 import typer
+from rich.columns import Columns
 from rich.console import Console
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from lite_selfplay.errors import ConfigError, Interrupted, LiteSelfPlayError, UnknownNameError
-from lite_selfplay.extras.talk import ARROW, Talk, speakers_of
+from lite_selfplay.extras.talk import ARROW, Entry, Talk, speakers_of
 from lite_selfplay.training.progress import PlainProgress, printable
 from lite_selfplay_cli import flags
 
@@ -26,9 +26,6 @@ HELP = """a message            each answers it, prompted as in training
 /seat [NAME ...]     who answers: base, a seat, a cascade such as A->B; without a name lists them
 /temperature [X]     0 is greedy
 /help, /quit         Ctrl-C stops an answer, Ctrl-D leaves"""
-
-LONGEST_LINE = 2_000_000
-"""Characters read of an input line: more than a message may have, so that longer ones are refused, not cut."""
 
 
 def chat(
@@ -90,24 +87,15 @@ def chat(
             with contextlib.suppress(ImportError):  # not on Windows
                 importlib.import_module("readline")  # gives `input` line editing and history
             shown.say(f"{', '.join(talked.names)} answer. /help lists the commands, Ctrl-D leaves.")
-        if not _Chat(talked, shown).run(_typed if at_terminal else _piped, at_terminal) and not at_terminal:
+        if not _Chat(talked, shown).run(_typed() if at_terminal else sys.stdin, at_terminal) and not at_terminal:
             raise typer.Exit(2)
 
 
-def _typed() -> str | None:
-    """The next line at a terminal; None at the end."""
-    try:
-        return input("> ")
-    except EOFError:
-        return None
-
-
-def _piped() -> str | None:
-    """The next line of a pipe, its start if it is too long; None at the end."""
-    line = rest = sys.stdin.readline(LONGEST_LINE)
-    while len(rest) == LONGEST_LINE and not rest.endswith("\n"):
-        rest = sys.stdin.readline(LONGEST_LINE)
-    return line or None
+def _typed() -> Iterator[str]:
+    """The lines typed at a terminal, until Ctrl-D."""
+    with contextlib.suppress(EOFError):
+        while True:
+            yield input("> ")
 
 
 class _Chat:
@@ -117,10 +105,12 @@ class _Chat:
         self._talked, self._shown = talked, shown
         self._problem = ""
 
-    def run(self, read: Callable[[], str | None], at_terminal: bool) -> bool:
-        """Read and answer until the end. Returns whether every line was accepted."""
+    def run(self, lines: Iterable[str], at_terminal: bool) -> bool:
+        """Answer the lines until the end or `/quit`. Returns whether every line was accepted."""
         well = True
-        while (line := read()) is not None and line.strip() != "/quit":
+        for line in lines:
+            if line.strip() == "/quit":
+                break
             try:
                 self._line(line.strip())
             except LiteSelfPlayError as error:
@@ -171,8 +161,6 @@ class _Chat:
         self._talked.temperature = value
         self._shown.say(f"temperature {value:g}")
 
-
-Entry = Mapping[str, Any]
 
 NARROWEST = 30
 """The narrowest panel, in terminal columns; panels that do not fit side by side are stacked."""
@@ -231,7 +219,7 @@ def as_text(entry: Entry) -> str:
     return printable("\n".join([f"> {_asked(entry)}", *(f"{title}: {text}" for title, text, _ in _parts(entry))]))
 
 
-def drawn(entry: Entry, width: int) -> Table:
+def drawn(entry: Entry, width: int) -> Columns:
     """An entry as panels, as many side by side as fit into `width` columns."""
     cells = []
     for title, text, facts in _parts(entry):
@@ -242,12 +230,7 @@ def drawn(entry: Entry, width: int) -> Table:
             Panel(body, title=Text(printable(title)), subtitle=below, title_align="left", subtitle_align="left")
         )
     across = max(1, min(len(cells), width // NARROWEST))
-    grid = Table.grid(expand=True)
-    for _ in range(across):
-        grid.add_column(ratio=1)
-    for start in range(0, len(cells), across):
-        grid.add_row(*cells[start : start + across])
-    return grid
+    return Columns(cells, padding=0, width=width // across)
 
 
 def _asked(entry: Entry) -> str:

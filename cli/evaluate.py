@@ -92,7 +92,6 @@ def evaluate(
 
       lite-selfplay eval Qwen3-0.6B --suite agon-transfer --data-dir data
     """
-
     chosen = None if suite is None else find_suite(suite)
     if tasks is not None and chosen is not None:
         raise RequestError("--tasks and --suite exclude each other: give one of them")
@@ -120,7 +119,6 @@ def _compared(
     found: "list[tuple[str, Evaluation]]", against: str | None, listed: int | None, seats: bool
 ) -> "list[tuple[Comparison, list[dict[str, Any]]]]":
     """The comparisons, each with up to `listed` problems on which its two arms differ."""
-
     if against is None and listed is None and not seats:
         return []
     pairs = compared(found) if against or not seats else [pair for each in found for pair in met(*each)]
@@ -134,7 +132,6 @@ def _compared(
 
 def _as_json(found: Any, pairs: Any, suite: Any) -> Any:
     """The contents of `eval/*.json` for a single evaluation, else all evaluations, means and comparisons."""
-
     of = {target: [each.to_json() for name, each in found if name == target] for target, _ in found}
     if len(found) == 1 and not pairs:
         return of[found[0][0]][0]
@@ -151,7 +148,6 @@ def _as_json(found: Any, pairs: Any, suite: Any) -> Any:
 
 def _print(title: str, evaluations: "list[Evaluation]", suite: Any) -> None:
     """Print a row for each benchmark, mode, seat and direction, then the settings."""
-
     results = [evaluation.to_json() for evaluation in evaluations]
     table = "\n".join(f"  {line}" for line in as_text(*overview(results)).splitlines())
     notes = dict.fromkeys(line for evaluation in evaluations for line in _notes(evaluation, len(evaluations) > 1))
@@ -159,7 +155,6 @@ def _print(title: str, evaluations: "list[Evaluation]", suite: Any) -> None:
 
 
 def _notes(evaluation: "Evaluation", several: bool) -> list[str]:
-
     lines = [settings_line(evaluation.to_json())]
     of = f"{evaluation.tasks}, {evaluation.mode}: " if several else ""
     if evaluation.mean_of_directions is not None and len(evaluation.directions) > 1:

@@ -35,7 +35,6 @@ def games(
     as_json: flags.Json = False,
 ) -> None:
     """List the games, with their roles and switches."""
-
     kinds = {name: find_game(name) for name in names or game_names()}
     switches = {name: kind.Options().model_dump(mode="json") for name, kind in kinds.items()}
     flags.show(
@@ -61,7 +60,6 @@ def tasks(
     as_json: flags.Json = False,
 ) -> None:
     """List the tasks known by name; a .jsonl file also works. Options follow a colon, as in letters:named=10."""
-
     named({name: task_about(name) for name in names or task_names()}, as_json)
 
 
@@ -80,7 +78,6 @@ def losses(
 @app.command()
 def models(as_json: flags.Json = False) -> None:
     """List the base models known by a short name; any hub id, folder or .gguf file also works."""
-
     known = known_models()
     width = max(len(model.name) for model in known)
     flags.show(
@@ -109,7 +106,6 @@ def runs(
 
     This is a quick check: `train --resume` finds damaged files.
     """
-
     found = []
     for path in run_folders(folder):
         with contextlib.suppress(RunFolderError):  # it was removed meanwhile

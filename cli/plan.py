@@ -62,7 +62,6 @@ def plan(
 
       lite-selfplay plan --model Qwen3-1.7B --gpu rtx3060 --max-completion-tokens 2048
     """
-
     if gpu is not None and gpu.lower() not in (*CARDS, "cpu"):
         raise UnknownNameError("GPU", gpu, [*CARDS, "cpu"])
     given |= {"game": game}
@@ -113,7 +112,6 @@ def _about(config: Any, shape: Any, load: Any, rollouts: int | None, most: int |
 
 
 def _table(found: Any) -> list[str]:
-
     lines = [f"{'':<18}{'GiB':>7}  in memory"]
     for part in found.parts:
         when = "always" if part.generating and part.updating else "sampling" if part.generating else "updating"

@@ -77,7 +77,6 @@ def train(
 
 def _dry_run(config: Any) -> None:
     """Print what a run would do, without starting it."""
-
     if not here().main:
         return
     if base_id := hub_id(config.model.name):
@@ -122,7 +121,6 @@ def cold_start(
 
       lite-selfplay train agon --model smollm2-135m --tasks arithmetic --init runs/taught
     """
-
     values = {"game": game, "cold_start.enabled": True, **given}
     asked = RunConfig.of(*flags.layers(values, preset, config, assignments, _PATHS))
     if dry_run:

@@ -93,7 +93,7 @@ def test_a_signal_ends_a_chat_but_an_answer_alone_where_somebody_types_ctrl_c(
     lines, ends = iter(["Which?", "/quit"]), (number, at_terminal) != ("SIGINT", True)
     monkeypatch.setattr(shown._Chat, "_line", Mock(side_effect=Interrupted(f"stopped by {number}")))
     with pytest.raises(Interrupted) if ends else nullcontext():
-        assert not shown._Chat(Mock(), Mock()).run(lambda: next(lines), at_terminal)
+        assert not shown._Chat(Mock(), Mock()).run(lines, at_terminal)
     assert list(lines) == (["/quit"] if ends else [])
 
 

@@ -6,10 +6,11 @@ results are those of users without it.
 
 import json
 import sys
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 
 def by_transformers(request: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -104,10 +105,7 @@ def _likeliest(server: Any, ids: Sequence[int], plain_token: int) -> dict[int, f
 
 def _post(server: Any, path: str, body: Mapping[str, Any]) -> Any:
     """The answer of the server, which is local, to a POST."""
-    headers = {"Content-Type": "application/json"}
-    asked = urllib.request.Request(f"{server.listening_address}{path}", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(asked, timeout=60) as answer:
-        return json.loads(answer.read())
+    return httpx.post(f"{server.listening_address}{path}", json=body, timeout=60).raise_for_status().json()
 
 
 if __name__ == "__main__":
