@@ -1,7 +1,7 @@
 """Answers the page's requests: an overview, a step's cases, one case in full, a search for cases.
 
 An index has the offset of each line of `episodes.jsonl` and grows with the run; lines are not kept in memory. Lines are
-parsed leniently, since they are only shown. Lines that hold no completion are counted and skipped.
+parsed leniently, since they are only shown. Lines that do not begin as runs write them are counted and skipped.
 """
 
 import json
@@ -34,8 +34,8 @@ _DEFAULTS: dict[str, Any] = dict.fromkeys(
 class EpisodeIndex:
     """The lines of an `episodes.jsonl` by step, up to date at every call.
 
-    Every call first checks whether the file has grown, or was replaced, as a resume does. Thread-safe. `damaged` counts
-    the lines that hold no completion. Raises RunFolderError if the file cannot be read.
+    A line's number is its offset in the file. Every call first checks whether the file has grown, or was replaced, as a
+    resume does. Thread-safe. `damaged` counts the skipped lines. Raises RunFolderError if the file cannot be read.
     """
 
     def __init__(self, path: Path):
@@ -45,7 +45,7 @@ class EpisodeIndex:
     def _forget(self) -> None:
         self._file: tuple[int, int] | None = None
         self._end = self.damaged = 0
-        self._starts, self._of_step = array("Q"), dict[int, "array[int]"]()
+        self._of_step: dict[int, array[int]] = {}
 
     def steps(self) -> dict[int, int]:
         """The number of lines of each step, in the order of the file."""
@@ -57,11 +57,10 @@ class EpisodeIndex:
         with self._lock, self._refreshed() as file:
             return list(self._read(file, self._of_step.get(step, ())))
 
-    def line(self, number: int) -> bytes | None:
-        """The line with this number; None if there is none."""
+    def line(self, number: int) -> bytes:
+        """The line with this number; anything else that the file has there if there is none."""
         with self._lock, self._refreshed() as file:
-            known = 0 <= number < len(self._starts)
-            return next(self._read(file, [number]))[1] if known else None
+            return next(self._read(file, [number]))[1]
 
     def steps_holding(self, words: bytes) -> list[int]:
         """The steps with a line that contains these bytes."""
@@ -71,7 +70,7 @@ class EpisodeIndex:
 
     def _read(self, file: IO[bytes], numbers: Iterable[int]) -> Iterator[tuple[int, bytes]]:
         for number in numbers:
-            file.seek(self._starts[number])
+            file.seek(number)
             yield number, file.readline(LINE_LIMIT + 1)
 
     def _refreshed(self) -> IO[bytes]:
@@ -96,19 +95,10 @@ class EpisodeIndex:
             while not line.endswith(b"\n") and (line := file.readline(LINE_LIMIT)):  # the rest of an overlong line
                 size += len(line)
             self._end += size
-            if (step := _step_of(line) if size <= LINE_LIMIT else None) is None:
+            if size <= LINE_LIMIT and (found := _STEP.match(line)):
+                self._of_step.setdefault(int(found[1]), array("Q")).append(start)
+            else:
                 self.damaged += 1
-                continue
-            self._of_step.setdefault(step, array("L")).append(len(self._starts))
-            self._starts.append(start)
-
-
-def _step_of(line: bytes) -> int | None:
-    """The step of a line: from its beginning, where runs write it, else by parsing the line."""
-    if found := _STEP.match(line):
-        return int(found[1])
-    row = read_row(line)
-    return None if row is None else int(row["step"])
 
 
 def read_row(line: bytes) -> dict[str, Any] | None:
@@ -194,8 +184,7 @@ TRUNCATED, ILL_FORMED, NO_VARIANCE = ODD = ("truncated", "not well-formed", "no 
 
 PREVIEW, SHOWN = 300, 20_000
 """The most characters of a text in a list, and of an opened one; the page requests the rest separately."""
-_SHOWN_APART = {"step", "role", "seat", "problem_id", "group", "sample", "prompt", "text", "tokens", "stop", "reward"}
-_SHOWN_APART |= {"advantage", "correct", "well_formed", "answer", "reason"}
+_SHOWN_APART = {*_DEFAULTS, "step", "role", "seat", "group", "sample", "prompt", "text"}
 
 Numbered = tuple[int, dict[str, Any]]
 """A completion with the number of its line."""
@@ -385,8 +374,7 @@ def _opened(run: ViewedRun, step: int, name: str) -> dict[str, Any]:
 
 def _text(run: ViewedRun, line: int, part: str) -> dict[str, Any]:
     """The full text or prompt of a completion."""
-    content = run.index.line(line)
-    row = None if content is None else read_row(content)
+    row = read_row(run.index.line(line))
     if row is None or part not in ("text", "prompt"):
         raise NotAsked(f"there is no {part!r} in line {line}")
     return {"text": row[part]}

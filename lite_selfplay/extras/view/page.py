@@ -6,7 +6,6 @@ data, and opens without a server or network.
 
 import base64
 import hashlib
-import hmac
 import json
 import os
 import re
@@ -86,7 +85,7 @@ class Handler(BaseHTTPRequestHandler):
         ):
             return self._refuse(403, "this page is only for this machine")  # against DNS rebinding
         _, token, *rest = (url.path + "/").split("/")
-        if not hmac.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
+        if not secrets.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
             return self._refuse(404, "open the address that lite-selfplay view printed: it ends with a token")
         name = "/".join(rest[:-1])
         if name in PAGE:
