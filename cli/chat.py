@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from lite_selfplay.errors import ConfigError, Interrupted, LiteSelfPlayError, UnknownNameError
+from lite_selfplay.errors import Interrupted, LiteSelfPlayError, UnknownNameError
 from lite_selfplay.extras.talk import ARROW, Entry, Talk, speakers_of
 from lite_selfplay.training.progress import PlainProgress, printable
 from lite_selfplay_cli import flags
@@ -24,7 +24,6 @@ HELP = """a message            each answers it, prompted as in training
 /follow TEXT         a follow-up question: each remembers the last question and its own answer
 /duel [A->B] [TEXT]  A drafts, B answers after reading what the game shows it; without TEXT, the last problem again
 /seat [NAME ...]     who answers: base, a seat, a cascade such as A->B; without a name lists them
-/temperature [X]     0 is greedy
 /help, /quit         Ctrl-C stops an answer, Ctrl-D leaves"""
 
 
@@ -125,7 +124,6 @@ class _Chat:
             "/follow": lambda text: self._shown.entry(self._talked.follow(text)),
             "/duel": self._duel,
             "/seat": self._seat,
-            "/temperature": self._temperature,
             "/help": lambda _: self._shown.say(HELP),
         }
         name, _, rest = line.partition(" ")
@@ -150,16 +148,6 @@ class _Chat:
         self._shown.say(
             f"{', '.join(self._talked.names)} answer; available: {', '.join([*speakers.alone, *speakers.cascades])}"
         )
-
-    def _temperature(self, text: str) -> None:
-        try:
-            value = float(text or self._talked.temperature)
-        except ValueError:
-            value = float("nan")
-        if not 0 <= value <= 100:
-            raise ConfigError(f"a temperature must be from 0 to 100, not {text[:60]!r}")
-        self._talked.temperature = value
-        self._shown.say(f"temperature {value:g}")
 
 
 NARROWEST = 30

@@ -55,8 +55,7 @@ def evaluate(
         str | None, typer.Option(help="Also measure this one, and compare problem by problem.", metavar="RUN|M")
     ] = None,
     disagreements: Annotated[
-        int | None,
-        typer.Option(help="List N problems on which two modes, seats or runs differ.", min=0, metavar="N"),
+        int | None, typer.Option(help="List N problems on which two modes, seats or runs differ.", min=0, metavar="N")
     ] = None,
     as_json: flags.Json = False,
 ) -> None:

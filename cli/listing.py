@@ -54,8 +54,7 @@ def games(
 @app.command()
 def tasks(
     names: Annotated[
-        list[str] | None,
-        typer.Argument(help="Only these; FILE.py:FUNCTION is your own task.", metavar="[TASK]..."),
+        list[str] | None, typer.Argument(help="Only these; FILE.py:FUNCTION is your own task.", metavar="[TASK]...")
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
@@ -66,8 +65,7 @@ def tasks(
 @app.command()
 def losses(
     names: Annotated[
-        list[str] | None,
-        typer.Argument(help="Only these; FILE.py:FUNCTION is your own loss.", metavar="[LOSS]..."),
+        list[str] | None, typer.Argument(help="Only these; FILE.py:FUNCTION is your own loss.", metavar="[LOSS]...")
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
@@ -99,8 +97,7 @@ def presets(as_json: flags.Json = False) -> None:
 
 @app.command()
 def runs(
-    folder: Annotated[Path, typer.Argument(help="A folder of run folders.")] = Path("runs"),
-    as_json: flags.Json = False,
+    folder: Annotated[Path, typer.Argument(help="A folder of run folders.")] = Path("runs"), as_json: flags.Json = False
 ) -> None:
     """List run folders: game, model, step, state, best checkpoint, size, and the command that resumes.
 

@@ -53,13 +53,7 @@ def require_convertible(config: Any) -> str:
 
 
 def write_gguf(
-    file: Path,
-    weights: Iterable[tuple[str, Tensor]],
-    config: Any,
-    tokenizer: Any,
-    *,
-    name: str,
-    eos_ids: Sequence[int],
+    file: Path, weights: Iterable[tuple[str, Tensor]], config: Any, tokenizer: Any, *, name: str, eos_ids: Sequence[int]
 ) -> None:
     """Write a model, from its float32 parameters under transformers' names.
 
@@ -120,19 +114,14 @@ def _tensors(
             raise RequestError(f"the model has a weight {name} that {architecture} does not have. {_LLAMA_CPP}")
         array = tensor.detach().float().cpu().numpy()
         if architecture == "llama" and (layer := name.split(".")[-2]) in heads:
-            array = _permuted(array, heads[layer])
+            # llama.cpp has the two halves of each head interleaved.
+            array = array.reshape(heads[layer], 2, -1, array.shape[-1]).swapaxes(1, 2).reshape(array.shape)
         if array.ndim > 1 and np.abs(array).max(initial=0.0) > np.finfo(np.float16).max:
             raise RequestError(f"{name} has numbers outside float16's range. {_LLAMA_CPP}")
         yield new, array.astype(np.float32 if array.ndim == 1 else np.float16)
     if config.rope_parameters["rope_type"] == "llama3":
         factors = llama3_factors(_head_size(config) // 2, config.rope_parameters)
         yield "rope_freqs.weight", np.array(factors, dtype=np.float32)
-
-
-def _permuted(array: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
-    """Query or key weights with the two halves of each head interleaved, as llama.cpp expects for Llama."""
-    shape = (heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
-    return array.reshape(shape).swapaxes(1, 2).reshape(array.shape)
 
 
 _PROBES = (

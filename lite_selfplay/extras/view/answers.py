@@ -71,7 +71,7 @@ class EpisodeIndex:
     def _read(self, file: IO[bytes], numbers: Iterable[int]) -> Iterator[tuple[int, bytes]]:
         for number in numbers:
             file.seek(number)
-            yield number, file.readline(LINE_LIMIT + 1)
+            yield number, file.readline(LINE_LIMIT)
 
     def _refreshed(self) -> IO[bytes]:
         """Open the file, after adding its new complete lines to the index."""
@@ -90,15 +90,12 @@ class EpisodeIndex:
     def _extend(self, file: IO[bytes]) -> None:
         """Add the complete lines after the last known one to the index."""
         file.seek(self._end)
-        while (line := file.readline(LINE_LIMIT + 1)).endswith(b"\n") or len(line) > LINE_LIMIT:
-            start, size = self._end, len(line)
-            while not line.endswith(b"\n") and (line := file.readline(LINE_LIMIT)):  # the rest of an overlong line
-                size += len(line)
-            self._end += size
-            if size <= LINE_LIMIT and (found := _STEP.match(line)):
-                self._of_step.setdefault(int(found[1]), array("Q")).append(start)
+        while (line := file.readline(LINE_LIMIT)).endswith(b"\n") or len(line) == LINE_LIMIT:
+            if found := _STEP.match(line):
+                self._of_step.setdefault(int(found[1]), array("Q")).append(self._end)
             else:
                 self.damaged += 1
+            self._end += len(line)
 
 
 def read_row(line: bytes) -> dict[str, Any] | None:
@@ -119,7 +116,7 @@ def read_row(line: bytes) -> dict[str, Any] | None:
 
 
 class ViewedRun:
-    """A run folder shown by the page; it keeps an index of the episodes and the last overview.
+    """A run folder shown by the page, with an index of its episodes.
 
     Raises RunFolderError if it is not a run folder, or its episodes are a link.
     """
@@ -130,7 +127,6 @@ class ViewedRun:
         with as_written(path):
             self.game, self.without_game = game_of(self.folder)
         self.index = EpisodeIndex(path / EPISODES)
-        self._known: dict[str, Any] = {"stamp": None}
 
     def stamp(self) -> str:
         """A text that changes whenever the run has written something that the page shows."""
@@ -141,29 +137,27 @@ class ViewedRun:
     def overview(self) -> dict[str, Any]:
         """The page's contents before a step is opened, as JSON. Raises RunFolderError or ConfigError."""
         stamp = self.stamp()
-        if self._known["stamp"] == stamp:
-            return self._known
         with as_written(self.path):
             state, config, counts = state_of(self.path), self.folder.config(), self.index.steps()
             rows = self.folder.metrics()
-            facts = {
-                "name": self.path.resolve().name,
-                "game": config.game.label,
-                "model": config.model.name,
-                "tasks": config.tasks.train,
-                "stage": state.stage,
-                "played": state.step,
-                "asked_for": state.steps,
-                "best": state.best,
-                "stamp": stamp,
-                "filters": list(dict.fromkeys([*self.game.kinds(), *self.game.remarks, *ODD])),
-                "roles": list(getattr(self.game, "roles", ())),
-                "steps": [[step, count] for step, count in counts.items()],
-                "charts": charts_of(self.game, self.folder, rows),
-                "remarks": self._remarks(rows, len(counts)),
-            }
-            self._known = dict(only_finite(facts))
-            return self._known
+            return only_finite(
+                {
+                    "name": self.path.resolve().name,
+                    "game": config.game.label,
+                    "model": config.model.name,
+                    "tasks": config.tasks.train,
+                    "stage": state.stage,
+                    "played": state.step,
+                    "asked_for": state.steps,
+                    "best": state.best,
+                    "stamp": stamp,
+                    "filters": list(dict.fromkeys([*self.game.kinds(), *self.game.remarks, *ODD])),
+                    "roles": list(getattr(self.game, "roles", ())),
+                    "steps": [[step, count] for step, count in counts.items()],
+                    "charts": charts_of(self.game, self.folder, rows),
+                    "remarks": self._remarks(rows, len(counts)),
+                }
+            )
 
     def _remarks(self, rows: Sequence[Mapping[str, Any]], recorded: int) -> list[str]:
         """Remarks for the reader: what is missing, and the game's warnings."""
