@@ -58,12 +58,10 @@ def chat(
     what the game shows it of A's draft. /help lists all commands. In a pipe, each line is a message or a command, and
     the exit code is 2 if one was refused.
 
+    \b
     Examples:
-
       lite-selfplay chat runs/agon-smollm2-135m-20260101-120000
-
       lite-selfplay chat runs/agon --seat base,A@20,A@best
-
       echo "What is 7+8+9?" | lite-selfplay chat runs/agon --json
     """
     names = [name.strip() for name in seat.split(",")] if seat is not None else []

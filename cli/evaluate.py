@@ -61,34 +61,27 @@ def evaluate(
 ) -> None:
     """Measure a run or a base model on benchmarks: pass@1 with its interval, pass@k, votes, lengths.
 
-    single: each seat answers every problem alone. cascade: each seat also answers
-    after reading the other's answer without its final result (A->B: A drafts, B
-    answers); a single seat reads its own. self-refine, self-cascade: each seat reads
-    its own previous attempt, with that game's prompt, or with the challenger's. moa:
-    two independent answers, each refined after reading the other. vote: majority vote
-    over several answers. swap-seats: every seat drafts for every seat. versus:
-    matches against rule-based opponents and between seats, with sides swapped; a run
-    of such a game needs no --tasks, and --limit counts matches. critic: seats judge
-    labelled steps (ProcessBench, PRM800K, DeltaBench, or worked solutions). search: a
-    solver's steps, each checked by a critic.
+    single: each seat answers every problem alone. cascade: each seat also answers after reading the other's answer
+    without its final result (A->B: A drafts, B answers); a single seat reads its own. self-refine, self-cascade: each
+    seat reads its own previous attempt, with that game's prompt, or with the challenger's. moa: two independent
+    answers, each refined after reading the other. vote: majority vote over several answers. swap-seats: every seat
+    drafts for every seat. versus: matches against rule-based opponents and between seats, with sides swapped; a run of
+    such a game needs no --tasks, and --limit counts matches. critic: seats judge labelled steps (ProcessBench, PRM800K,
+    DeltaBench, or worked solutions). search: a solver's steps, each checked by a critic.
 
-    Generated tasks give problems that training never saw. Problems of a run's own
-    training data are skipped, and similar ones are listed. The same seed gives every
-    seat, run, mode and checkpoint the same problems and the same randomness.
+    Generated tasks give problems that training never saw. Problems of a run's own training data are skipped, and
+    similar ones are listed. The same seed gives every seat, run, mode and checkpoint the same problems and the same
+    randomness.
 
-    To continue an interrupted evaluation, repeat the command. The results of a run
-    are kept in RUN/eval/; those of a base model are not kept (--json prints them).
+    To continue an interrupted evaluation, repeat the command. The results of a run are kept in RUN/eval/; those of a
+    base model are not kept (--json prints them).
 
+    \b
     Examples:
-
       lite-selfplay eval smollm2-135m --tasks mawps,svamp,gsm8k --limit 40 --mode single,moa,vote --k 1,4
-
       lite-selfplay eval runs/agon-tiny-20260101-120000 --tasks letters --mode single --samples 4 --json
-
       lite-selfplay eval runs/agon --tasks gsm8k --seats A@20,B@40,base
-
       lite-selfplay eval runs/agon --tasks gsm8k --against runs/grpo --disagreements 5
-
       lite-selfplay eval Qwen3-0.6B --suite agon-transfer --data-dir data
     """
     chosen = None if suite is None else find_suite(suite)

@@ -160,10 +160,9 @@ def why(
 
     For a metric: its meaning, its healthy values, how to change it, and the run's values.
 
+    \b
     Examples:
-
       lite-selfplay why runs/agon-tiny-20260101-120000
-
       lite-selfplay why kl runs/agon-tiny-20260101-120000
     """
     if run is None and (os.path.lexists(what) or os.sep in what):

@@ -1,8 +1,7 @@
 """The data sets of the package reasoning-gym: tasks `reasoning-gym:NAME`, and a checker with their scorers.
 
 Some scorers evaluate an answer as code or algebra, so they run in processes that can be killed (the program `scoring`),
-supervised by `lite_selfplay.verify.workers`.
-Source: https://github.com/open-thought/reasoning-gym
+supervised by `lite_selfplay.verify.workers`. Source: https://github.com/open-thought/reasoning-gym
 """
 
 import base64
