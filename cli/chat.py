@@ -148,10 +148,8 @@ class _Chat:
         )
 
 
-NARROWEST = 30
-"""The narrowest panel, in terminal columns; panels that do not fit side by side are stacked."""
-LONGEST = 20_000
-"""The most characters of a text that a terminal shows; a pipe gets all."""
+NARROWEST = 30  # the narrowest panel, in terminal columns; panels that do not fit side by side are stacked
+LONGEST = 20_000  # the most characters of a text that a terminal shows; a pipe gets all
 
 
 class Lines:

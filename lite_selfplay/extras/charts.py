@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FOLDER = "figures"
-COLUMNS, WIDTH, HEIGHT = 3, 4.6, 3.1
-"""Panels in a row; inches of a panel."""
-SMOOTHED_OVER = 20
-"""Lines are smoothed by the mean over the last 1/20 of a run; single steps are drawn faintly."""
+COLUMNS, WIDTH, HEIGHT = 3, 4.6, 3.1  # panels in a row; inches of a panel
+SMOOTHED_OVER = 20  # lines are smoothed by the mean over the last 1/20 of a run; single steps are drawn faintly
 
 
 def save_figures(run: Path, out: Path | None = None) -> list[Path]:

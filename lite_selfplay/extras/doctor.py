@@ -15,8 +15,7 @@ from lite_selfplay.models.sources.cache import cache_dir
 from lite_selfplay.runs.folder import PACKAGES
 from lite_selfplay.verify import programs
 
-BESIDE = ("triton", "xformers", "flash-attn", "flash-linear-attention")
-"""Packages that only some backends or bases use."""
+BESIDE = ("triton", "xformers", "flash-attn", "flash-linear-attention")  # packages that only some backends or bases use
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import random
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +31,7 @@ from lite_selfplay.verify.reward_functions import RewardFunction, call_reward, n
 if TYPE_CHECKING:
     from lite_selfplay.runs.preflight import Words
 
-MOST_STEPS = 40
-"""The most steps of the made-up game that wait for a role to be asked."""
+MOST_STEPS = 40  # the most steps of the made-up game that wait for a role to be asked
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,11 @@ def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], l
     section = ready.config.model
     import_first(section)
     with quiet():
-        path, trusted = base_of(section, progress).path, section.trust_remote_code
-        chats = {"auto": Chat.load(path, "auto", trust_remote_code=trusted)}
+        load = partial(Chat.load, base_of(section, progress).path, trust_remote_code=section.trust_remote_code)
+        chats = {"auto": load("auto")}
         said = _made_up_game(ready, chats["auto"])
         if chats["auto"].knows_thinking:
-            chats = {"on": Chat.load(path, "on", trust_remote_code=trusted)}
-            chats["off"] = Chat.load(path, "off", trust_remote_code=trusted)
+            chats = {"on": load("on"), "off": load("off")}
     found = []
     for role, first in said.items():
         for kind, chat in chats.items():
@@ -127,7 +126,7 @@ def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[Tried]
     answered = [problem for problem in islice(task.problems, 200) if problem.answer is not None][:2]
     if not answered:
         raise ConfigError(f"{task.name} has no problem with an answer, which made-up completions need")
-    texts = []
+    kinds, pairs = list[str](), list[tuple[Completion, Problem]]()
     for problem in answered:
         answer, solution = str(problem.answer), solution_of(problem) or "I work it out step by step."
         said = {
@@ -137,19 +136,18 @@ def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[Tried]
             "empty": "",
             "cut off": solution[: max(1, len(solution) // 2)],
         }
-        texts += [(problem, kind, text) for kind, text in said.items()]
-    pairs = []
-    for problem, kind, text in texts:
-        stop: StopReason = "length" if kind == "cut off" else "eos"
         prompt = fill("solver", problem=problem.text)
-        pairs.append((Completion(prompt, text, (), tuple(text.encode()), (), stop, "", -1, Sampling()), problem))
+        for kind, text in said.items():
+            stop: StopReason = "length" if kind == "cut off" else "eos"
+            pairs.append((Completion(prompt, text, (), tuple(text.encode()), (), stop, "", -1, Sampling()), problem))
+            kinds.append(kind)
     with guarded(name_of(reward), RewardError, progress.warn, judges=True):
         paid = call_reward(reward, pairs)
     with Verifier() as verifier:
         judged = verifier.verify(pairs)
     return [
-        Tried(problem.text, kind, text, verdict.score, checked.correct)
-        for (problem, kind, text), verdict, checked in zip(texts, paid, judged, strict=True)
+        Tried(problem.text, kind, completion.text, verdict.score, checked.correct)
+        for kind, (completion, problem), verdict, checked in zip(kinds, pairs, paid, judged, strict=True)
     ]
 
 

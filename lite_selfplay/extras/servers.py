@@ -37,10 +37,8 @@ from lite_selfplay.models.backends.vllm import SEED_BITS, LoraRequests, lora_lim
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
 from lite_selfplay.tasks.files import write_errors
 
-KEY_VARIABLE = "VLLM_API_KEY"
-"""The environment variable with the API key, for vLLM and for this library."""
-CONNECT_S = 10.0
-"""Seconds that a server may take to accept a connection."""
+KEY_VARIABLE = "VLLM_API_KEY"  # the environment variable with the API key, for vLLM and for this library
+CONNECT_S = 10.0  # seconds that a server may take to accept a connection
 LEAST, MOST = -1e4, 1e-3
 """Bounds of valid log-probabilities: vLLM's lowest is -9,999, and rounding may bring one above 0."""
 
@@ -190,12 +188,9 @@ def read_completion(content: bytes, request: Mapping[str, Any], vocabulary: int)
     return Generation(ids, [min(float(value), 0.0) for value in logprobs], stop)
 
 
-RESTS_S = (0.0, 0.5, 2.0, 8.0)
-"""Seconds to wait before each attempt at a completion; there is none after the last."""
-LOOK_EVERY_S = 0.05
-"""Seconds between two calls of `poll` while waiting for servers."""
-MOST_ADAPTERS = 16
-"""The most versions of seats and snapshots kept on disk for servers."""
+RESTS_S = (0.0, 0.5, 2.0, 8.0)  # seconds to wait before each attempt at a completion; there is none after the last
+LOOK_EVERY_S = 0.05  # seconds between two calls of `poll` while waiting for servers
+MOST_ADAPTERS = 16  # the most versions of seats and snapshots kept on disk for servers
 
 
 class ServedBackend(TransformersBackend):

@@ -158,19 +158,16 @@ def speakers_of(
 def _positions(path: Path) -> int:
     """The context length of a base, by its configuration."""
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    found = config.get("max_position_embeddings") or config.get("text_config", {}).get("max_position_embeddings")
-    return found if isinstance(found, int) and found > 1 else 2048
+    return int({**config, **config.get("text_config", {})}.get("max_position_embeddings") or 2048)
 
 
 def _one_of(target: Target) -> Problem:
     """A problem that a run was trained on: a program is asked for in other words than a number."""
     section = target.config.tasks
-    if target.folder is None or section.train is None:
-        return Problem("", "")
-    try:
-        return next(iter(load_task(section.train, data_dir=section.data_dir).problems))
-    except (LiteSelfPlayError, StopIteration):  # its data are not here
-        return Problem("", "")
+    if target.folder is not None and section.train is not None:
+        with contextlib.suppress(LiteSelfPlayError, StopIteration):  # its data are not here
+            return next(iter(load_task(section.train, data_dir=section.data_dir).problems))
+    return Problem("", "")
 
 
 Entry = Mapping[str, Any]

@@ -25,8 +25,7 @@ from lite_selfplay.models.generation.sampling import GenerationRequest
 if TYPE_CHECKING:
     from lite_selfplay.extras.export.exporting import Asked
 
-QUESTIONS, TOKENS = 20, 24
-"""The number of prompts, and the most tokens of an answer."""
+QUESTIONS, TOKENS = 20, 24  # the number of prompts, and the most tokens of an answer
 # Each form's reader, and the mean difference, in nats per token, allowed for rounding: of weights to bf16 in a merged
 # model; of activations in llama.cpp's products. Measured: docs/export.md.
 _READERS = {"peft": ("PEFT", 0.01), "merged": ("transformers", 0.05), "gguf": ("llama.cpp", 0.02)}

@@ -182,8 +182,7 @@ def _verdict(completion: Completion, answer: str | None, outcome: str, thinks: b
 
 Question = Mapping[str, Any]
 
-START_SECONDS = 120.0
-"""Importing reasoning-gym takes seconds, far more on a loaded machine."""
+START_SECONDS = 120.0  # importing reasoning-gym takes seconds, far more on a loaded machine
 
 
 @dataclass(eq=False)
@@ -270,12 +269,10 @@ class WorkerPool(Workers[Scorer, Question, str]):
         if "ready" in message:
             worker.ready = True
             return
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            worker.process.wait(timeout=1)  # so that the exit code is its own, not the kill's
         self._drop(worker)
         raise WorkerStartError(
-            f"the answer checker's process did not start: {message.get('failed', 'it ended at once')} "
-            f"(exit code {worker.process.returncode}). To see why, run: {' '.join(self._command)}"
+            f"the answer checker's process did not start: {message.get('failed', 'it ended at once')}. To see why, "
+            f"run: {' '.join(self._command)}"
         )
 
 

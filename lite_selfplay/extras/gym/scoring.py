@@ -25,11 +25,9 @@ from typing import Any
 from lite_selfplay.errors import LiteSelfPlayError
 from lite_selfplay.extras.gym import open_dataset
 
-ALARM_GRACE = 5.0
-"""Seconds between the parent's deadline and the alarm."""
+ALARM_GRACE = 5.0  # seconds between the parent's deadline and the alarm
 
-Reply = Callable[[dict[str, Any]], dict[str, str]]
-"""Maps a question to its reply."""
+Reply = Callable[[dict[str, Any]], dict[str, str]]  # maps a question to its reply
 
 
 def run(prepare: Callable[[], Reply]) -> None:

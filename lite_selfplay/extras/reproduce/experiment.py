@@ -21,8 +21,7 @@ from lite_selfplay.tasks import split_specs
 EXPERIMENTS = files(__package__) / "experiments"
 COLD_START = "cold-start"
 RATE = "seats.*.lr"
-EVALUATION = "evaluation"
-"""The name of the curve of pass@1 in the evaluations during training."""
+EVALUATION = "evaluation"  # the name of the curve of pass@1 in the evaluations during training
 _WHOLE: dict[str, Any] = {"run": {"minutes": 0}}  # a preset's minutes would give arms different numbers of steps
 
 

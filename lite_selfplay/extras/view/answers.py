@@ -180,8 +180,7 @@ PREVIEW, SHOWN = 300, 20_000
 """The most characters of a text in a list, and of an opened one; the page requests the rest separately."""
 _SHOWN_APART = {*_DEFAULTS, "step", "role", "seat", "group", "sample", "prompt", "text"}
 
-Numbered = tuple[int, dict[str, Any]]
-"""A completion with the number of its line."""
+Numbered = tuple[int, dict[str, Any]]  # a completion with the number of its line
 
 
 def cases_of(
@@ -295,10 +294,8 @@ def cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}\u2026"
 
 
-MOST_FOUND = 60
-"""A search pauses after the step that reaches this many cases; the page requests more."""
-PATIENCE_S = 0.5
-"""A search pauses after this many seconds, to report its progress."""
+MOST_FOUND = 60  # a search pauses after the step that reaches this many cases; the page requests more
+PATIENCE_S = 0.5  # a search pauses after this many seconds, to report its progress
 
 
 class NotAsked(Exception):

@@ -24,8 +24,7 @@ from lite_selfplay.runs.folder import EPISODES, as_written
 from lite_selfplay.tasks.files import write_errors, write_whole
 
 HOST = "127.0.0.1"
-PATIENCE_S = 30.0
-"""The time limit in seconds for a browser's request."""
+PATIENCE_S = 30.0  # the time limit in seconds for a browser's request
 
 PAGE = {
     "": ("page.html", "text/html"),
@@ -80,15 +79,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
-        if self.headers.get("Host") not in (
-            f"{HOST}:{self.server.server_port}",
-            f"localhost:{self.server.server_port}",
-        ):
+        if self.headers.get("Host") not in [f"{name}:{self.server.server_port}" for name in (HOST, "localhost")]:
             return self._refuse(403, "this page is only for this machine")  # against DNS rebinding
-        _, token, *rest = (url.path + "/").split("/")
+        token, _, name = url.path.removeprefix("/").partition("/")
         if not secrets.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
             return self._refuse(404, "open the address that lite-selfplay view printed: it ends with a token")
-        name = "/".join(rest[:-1])
         if name in PAGE:
             file, kind = PAGE[name]
             return self._send(200, kind, page_file(file).encode())
@@ -133,8 +128,7 @@ def page_file(name: str) -> str:
 
 
 NAME = "index.html"
-LIMIT = 24_000_000
-"""About the most bytes of episodes in a file, for phones. A longer run keeps evenly spread steps."""
+LIMIT = 24_000_000  # about the most bytes of episodes in a file, for phones: a longer run keeps evenly spread steps
 
 
 def write_bundle(runs: Sequence[ViewedRun], folder: Path) -> Path:
