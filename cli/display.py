@@ -27,12 +27,9 @@ PACE_OVER_S = 3600.0  # the time left is estimated from the progress of the last
 
 @contextlib.contextmanager
 def make_progress(console: Console | None = None, verbose: bool = False) -> Iterator[Progress]:
-    """Show a run's progress: a bar if stdout is a terminal that can show one, otherwise plain lines.
-
-    Lines go to stdout and warnings to stderr, at least one every half minute. The terminal is restored on every exit.
-    If the terminal or the pipe's reader is gone, the run continues silently. Of several processes only the first
-    prints.
-    """
+    """Show a run's progress: a bar if stdout is a terminal that can show one, otherwise plain lines. Lines go to stdout
+    and warnings to stderr, at least one every half minute. The terminal is restored on every exit. If the terminal or
+    the pipe's reader is gone, the run continues silently. Of several processes only the first prints."""
     if not here().main:
         yield Progress()
         return

@@ -26,11 +26,8 @@ SMOOTHED_OVER = 20  # lines are smoothed by the mean over the last 1/20 of a run
 
 def save_figures(run: Path, out: Path | None = None) -> list[Path]:
     """Draw the charts of a run folder into `out`, or into the run's folder `figures`: one PNG file for each non-empty
-    group (`learning`, `the-game`, `health`).
-
-    Files of the same name are replaced. Raises ConfigError without matplotlib, RunFolderError if there is no run, or
-    the folder cannot be written or is a link.
-    """
+    group (`learning`, `the-game`, `health`). Files of the same name are replaced. Raises ConfigError without
+    matplotlib, RunFolderError if there is no run, or the folder cannot be written or is a link."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError('for figures, install matplotlib: pip install "lite-selfplay[plots]"')
     folder, out = RunFolder.open(run), out or run / FOLDER

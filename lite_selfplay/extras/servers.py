@@ -56,11 +56,9 @@ class ServerFailed(RequestError):
 
 
 class Server:
-    """A vLLM server at an address. Its methods must be called in one event loop, and raise ServerFailed.
-
-    `timeout_s` is the time limit for an answer. `base` is the base's name on the server, `busy` the number of its
-    pending completions, `failures` those since its last completion.
-    """
+    """A vLLM server at an address. Its methods must be called in one event loop, and raise ServerFailed. `timeout_s` is
+    the time limit for an answer. `base` is the base's name on the server, `busy` the number of its pending completions,
+    `failures` those since its last completion."""
 
     def __init__(self, address: str, timeout_s: float):
         self.address, self.base, self.busy = address, "", 0
@@ -155,10 +153,8 @@ def request_of(prompt: Sequence[int], sampling: Sampling, seed: int, eos_ids: Se
 
 
 def read_completion(content: bytes, request: Mapping[str, Any], vocabulary: int) -> Generation:
-    """The completion in a server's answer to `request`, for a base with `vocabulary` tokens.
-
-    Raises LookupError, TypeError, ValueError or RecursionError if anything about it is invalid.
-    """
+    """The completion in a server's answer to `request`, for a base with `vocabulary` tokens. Raises LookupError,
+    TypeError, ValueError or RecursionError if anything about it is invalid."""
     answer = json.loads(content)
     (choice,) = answer["choices"]
     ids, logprobs, names = choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["logprobs"]["tokens"]
@@ -194,10 +190,8 @@ MOST_ADAPTERS = 16  # the most versions of seats and snapshots kept on disk for 
 
 
 class ServedBackend(TransformersBackend):
-    """The transformers backend, with completions sampled on servers.
-
-    Checks at once that the servers can serve the run: raises RequestError if one cannot.
-    """
+    """The transformers backend, with completions sampled on servers. Checks at once that the servers can serve the run:
+    raises RequestError if one cannot."""
 
     samples_elsewhere = True
 
@@ -243,11 +237,9 @@ class ServedBackend(TransformersBackend):
                 ) from None
 
     def generate(self, request: GenerationRequest) -> list[list[Generation]]:
-        """Implements `Backend.generate`, with one request and seed per completion.
-
-        Raises RequestError for a temperature that vLLM would change, RolloutsLost if no server returns a completion or
-        an adapter cannot be written for them.
-        """
+        """Implements `Backend.generate`, with one request and seed per completion. Raises RequestError for a
+        temperature that vLLM would change, RolloutsLost if no server returns a completion or an adapter cannot be
+        written for them."""
         require_temperature(request.sampling.temperature, REMEDY)
         self._decoding.check(request)
         with write_errors(f"an adapter for the servers to {self._root}", RolloutsLost):

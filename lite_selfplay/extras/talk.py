@@ -46,10 +46,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class Speakers:
-    """All speakers of a run. `context` is the most tokens of a prompt and its completion together.
-
-    `like`: one of the run's own problems. `reads`: see `Mode`; None if seats of the game never read each other.
-    """
+    """All speakers of a run. `context` is the most tokens of a prompt and its completion together. `like`: one of the
+    run's own problems. `reads`: see `Mode`; None if seats of the game never read each other."""
 
     table: "LiveTable"
     target: Target
@@ -73,10 +71,8 @@ class Speakers:
         return tuple(ARROW.join(pair) for pair in permutations(seats, 2)) or (f"{seats[0]}{ARROW}{seats[0]}",)
 
     def seats_of(self, name: str) -> tuple[str, ...]:
-        """The seats of a speaker's name, in order. Any two may form a cascade, even if the game does not.
-
-        Raises UnknownNameError with near names, RequestError if the game has no cascades.
-        """
+        """The seats of a speaker's name, in order. Any two may form a cascade, even if the game does not. Raises
+        UnknownNameError with near names, RequestError if the game has no cascades."""
         seats = tuple(part.strip() for part in name.split(ARROW))
         if len(seats) > 2 or not all(seat in self.alone for seat in seats):
             raise UnknownNameError("speaker", name, [*self.alone, *self.cascades])
@@ -90,9 +86,7 @@ class Speakers:
 
     def say(self, name: str, prompt: str | Sequence[Turn], sampling: Sampling, seed: int = 0) -> list[Stage]:
         """A speaker's completion of a prompt or conversation; for a cascade, both completions of a problem's text.
-
-        Raises RequestError if the prompt is too long, Interrupted at the next token after a signal.
-        """
+        Raises RequestError if the prompt is too long, Interrupted at the next token after a signal."""
         first, *others = self.seats_of(name)
         with Interrupts() as self._interrupts[0]:
             self._interrupts[0].poll()  # from here on a signal waits for the next call, between two tokens
@@ -131,11 +125,9 @@ def speakers_of(
     unsafe_code: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[Speakers]:
-    """Load a run's speakers, or a base model by any of its names, while the context is open.
-
-    Seats of checkpoints (`A@20`) in `past` are loaded too. `max_tokens`: the limit of a completion; None: the run's.
-    Raises UnknownNameError, ConfigError, ModelNotFoundError or RunFolderError.
-    """
+    """Load a run's speakers, or a base model by any of its names, while the context is open. Seats of checkpoints
+    (`A@20`) in `past` are loaded too. `max_tokens`: the limit of a completion; None: the run's. Raises
+    UnknownNameError, ConfigError, ModelNotFoundError or RunFolderError."""
     shown = progress or Progress()
     target = Target.of(name, precision, 0, trust_remote_code, unsafe_code).at(past)
     target.require_adapters()
@@ -179,11 +171,9 @@ MOST_CHARACTERS = 1_000_000
 
 @dataclass
 class Talk:
-    """A chat's speakers, settings and last turns.
-
-    `names` are the speakers that answer a message. `plain`: messages are sent unchanged; else each is a problem,
-    prompted as in training. `waits(name)` is called before each speaker answers.
-    """
+    """A chat's speakers, settings and last turns. `names` are the speakers that answer a message. `plain`: messages are
+    sent unchanged; else each is a problem, prompted as in training. `waits(name)` is called before each speaker
+    answers."""
 
     speakers: Speakers
     names: Sequence[str]

@@ -96,10 +96,8 @@ def _require_free(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Export:
-    """A finished export: its folder, its seat, and its verification, None if it was not verified.
-
-    `commands` serve or upload it from this machine.
-    """
+    """A finished export: its folder, its seat, and its verification, None if it was not verified. `commands` serve or
+    upload it from this machine."""
 
     path: Path
     seat: str

@@ -31,10 +31,8 @@ _LLAMA_CPP = (
 
 
 def require_convertible(config: Any) -> str:
-    """llama.cpp's name for the architecture of a transformers config.
-
-    Raises RequestError, with the reason, for a model that this writer does not support or would change.
-    """
+    """llama.cpp's name for the architecture of a transformers config. Raises RequestError, with the reason, for a model
+    that this writer does not support or would change."""
     (name, *_) = config.architectures or ["unknown"]
     if name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
@@ -55,11 +53,9 @@ def require_convertible(config: Any) -> str:
 def write_gguf(
     file: Path, weights: Iterable[tuple[str, Tensor]], config: Any, tokenizer: Any, *, name: str, eos_ids: Sequence[int]
 ) -> None:
-    """Write a model, from its float32 parameters under transformers' names.
-
-    Matrices are stored in float16, vectors in float32. Raises RequestError for models that `require_convertible`
-    refuses, a vocabulary that is not byte-level BPE, and weights outside float16's range.
-    """
+    """Write a model, from its float32 parameters under transformers' names. Matrices are stored in float16, vectors in
+    float32. Raises RequestError for models that `require_convertible` refuses, a vocabulary that is not byte-level BPE,
+    and weights outside float16's range."""
     architecture = require_convertible(config)
     writer = GGUFWriter(file, architecture)
     try:
@@ -132,10 +128,8 @@ _PROBES = (
 
 
 def add_vocabulary(writer: Any, tokenizer: Any, *, rows: int, eos_ids: Sequence[int]) -> None:
-    """Add tokens, merges, special tokens and chat template to a `GGUFWriter`; `rows` are those of the embedding.
-
-    Raises RequestError for a vocabulary that is not byte-level BPE with a rule of splitting that llama.cpp names.
-    """
+    """Add tokens, merges, special tokens and chat template to a `GGUFWriter`; `rows` are those of the embedding. Raises
+    RequestError for a vocabulary that is not byte-level BPE with a rule of splitting that llama.cpp names."""
     described = json.loads(tokenizer.backend_tokenizer.to_str())
     by_bytes = all('"ByteLevel"' in json.dumps(described[part]) for part in ("pre_tokenizer", "decoder"))
     if described["model"]["type"] != "BPE" or not by_bytes:

@@ -15,9 +15,7 @@ import httpx
 
 def by_transformers(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Answer with transformers: the model in `base`, in 4 bits if requested, and PEFT's adapter in `folder` on top.
-
-    Each question is a batch of its own, so that padding cannot affect its log-probabilities.
-    """
+    Each question is a batch of its own, so that padding cannot affect its log-probabilities."""
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, BitsAndBytesConfig
 
@@ -62,11 +60,9 @@ def _ids(tokenizer: Any, prompt: str) -> list[int]:
 
 
 def by_llama_cpp(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Answer with llama.cpp, by its Python package `xllamacpp`, its own tokenizer and its own chat template.
-
-    It reports only the likeliest next tokens, and nothing if the sampled token is part of a character. So each position
-    of the seat's answer is a request of its own, forced to sample a plain token; that changes no reported probability.
-    """
+    """Answer with llama.cpp, by its Python package `xllamacpp`, its own tokenizer and its own chat template. It reports
+    only the likeliest next tokens, and nothing if the sampled token is part of a character. So each position of the
+    seat's answer is a request of its own, forced to sample a plain token; that changes no reported probability."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()

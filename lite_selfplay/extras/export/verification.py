@@ -115,10 +115,8 @@ def verify(
     poll: Callable[[], None],
 ) -> Verification:
     """Compare another tool's answers with the seat's. `base`: the folder of the run's base; `compute`: the name of a
-    torch dtype; `plain_token`: a token of plain text.
-
-    `poll` is called meanwhile, and may raise to stop. Raises VerificationFailed if the tool cannot answer.
-    """
+    torch dtype; `plain_token`: a token of plain text. `poll` is called meanwhile, and may raise to stop. Raises
+    VerificationFailed if the tool cannot answer."""
     name, rounding = _READERS[asked.form]
     request = {
         "reader": name,

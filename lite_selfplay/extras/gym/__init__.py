@@ -50,10 +50,8 @@ _PAYS_ALWAYS = {
 
 
 def open_dataset(name: str, options: Mapping[str, Any], *, seed: int = 0, size: int = 100) -> Any:
-    """A data set of the package: rows by index, and `score_answer(answer, row)`.
-
-    Raises TaskError if the package is missing or rejects the options, UnknownNameError for an unknown name.
-    """
+    """A data set of the package: rows by index, and `score_answer(answer, row)`. Raises TaskError if the package is
+    missing or rejects the options, UnknownNameError for an unknown name."""
     with warnings.catch_warnings():  # users of this library do not need its warnings
         warnings.simplefilter("ignore")
         try:
@@ -138,10 +136,8 @@ MAX_CHARACTERS = 10_000
 def check_batch(
     pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
 ) -> list[Verdict]:
-    """Judge completions with the scorers of the problems' data sets, in separate processes.
-
-    A score of 1 is a correct answer. Raises TaskError for a problem that is not from such a data set.
-    """
+    """Judge completions with the scorers of the problems' data sets, in separate processes. A score of 1 is a correct
+    answer. Raises TaskError for a problem that is not from such a data set."""
     answers = [extract_answer(completion_text(completion), block_only=expected.block_only) for completion, _ in pairs]
     asked: dict[int, dict[str, Any]] = {}
     for index, ((_, problem), answer) in enumerate(zip(pairs, answers, strict=True)):
@@ -228,11 +224,9 @@ class WorkerPool(Workers[Scorer, Question, str]):
         self._command = list(command) if command else [*module, str(deadline), str(memory_mb)]
 
     def ask(self, questions: Sequence[Question]) -> list[str]:
-        """Outcomes in the order of the questions: the program's own, "timeout" or "crash".
-
-        "timeout" means that the worker was killed at the deadline, "crash" that two new workers died on the question.
-        Raises WorkerStartError if the workers cannot be started.
-        """
+        """Outcomes in the order of the questions: the program's own, "timeout" or "crash". "timeout" means that the
+        worker was killed at the deadline, "crash" that two new workers died on the question. Raises WorkerStartError if
+        the workers cannot be started."""
         return self.work(questions, self.poll)
 
     def _start(self) -> Scorer:
@@ -277,10 +271,8 @@ class WorkerPool(Workers[Scorer, Question, str]):
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, with PYTHONPATH extended so that a worker imports the same copy of this package.
-
-    Not needed for an installed copy: site-packages must not come before the standard library.
-    """
+    """This process's environment, with PYTHONPATH extended so that a worker imports the same copy of this package. Not
+    needed for an installed copy: site-packages must not come before the standard library."""
     environment = dict(os.environ)
     root = str(Path(__file__).resolve().parents[3])
     if root not in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:

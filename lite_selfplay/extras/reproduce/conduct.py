@@ -94,11 +94,9 @@ def _alone(path: Path, patience: float) -> FileLock:
 
 
 def require_fair(experiment: Experiment) -> None:
-    """Raise ConfigError if trained arms have unequal budgets, or if no arm uses the training set.
-
-    Compared are the fixed numbers of completions, or of steps with the budget `steps`; the budget `recipes` allows
-    differences. Arms with a limit in minutes are refused, since their number of steps depends on the machine.
-    """
+    """Raise ConfigError if trained arms have unequal budgets, or if no arm uses the training set. Compared are the
+    fixed numbers of completions, or of steps with the budget `steps`; the budget `recipes` allows differences. Arms
+    with a limit in minutes are refused, since their number of steps depends on the machine."""
     budgets: dict[str, int] = {}
     drawn = not experiment.trained() or experiment.shared.tasks.train is None
     for name in experiment.trained():

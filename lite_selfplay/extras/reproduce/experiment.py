@@ -243,10 +243,8 @@ def experiment_names() -> list[str]:
 
 
 def load_experiment(name: str, scale: str = "full") -> Experiment:
-    """Load an experiment by its name or file, in one of its sizes.
-
-    Raises UnknownNameError with near names, ConfigError if the file is missing or is not an experiment.
-    """
+    """Load an experiment by its name or file, in one of its sizes. Raises UnknownNameError with near names, ConfigError
+    if the file is missing or is not an experiment."""
     if name in experiment_names():
         text, stem = EXPERIMENTS.joinpath(f"{name}.yaml").read_text(encoding="utf-8"), name
     elif name.endswith((".yaml", ".yml")):

@@ -32,11 +32,9 @@ _DEFAULTS: dict[str, Any] = dict.fromkeys(
 
 
 class EpisodeIndex:
-    """The lines of an `episodes.jsonl` by step, up to date at every call.
-
-    A line's number is its offset in the file. Every call first checks whether the file has grown, or was replaced, as a
-    resume does. Thread-safe. `damaged` counts the skipped lines. Raises RunFolderError if the file cannot be read.
-    """
+    """The lines of an `episodes.jsonl` by step, up to date at every call. A line's number is its offset in the file.
+    Every call first checks whether the file has grown, or was replaced, as a resume does. Thread-safe. `damaged` counts
+    the skipped lines. Raises RunFolderError if the file cannot be read."""
 
     def __init__(self, path: Path):
         self._path, self._lock = path, threading.Lock()
@@ -99,10 +97,8 @@ class EpisodeIndex:
 
 
 def read_row(line: bytes) -> dict[str, Any] | None:
-    """Parse a line as a completion, with every key that runs write and valid types; None if it is not one.
-
-    Bytes that are not UTF-8 become replacement characters; lone surrogates are kept.
-    """
+    """Parse a line as a completion, with every key that runs write and valid types; None if it is not one. Bytes that
+    are not UTF-8 become replacement characters; lone surrogates are kept."""
     try:
         row = _DECODER.decode(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -116,10 +112,8 @@ def read_row(line: bytes) -> dict[str, Any] | None:
 
 
 class ViewedRun:
-    """A run folder shown by the page, with an index of its episodes.
-
-    Raises RunFolderError if it is not a run folder, or its episodes are a link.
-    """
+    """A run folder shown by the page, with an index of its episodes. Raises RunFolderError if it is not a run folder,
+    or its episodes are a link."""
 
     def __init__(self, path: Path):
         self.folder, self.path = RunFolder.open(path), path
@@ -186,11 +180,9 @@ Numbered = tuple[int, dict[str, Any]]  # a completion with the number of its lin
 def cases_of(
     game: type[Game], rows: Sequence[Numbered], *, chosen: str = "", whole: bool = False
 ) -> list[dict[str, Any]]:
-    """A step's cases as JSON, in the order of their last lines; `whole`: with full prompts and texts.
-
-    `chosen`: only those of this kind, or with this flag. Every completion is in at least one case: completions outside
-    the game's transcripts get cases of their own.
-    """
+    """A step's cases as JSON, in the order of their last lines; `whole`: with full prompts and texts. `chosen`: only
+    those of this kind, or with this flag. Every completion is in at least one case: completions outside the game's
+    transcripts get cases of their own."""
     lines = {id(row): line for line, row in rows}
     found = game.transcripts([row for _, row in rows])
     shown = {id(row) for transcript in found for row in transcript.rows}
@@ -303,10 +295,8 @@ class NotAsked(Exception):
 
 
 def answer(runs: Sequence[ViewedRun], question: str, about: Mapping[str, str]) -> Any:
-    """Answer a request of the page, as JSON.
-
-    Raises NotAsked for any other request, RunFolderError or ConfigError if the run's files are damaged.
-    """
+    """Answer a request of the page, as JSON. Raises NotAsked for any other request, RunFolderError or ConfigError if
+    the run's files are damaged."""
     run = runs[_number(about, "run", most=len(runs) - 1)]
     asked = json.dumps(about.get("id", ""), ensure_ascii=False)
     answers: dict[str, Callable[[], Any]] = {
@@ -324,10 +314,8 @@ def answer(runs: Sequence[ViewedRun], question: str, about: Mapping[str, str]) -
 
 
 def find(run: ViewedRun, about: Mapping[str, str], patience_s: float = PATIENCE_S) -> dict[str, Any]:
-    """Search a run's cases from the step `from` to the step `to`: by kind or flag (`filter`) and words (`q`).
-
-    In the result, `next` is the step to continue from, None at the end; `looked` of the `steps` have been searched.
-    """
+    """Search a run's cases from the step `from` to the step `to`: by kind or flag (`filter`) and words (`q`). In the
+    result, `next` is the step to continue from, None at the end; `looked` of the `steps` have been searched."""
     steps = list(run.index.steps())
     first, last = _number(about, "from"), _number(about, "to") if "to" in about else None
     chosen, words = about.get("filter", ""), about.get("q", "").casefold()

@@ -47,10 +47,8 @@ _HEADERS = {
 
 
 class RunServer(ThreadingHTTPServer):
-    """Serves runs at `url`; `serve_forever` answers requests, `server_close` closes it.
-
-    `port` 0 chooses a free one. Raises ConfigError if the port is not available.
-    """
+    """Serves runs at `url`; `serve_forever` answers requests, `server_close` closes it. `port` 0 chooses a free one.
+    Raises ConfigError if the port is not available."""
 
     daemon_threads = True
 
@@ -132,10 +130,8 @@ LIMIT = 24_000_000  # about the most bytes of episodes in a file, for phones: a 
 
 
 def write_bundle(runs: Sequence[ViewedRun], folder: Path) -> Path:
-    """Write runs as `index.html` into a folder, created if missing. Returns the file's path.
-
-    Raises ConfigError if the file exists or cannot be written, RunFolderError for a damaged run.
-    """
+    """Write runs as `index.html` into a folder, created if missing. Returns the file's path. Raises ConfigError if the
+    file exists or cannot be written, RunFolderError for a damaged run."""
     path = folder / NAME
     if os.path.lexists(path):
         raise ConfigError(f"{path} exists already and is not overwritten: choose another --bundle")
