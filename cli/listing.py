@@ -107,18 +107,11 @@ def runs(
     for path in run_folders(folder):
         with contextlib.suppress(RunFolderError):  # it was removed meanwhile
             found.append(state_of(path))
-    rows = [
-        [
-            run.path.name,
-            run.game,
-            run.model,
-            "" if run.stage == "cold start" else f"{run.step}/{run.steps}",
-            run.stage,
-            run.best,
-            f"{run.size / 1e6:,.1f} MB",
-        ]
-        for run in found
-    ]
+    rows = []
+    for run in found:
+        step = "" if run.stage == "cold start" else f"{run.step}/{run.steps}"
+        size = f"{run.size / 1e6:,.1f} MB"
+        rows.append([run.path.name, run.game, run.model, step, run.stage, run.best, size])
     lines = [
         as_text(["run", "game", "model", "step", "state", "best", "size"], rows),
         *(f"{run.path.name}: {run.resume or run.problem}" for run in found if run.resume or run.problem),

@@ -139,11 +139,11 @@ def check_batch(
     """Judge completions with the scorers of the problems' data sets, in separate processes. A score of 1 is a correct
     answer. Raises TaskError for a problem that is not from such a data set."""
     answers = [extract_answer(completion_text(completion), block_only=expected.block_only) for completion, _ in pairs]
-    asked: dict[int, dict[str, Any]] = {}
-    for index, ((_, problem), answer) in enumerate(zip(pairs, answers, strict=True)):
-        question = _question(problem)
-        if answer is not None and len(answer) <= MAX_CHARACTERS:
-            asked[index] = {**question, "answer": answer}
+    asked = {
+        index: {**_question(problem), "answer": answer}
+        for index, ((_, problem), answer) in enumerate(zip(pairs, answers, strict=True))
+        if answer is not None and len(answer) <= MAX_CHARACTERS
+    }
     pool = checking.kept(KIND, lambda: WorkerPool(checking.workers, checking.deadline, poll=checking.poll))
     outcomes = dict(zip(asked, pool.ask(list(asked.values())), strict=True)) if asked else {}
     return [
@@ -178,6 +178,7 @@ def _verdict(completion: Completion, answer: str | None, outcome: str, thinks: b
 
 Question = Mapping[str, Any]
 
+MEMORY_MB = 4096  # a scoring process's limit of address space, if the system supports one
 START_SECONDS = 120.0  # importing reasoning-gym takes seconds, far more on a loaded machine
 
 
@@ -203,7 +204,6 @@ class WorkerPool(Workers[Scorer, Question, str]):
     Args:
         size: Maximum number of processes; by default 2, or 1 on a machine with one core.
         deadline: Time limit in seconds for a question, from when a process receives it.
-        memory_mb: Limit of a process's address space in MiB, if the system supports one.
         command: Program to run instead of `lite_selfplay.extras.gym.scoring`, with its protocol.
         poll: Called at least every half second while waiting for answers; it may raise to stop.
     """
@@ -214,14 +214,13 @@ class WorkerPool(Workers[Scorer, Question, str]):
         self,
         size: int | None = None,
         deadline: float = 5.0,
-        memory_mb: int = 4096,
         command: Sequence[str] | None = None,
         poll: Callable[[], None] = lambda: None,
     ):
         super().__init__(size)
         self.deadline, self.poll = deadline, poll
         module = [sys.executable, "-P", "-m", "lite_selfplay.extras.gym.scoring"]
-        self._command = list(command) if command else [*module, str(deadline), str(memory_mb)]
+        self._command = list(command) if command else [*module, str(deadline), str(MEMORY_MB)]
 
     def ask(self, questions: Sequence[Question]) -> list[str]:
         """Outcomes in the order of the questions: the program's own, "timeout" or "crash". "timeout" means that the
@@ -271,9 +270,10 @@ class WorkerPool(Workers[Scorer, Question, str]):
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, with PYTHONPATH extended so that a worker imports the same copy of this package. Not
-    needed for an installed copy: site-packages must not come before the standard library."""
-    environment = dict(os.environ)
+    """A worker's environment, in which it imports the same copy of this package, by PYTHONPATH unless it is installed:
+    site-packages must not come before the standard library."""
+    # A numerical library's threads would reserve address space for every core.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     root = str(Path(__file__).resolve().parents[3])
     if root not in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
