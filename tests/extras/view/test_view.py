@@ -150,7 +150,7 @@ def test_the_overview_has_curves_by_group_and_what_is_healthy(run: Path):
     assert charts["empty summaries"]["healthy"] == [0.0, 0.2]
     assert found["filters"][-3:] == ["truncated", "not well-formed", "no variance"]
     before = viewed.stamp()
-    assert viewed.overview() is found
+    assert viewed.overview() == found
     append(run, 4, pair(4, True, True))
     assert viewed.stamp() != before
     assert viewed.overview()["steps"][-1] == [5, 2]
