@@ -3,6 +3,7 @@
 The texts of other roles are made up: a problem's worked solution if it has one.
 """
 
+import contextlib
 import random
 import tempfile
 from collections.abc import Sequence
@@ -77,16 +78,15 @@ def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
     no_backend: Any = None
     words = _made_up_words(game, random.Random(config.run.seed))
     with tempfile.TemporaryDirectory() as folder, Verifier(deadline=config.run.verify_timeout_s) as verifier:
-        options: dict[str, Any] = {"max_completion_tokens": ready.max_completion_tokens, "folder": Path(folder) / "own"}
-        table = RecordingTable(Loaded(chat, no_backend, verifier), sources, config, words=words, **options)
-        try:
+        loaded, own = Loaded(chat, no_backend, verifier), Path(folder) / "own"
+        tokens = ready.max_completion_tokens
+        table = RecordingTable(loaded, sources, config, words=words, max_completion_tokens=tokens, folder=own)
+        with contextlib.suppress(GameError):  # the made-up completions gave it nothing to play with
             for step in range(MOST_STEPS):
                 if game.over() or len(table.completions) == len(game.roles):
                     break
                 table.open(step, game.seats(step))
                 game.play(step, table)
-        except GameError:  # the made-up completions gave it nothing to play with
-            pass
     return {role: table.completions[role][0] for role in game.roles if table.completions.get(role)}
 
 

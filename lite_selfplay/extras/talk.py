@@ -193,23 +193,13 @@ class Talk:
     def ask(self, text: str) -> Entry:
         """Every speaker's answer to a message. Raises RequestError if it cannot be asked, Interrupted."""
         asks = {name: text if self.plain or ARROW in name else self.speakers.prompt(text) for name in self.names}
-        answers = self._answered("message", text, asks)
-        self._said = {
-            name: (Turn("user", asks[name]), Turn("assistant", answer["text"]))
-            for name, answer in answers["answers"].items()
-            if ARROW not in name
-        }
-        return answers
+        return self._answered("message", text, asks)
 
     def follow(self, text: str) -> Entry:
         """Every speaker's answer to a follow-up of its own last answer. Raises as `ask`."""
         if not self._said:
             raise RequestError("nothing to follow up: ask a question first (cascades take no follow-ups)")
-        turns = {name: (*said, Turn("user", text)) for name, said in self._said.items()}
-        answers = self._answered("follow", text, turns)
-        for name, answer in answers["answers"].items():
-            self._said[name] = (*turns[name], Turn("assistant", answer["text"]))
-        return answers
+        return self._answered("follow", text, {name: (*said, Turn("user", text)) for name, said in self._said.items()})
 
     def duel(self, text: str, name: str | None = None) -> Entry:
         """One seat drafts, another answers after reading the part of the draft that the game shows. Raises as `ask`."""
@@ -229,6 +219,12 @@ class Talk:
             raise RequestError(f"the message has {len(text):,} characters; at most {MOST_CHARACTERS:,} are allowed")
         seed, self._asked = self.seed + self._asked, self._asked + 1
         answers = {name: self._answer(name, prompt, seed) for name, prompt in asks.items()}
+        if kind != "duel":
+            self._said = {
+                name: (*([Turn("user", said)] if isinstance(said, str) else said), Turn("assistant", answer["text"]))
+                for (name, said), answer in zip(asks.items(), answers.values(), strict=True)
+                if ARROW not in name
+            }
         return {kind: text, "answers": answers, "temperature": self.temperature}
 
     def _answer(self, name: str, prompt: str | tuple[Turn, ...], seed: int) -> dict[str, Any]:

@@ -179,9 +179,8 @@ class Experiment(Section):
         for dotted, value in self.arms[arm].set.items():
             set_key(keys, FLAT_KEYS.get(dotted, dotted), value)
         started = {"cold_start": {"enabled": False}, "run": {"init": str(init)}} if init else {}
-        run = {
-            "run": {"seed": seed, "dir": str(folder), "preflight": False}
-        }  # an arm that cannot learn is compared too
+        # Without a pre-flight, since an arm that cannot learn is compared too.
+        run = {"run": {"seed": seed, "dir": str(folder), "preflight": False}}
         game = str(self.arms[arm].game)
         return RunConfig.of(self._layer(game, keys.pop("preset", None)), {"game": game}, started, keys, run)
 
@@ -238,8 +237,7 @@ class Experiment(Section):
 
 def experiment_names() -> list[str]:
     """The names of the shipped experiments."""
-    found = (file.name for file in EXPERIMENTS.iterdir())
-    return sorted(name.removesuffix(".yaml") for name in found if name.endswith(".yaml"))
+    return sorted(file.name.removesuffix(".yaml") for file in EXPERIMENTS.iterdir() if file.name.endswith(".yaml"))
 
 
 def load_experiment(name: str, scale: str = "full") -> Experiment:
