@@ -74,9 +74,6 @@ def reproduce(
     flags.show(as_json, to_json(chosen, records), [table(chosen, records), written])
 
 
-MOST_RUNS = 2
-
-
 def view(
     runs: Annotated[
         list[Path],
@@ -103,7 +100,7 @@ def view(
     from lite_selfplay.extras.view.page import RunServer, write_bundle
 
     chosen = list(dict.fromkeys(runs))
-    if len(chosen) > MOST_RUNS:
+    if len(chosen) > 2:
         raise ConfigError(f"view shows one or two runs, not {len(chosen)}")
     found = [ViewedRun(path) for path in chosen]
     for run in found:

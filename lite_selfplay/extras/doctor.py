@@ -31,7 +31,7 @@ def machine() -> list[Check]:
     """The state of this machine, part by part."""
     every = (*PACKAGES, *BESIDE)
     found = versions(every)
-    looks: dict[str, Callable[[], str]] = {
+    parts: dict[str, Callable[[], str]] = {
         "python": lambda: f"{platform.python_version()} on {platform.platform()}",
         "packages": lambda: ", ".join(f"{name} {found.get(name, 'not installed')}" for name in every),
         "device": _device,
@@ -45,15 +45,15 @@ def machine() -> list[Check]:
         # Only Unsloth uses it, if flash-attn is missing; the transformers backend has torch's own attention.
         fine = "its operators load; Unsloth uses them if flash-attn is not installed"
         problem = availability.xformers_problem
-        looks["xformers"] = lambda: f"{why}: Unsloth uses torch's own attention" if (why := problem()) else fine
+        parts["xformers"] = lambda: f"{why}: Unsloth uses torch's own attention" if (why := problem()) else fine
     with warnings.catch_warnings():  # torch warns about drivers; the findings cover them
         warnings.simplefilter("ignore")
-        return [_look(part, look) for part, look in looks.items()]
+        return [_checked(part, check) for part, check in parts.items()]
 
 
-def _look(part: str, look: Callable[[], str]) -> Check:
+def _checked(part: str, check: Callable[[], str]) -> Check:
     try:
-        return Check(part, look())
+        return Check(part, check())
     except RequestError as wrong:
         return Check(part, str(wrong), fine=False)
     except Exception as error:  # a broken torch raises nearly anything

@@ -185,7 +185,7 @@ def read_completion(content: bytes, request: Mapping[str, Any], vocabulary: int)
 
 
 RESTS_S = (0.0, 0.5, 2.0, 8.0)  # seconds to wait before each attempt at a completion; there is none after the last
-LOOK_EVERY_S = 0.05  # seconds between two calls of `poll` while waiting for servers
+POLL_EVERY_S = 0.05  # seconds between two calls of `poll` while waiting for servers
 MOST_ADAPTERS = 16  # the most versions of seats and snapshots kept on disk for servers
 
 
@@ -285,7 +285,7 @@ class ServedBackend(TransformersBackend):
         """The result of asynchronous work. Signals are polled meanwhile, and cancel it."""
         future = self._portal.start_task_soon(work, *arguments)
         try:
-            while not wait([future], LOOK_EVERY_S).done:
+            while not wait([future], POLL_EVERY_S).done:
                 self._decoding.poll()
         finally:
             future.cancel()  # does nothing if it is done

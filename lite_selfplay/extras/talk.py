@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from lite_selfplay.training.rollout import LiveTable
 
 
-DEFAULT_TOKENS = 512
 ARROW = "->"
 
 
@@ -140,7 +139,7 @@ def speakers_of(
         # Prompts may have as many tokens as the base can read, not only the run's limit, which kept training cheap.
         config = target.config.having({"run": {"max_prompt_tokens": context}})
         target = replace(target, config=config)
-        tokens = min(max_tokens or target.config.run.max_completion_tokens or DEFAULT_TOKENS, context - 1)
+        tokens = min(max_tokens or target.config.run.max_completion_tokens or 512, context - 1)
         interrupts = [Interrupts()]  # replaced for every answer
         with target.table(model, tokens, shown, Poll(shown, lambda: interrupts[0].poll())) as table:
             reads = find_mode(target.mode).reads if target.folder else None

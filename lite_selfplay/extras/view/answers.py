@@ -156,9 +156,9 @@ class ViewedRun:
     def _remarks(self, rows: Sequence[Mapping[str, Any]], recorded: int) -> list[str]:
         """Remarks for the reader: what is missing, and the game's warnings."""
         found = [self.without_game] if self.without_game else []
-        spoken = sum(any(stream.get("completions") for stream in row["streams"].values()) for row in rows)
-        if recorded < spoken:
-            found.append(f"episodes.jsonl holds the completions of {recorded} of {spoken} steps.")
+        sampled = sum(any(stream.get("completions") for stream in row["streams"].values()) for row in rows)
+        if recorded < sampled:
+            found.append(f"episodes.jsonl holds the completions of {recorded} of {sampled} steps.")
         if self.index.damaged:
             found.append(f"{self.index.damaged} lines of episodes.jsonl are damaged and not shown.")
         warnings = warned(rows).items()
