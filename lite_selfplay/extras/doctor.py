@@ -94,10 +94,10 @@ def _attention() -> str:
 
     from lite_selfplay.models import attention, packed_on_card
 
-    card = next(iter(availability.cards()), None)
-    if card is None:
+    gpu = next(iter(availability.cards()), None)
+    if gpu is None:
         return "this library's own, on a CPU"
-    with_14_heads = 14, 2, 64, torch.bfloat16 if card.bf16 else torch.float16, torch.device("cuda", 0)
+    with_14_heads = 14, 2, 64, torch.bfloat16 if gpu.bf16 else torch.float16, torch.device("cuda", 0)
     sampling, update = attention.why_no_flash(*with_14_heads), packed_on_card.why_no_flash(*with_14_heads)
     said = ["flash attention" if why is None else f"no flash attention, since {why}" for why in (sampling, update)]
     return f"sampling: {said[0]}; update: {said[1]}" if said[0] != said[1] else said[0]
