@@ -16,7 +16,7 @@ import subprocess
 import sys
 import sysconfig
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -144,8 +144,8 @@ def check_batch(
         for index, ((_, problem), answer) in enumerate(zip(pairs, answers, strict=True))
         if answer is not None and len(answer) <= MAX_CHARACTERS
     }
-    pool = checking.kept(KIND, lambda: WorkerPool(checking.workers, checking.deadline, poll=checking.poll))
-    outcomes = dict(zip(asked, pool.ask(list(asked.values())), strict=True)) if asked else {}
+    pool = checking.kept(KIND, lambda: WorkerPool(checking.workers, checking.deadline))
+    outcomes = dict(zip(asked, pool.work(list(asked.values()), checking.poll), strict=True))
     return [
         _verdict(
             completion, answer, outcomes.get(index, "no_answer" if answer is None else "unparsable"), expected.thinks
@@ -205,28 +205,18 @@ class WorkerPool(Workers[Scorer, Question, str]):
         size: Maximum number of processes; by default 2, or 1 on a machine with one core.
         deadline: Time limit in seconds for a question, from when a process receives it.
         command: Program to run instead of `lite_selfplay.extras.gym.scoring`, with its protocol.
-        poll: Called at least every half second while waiting for answers; it may raise to stop.
+
+    The result of a question is the program's outcome, "timeout" (killed at the deadline) or "crash" (two new workers
+    died on it). `work` raises WorkerStartError if the workers cannot be started.
     """
 
     late, given_up, not_judged = "timeout", "crash", NOT_JUDGED
 
-    def __init__(
-        self,
-        size: int | None = None,
-        deadline: float = 5.0,
-        command: Sequence[str] | None = None,
-        poll: Callable[[], None] = lambda: None,
-    ):
+    def __init__(self, size: int | None = None, deadline: float = 5.0, command: Sequence[str] | None = None):
         super().__init__(size)
-        self.deadline, self.poll = deadline, poll
+        self.deadline = deadline
         module = [sys.executable, "-P", "-m", "lite_selfplay.extras.gym.scoring"]
         self._command = list(command) if command else [*module, str(deadline), str(MEMORY_MB)]
-
-    def ask(self, questions: Sequence[Question]) -> list[str]:
-        """Outcomes in the order of the questions: the program's own, "timeout" or "crash". "timeout" means that the
-        worker was killed at the deadline, "crash" that two new workers died on the question. Raises WorkerStartError if
-        the workers cannot be started."""
-        return self.work(questions, self.poll)
 
     def _start(self) -> Scorer:
         ours, theirs = socket.socketpair()
