@@ -101,11 +101,8 @@ def _likeliest(server: Any, ids: Sequence[int], plain_token: int) -> dict[int, f
 
 def _post(server: Any, path: str, body: Mapping[str, Any]) -> Any:
     """The answer of the server, which is local, to a POST."""
-    return (
-        httpx.post(f"{server.listening_address}{path}", json=body, timeout=60, trust_env=False)
-        .raise_for_status()
-        .json()
-    )
+    answer = httpx.post(f"{server.listening_address}{path}", json=body, timeout=60, trust_env=False)
+    return answer.raise_for_status().json()
 
 
 if __name__ == "__main__":
