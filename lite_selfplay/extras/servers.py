@@ -257,9 +257,13 @@ class ServedBackend(TransformersBackend):
         return [[self._decoding.end_loop(next(found)) for _ in seeds] for seeds in request.seeds]
 
     async def _sample(self, adapter: Adapter | None, rows: Sequence[Mapping[str, Any]]) -> list[Generation]:
-        if adapter is not None:
-            await asyncio.gather(*(server.load(adapter) for server in self._servers if not server.failures))
-        found = await asyncio.gather(*(self._complete(adapter, row) for row in rows))
+        async with asyncio.TaskGroup() as group:
+            for server in self._servers:
+                if adapter is not None and not server.failures:
+                    group.create_task(server.load(adapter))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._complete(adapter, row)) for row in rows]
+        found = [task.result() for task in tasks]
         if lost := [each for each in found if isinstance(each, ServerFailed)]:
             # A server's later success has cleared its `failures`.
             said = "; ".join(server.failures[0] for server in self._servers if server.failures) or lost[0]
