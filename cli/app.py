@@ -25,10 +25,8 @@ atexit.register(gc.freeze)
 
 
 def _command(command: Callable[..., None], processes: Literal["many", "one", "any"] = "any") -> Callable[..., None]:
-    """Wrap a command: `sys.exit` inside it is an error, since only a user's own code calls it there.
-
-    `processes`: under torchrun, `many` share the work; `one` refuses to run, since all would do the same.
-    """
+    """Wrap a command: `sys.exit` inside it is an error, since only a user's own code calls it there. `processes`: under
+    torchrun, `many` share the work; `one` refuses to run, since all would do the same."""
 
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:

@@ -6,17 +6,17 @@ import io
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any
+from collections.abc import Iterable, Iterator
+from typing import Annotated
 
 import typer
+from rich.columns import Columns
 from rich.console import Console
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
-from lite_selfplay.errors import ConfigError, Interrupted, LiteSelfPlayError, UnknownNameError
-from lite_selfplay.extras.talk import ARROW, Talk, speakers_of
+from lite_selfplay.errors import Interrupted, LiteSelfPlayError, UnknownNameError
+from lite_selfplay.extras.talk import ARROW, Entry, Talk, speakers_of
 from lite_selfplay.training.progress import PlainProgress, printable
 from lite_selfplay_cli import flags
 
@@ -24,11 +24,7 @@ HELP = """a message            each answers it, prompted as in training
 /follow TEXT         a follow-up question: each remembers the last question and its own answer
 /duel [A->B] [TEXT]  A drafts, B answers after reading what the game shows it; without TEXT, the last problem again
 /seat [NAME ...]     who answers: base, a seat, a cascade such as A->B; without a name lists them
-/temperature [X]     0 is greedy
 /help, /quit         Ctrl-C stops an answer, Ctrl-D leaves"""
-
-LONGEST_LINE = 2_000_000
-"""Characters read of an input line: more than a message may have, so that longer ones are refused, not cut."""
 
 
 def chat(
@@ -62,12 +58,10 @@ def chat(
     what the game shows it of A's draft. /help lists all commands. In a pipe, each line is a message or a command, and
     the exit code is 2 if one was refused.
 
+    \b
     Examples:
-
       lite-selfplay chat runs/agon-smollm2-135m-20260101-120000
-
       lite-selfplay chat runs/agon --seat base,A@20,A@best
-
       echo "What is 7+8+9?" | lite-selfplay chat runs/agon --json
     """
     names = [name.strip() for name in seat.split(",")] if seat is not None else []
@@ -90,24 +84,15 @@ def chat(
             with contextlib.suppress(ImportError):  # not on Windows
                 importlib.import_module("readline")  # gives `input` line editing and history
             shown.say(f"{', '.join(talked.names)} answer. /help lists the commands, Ctrl-D leaves.")
-        if not _Chat(talked, shown).run(_typed if at_terminal else _piped, at_terminal) and not at_terminal:
+        if not _Chat(talked, shown).run(_typed() if at_terminal else sys.stdin, at_terminal) and not at_terminal:
             raise typer.Exit(2)
 
 
-def _typed() -> str | None:
-    """The next line at a terminal; None at the end."""
-    try:
-        return input("> ")
-    except EOFError:
-        return None
-
-
-def _piped() -> str | None:
-    """The next line of a pipe, its start if it is too long; None at the end."""
-    line = rest = sys.stdin.readline(LONGEST_LINE)
-    while len(rest) == LONGEST_LINE and not rest.endswith("\n"):
-        rest = sys.stdin.readline(LONGEST_LINE)
-    return line or None
+def _typed() -> Iterator[str]:
+    """The lines typed at a terminal, until Ctrl-D."""
+    with contextlib.suppress(EOFError):
+        while True:
+            yield input("> ")
 
 
 class _Chat:
@@ -117,10 +102,12 @@ class _Chat:
         self._talked, self._shown = talked, shown
         self._problem = ""
 
-    def run(self, read: Callable[[], str | None], at_terminal: bool) -> bool:
-        """Read and answer until the end. Returns whether every line was accepted."""
+    def run(self, lines: Iterable[str], at_terminal: bool) -> bool:
+        """Answer the lines until the end or `/quit`. Returns whether every line was accepted."""
         well = True
-        while (line := read()) is not None and line.strip() != "/quit":
+        for line in lines:
+            if line.strip() == "/quit":
+                break
             try:
                 self._line(line.strip())
             except LiteSelfPlayError as error:
@@ -135,7 +122,6 @@ class _Chat:
             "/follow": lambda text: self._shown.entry(self._talked.follow(text)),
             "/duel": self._duel,
             "/seat": self._seat,
-            "/temperature": self._temperature,
             "/help": lambda _: self._shown.say(HELP),
         }
         name, _, rest = line.partition(" ")
@@ -161,23 +147,9 @@ class _Chat:
             f"{', '.join(self._talked.names)} answer; available: {', '.join([*speakers.alone, *speakers.cascades])}"
         )
 
-    def _temperature(self, text: str) -> None:
-        try:
-            value = float(text or self._talked.temperature)
-        except ValueError:
-            value = float("nan")
-        if not 0 <= value <= 100:
-            raise ConfigError(f"a temperature must be from 0 to 100, not {text[:60]!r}")
-        self._talked.temperature = value
-        self._shown.say(f"temperature {value:g}")
 
-
-Entry = Mapping[str, Any]
-
-NARROWEST = 30
-"""The narrowest panel, in terminal columns; panels that do not fit side by side are stacked."""
-LONGEST = 20_000
-"""The most characters of a text that a terminal shows; a pipe gets all."""
+NARROWEST = 30  # the narrowest panel, in terminal columns; panels that do not fit side by side are stacked
+LONGEST = 20_000  # the most characters of a text that a terminal shows; a pipe gets all
 
 
 class Lines:
@@ -231,7 +203,7 @@ def as_text(entry: Entry) -> str:
     return printable("\n".join([f"> {_asked(entry)}", *(f"{title}: {text}" for title, text, _ in _parts(entry))]))
 
 
-def drawn(entry: Entry, width: int) -> Table:
+def drawn(entry: Entry, width: int) -> Columns:
     """An entry as panels, as many side by side as fit into `width` columns."""
     cells = []
     for title, text, facts in _parts(entry):
@@ -242,12 +214,7 @@ def drawn(entry: Entry, width: int) -> Table:
             Panel(body, title=Text(printable(title)), subtitle=below, title_align="left", subtitle_align="left")
         )
     across = max(1, min(len(cells), width // NARROWEST))
-    grid = Table.grid(expand=True)
-    for _ in range(across):
-        grid.add_column(ratio=1)
-    for start in range(0, len(cells), across):
-        grid.add_row(*cells[start : start + across])
-    return grid
+    return Columns(cells, padding=0, width=width // across)
 
 
 def _asked(entry: Entry) -> str:

@@ -31,7 +31,6 @@ def init(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write it.")] = Path("config.yaml"),
 ) -> None:
     """Write a configuration with every key of a game and its default."""
-
     if os.path.lexists(out):
         raise ConfigError(f"{out} exists already: choose another --out")
     text = plan(RunConfig(game=game, model=model, tasks=tasks)).config.to_yaml()
@@ -91,7 +90,6 @@ def _as_json(key: Key) -> dict[str, Any]:
 
 
 def _resolved(file: Path) -> RunConfig:
-
     config = RunConfig.of(layer := load_layer(file))
     require_accepted(places_in(layer), file)
     return plan(config, own_checker=config.run.reward is not None).config

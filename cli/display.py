@@ -9,7 +9,6 @@ Text from models and files is shown as plain text: without control characters, a
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self, TextIO, cast
 
 import typer
@@ -23,18 +22,14 @@ from lite_selfplay.training.progress import PlainProgress, Progress, how_far, pr
 from lite_selfplay.training.ranks import here
 
 REFRESHES_PER_S = 4
-PACE_OVER_S = 3600.0
-"""The time left is estimated from the progress of the last so many seconds."""
+PACE_OVER_S = 3600.0  # the time left is estimated from the progress of the last so many seconds
 
 
 @contextlib.contextmanager
 def make_progress(console: Console | None = None, verbose: bool = False) -> Iterator[Progress]:
-    """Show a run's progress: a bar if stdout is a terminal that can show one, otherwise plain lines.
-
-    Lines go to stdout and warnings to stderr, at least one every half minute. The terminal is restored on every exit.
-    If the terminal or the pipe's reader is gone, the run continues silently. Of several processes only the first
-    prints.
-    """
+    """Show a run's progress: a bar if stdout is a terminal that can show one, otherwise plain lines. Lines go to stdout
+    and warnings to stderr, at least one every half minute. The terminal is restored on every exit. If the terminal or
+    the pipe's reader is gone, the run continues silently. Of several processes only the first prints."""
     if not here().main:
         yield Progress()
         return
@@ -76,9 +71,7 @@ class Display(Progress):
         self._console.show_cursor(True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bars.stop()
 
     def say(self, sentence: str) -> None:

@@ -55,44 +55,35 @@ def evaluate(
         str | None, typer.Option(help="Also measure this one, and compare problem by problem.", metavar="RUN|M")
     ] = None,
     disagreements: Annotated[
-        int | None,
-        typer.Option(help="List N problems on which two modes, seats or runs differ.", min=0, metavar="N"),
+        int | None, typer.Option(help="List N problems on which two modes, seats or runs differ.", min=0, metavar="N")
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
     """Measure a run or a base model on benchmarks: pass@1 with its interval, pass@k, votes, lengths.
 
-    single: each seat answers every problem alone. cascade: each seat also answers
-    after reading the other's answer without its final result (A->B: A drafts, B
-    answers); a single seat reads its own. self-refine, self-cascade: each seat reads
-    its own previous attempt, with that game's prompt, or with the challenger's. moa:
-    two independent answers, each refined after reading the other. vote: majority vote
-    over several answers. swap-seats: every seat drafts for every seat. versus:
-    matches against rule-based opponents and between seats, with sides swapped; a run
-    of such a game needs no --tasks, and --limit counts matches. critic: seats judge
-    labelled steps (ProcessBench, PRM800K, DeltaBench, or worked solutions). search: a
-    solver's steps, each checked by a critic.
+    single: each seat answers every problem alone. cascade: each seat also answers after reading the other's answer
+    without its final result (A->B: A drafts, B answers); a single seat reads its own. self-refine, self-cascade: each
+    seat reads its own previous attempt, with that game's prompt, or with the challenger's. moa: two independent
+    answers, each refined after reading the other. vote: majority vote over several answers. swap-seats: every seat
+    drafts for every seat. versus: matches against rule-based opponents and between seats, with sides swapped; a run of
+    such a game needs no --tasks, and --limit counts matches. critic: seats judge labelled steps (ProcessBench, PRM800K,
+    DeltaBench, or worked solutions). search: a solver's steps, each checked by a critic.
 
-    Generated tasks give problems that training never saw. Problems of a run's own
-    training data are skipped, and similar ones are listed. The same seed gives every
-    seat, run, mode and checkpoint the same problems and the same randomness.
+    Generated tasks give problems that training never saw. Problems of a run's own training data are skipped, and
+    similar ones are listed. The same seed gives every seat, run, mode and checkpoint the same problems and the same
+    randomness.
 
-    To continue an interrupted evaluation, repeat the command. The results of a run
-    are kept in RUN/eval/; those of a base model are not kept (--json prints them).
+    To continue an interrupted evaluation, repeat the command. The results of a run are kept in RUN/eval/; those of a
+    base model are not kept (--json prints them).
 
+    \b
     Examples:
-
       lite-selfplay eval smollm2-135m --tasks mawps,svamp,gsm8k --limit 40 --mode single,moa,vote --k 1,4
-
       lite-selfplay eval runs/agon-tiny-20260101-120000 --tasks letters --mode single --samples 4 --json
-
       lite-selfplay eval runs/agon --tasks gsm8k --seats A@20,B@40,base
-
       lite-selfplay eval runs/agon --tasks gsm8k --against runs/grpo --disagreements 5
-
       lite-selfplay eval Qwen3-0.6B --suite agon-transfer --data-dir data
     """
-
     chosen = None if suite is None else find_suite(suite)
     if tasks is not None and chosen is not None:
         raise RequestError("--tasks and --suite exclude each other: give one of them")
@@ -120,7 +111,6 @@ def _compared(
     found: "list[tuple[str, Evaluation]]", against: str | None, listed: int | None, seats: bool
 ) -> "list[tuple[Comparison, list[dict[str, Any]]]]":
     """The comparisons, each with up to `listed` problems on which its two arms differ."""
-
     if against is None and listed is None and not seats:
         return []
     pairs = compared(found) if against or not seats else [pair for each in found for pair in met(*each)]
@@ -134,7 +124,6 @@ def _compared(
 
 def _as_json(found: Any, pairs: Any, suite: Any) -> Any:
     """The contents of `eval/*.json` for a single evaluation, else all evaluations, means and comparisons."""
-
     of = {target: [each.to_json() for name, each in found if name == target] for target, _ in found}
     if len(found) == 1 and not pairs:
         return of[found[0][0]][0]
@@ -151,7 +140,6 @@ def _as_json(found: Any, pairs: Any, suite: Any) -> Any:
 
 def _print(title: str, evaluations: "list[Evaluation]", suite: Any) -> None:
     """Print a row for each benchmark, mode, seat and direction, then the settings."""
-
     results = [evaluation.to_json() for evaluation in evaluations]
     table = "\n".join(f"  {line}" for line in as_text(*overview(results)).splitlines())
     notes = dict.fromkeys(line for evaluation in evaluations for line in _notes(evaluation, len(evaluations) > 1))
@@ -159,7 +147,6 @@ def _print(title: str, evaluations: "list[Evaluation]", suite: Any) -> None:
 
 
 def _notes(evaluation: "Evaluation", several: bool) -> list[str]:
-
     lines = [settings_line(evaluation.to_json())]
     of = f"{evaluation.tasks}, {evaluation.mode}: " if several else ""
     if evaluation.mean_of_directions is not None and len(evaluation.directions) > 1:

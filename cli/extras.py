@@ -37,22 +37,18 @@ def reproduce(
 ) -> None:
     """Train every arm of an experiment at the same budget, measure all on the same problems, and write a report.
 
-    Arms differ only in what the file says: the model, the tasks, the completions
-    per step and, for each seed, the initial seats are the same; --model and --set
-    change them for all. After a signal, a kill or an error, repeat the command to
-    continue: completed parts are not repeated.
+    Arms differ only in what the file says: the model, the tasks, the completions per step and, for each seed, the
+    initial seats are the same; --model and --set change them for all. After a signal, a kill or an error, repeat the
+    command to continue: completed parts are not repeated.
 
-    Written to --out: table.md, figure.png (accuracy against length; it needs
-    matplotlib) and results.json, beside the run folders of all arms.
+    Written to --out: table.md, figure.png (accuracy against length; it needs matplotlib) and results.json, beside the
+    run folders of all arms.
 
+    \b
     Examples:
-
       lite-selfplay reproduce
-
       lite-selfplay reproduce agon-table3 --scale small --dry-run
-
       lite-selfplay reproduce agon-table3 --scale tiny --out tables/agon3
-
       lite-selfplay reproduce agon-table3 --model Qwen3-1.7B --out tables/agon5
     """
     with quiet():  # its imports print warnings
@@ -78,9 +74,6 @@ def reproduce(
     flags.show(as_json, to_json(chosen, records), [table(chosen, records), written])
 
 
-MOST_RUNS = 2
-
-
 def view(
     runs: Annotated[
         list[Path],
@@ -98,17 +91,16 @@ def view(
     Prints a local address that ends with a token, and serves it until Ctrl-C. The page follows a run in progress and
     never writes. docs/inspect.md says what it shows.
 
+    \b
     Examples:
-
       lite-selfplay view runs/agon-smollm2-135m-20260101-120000
-
       lite-selfplay view runs/first runs/second --bundle shared
     """
     from lite_selfplay.extras.view.answers import ViewedRun
     from lite_selfplay.extras.view.page import RunServer, write_bundle
 
     chosen = list(dict.fromkeys(runs))
-    if len(chosen) > MOST_RUNS:
+    if len(chosen) > 2:
         raise ConfigError(f"view shows one or two runs, not {len(chosen)}")
     found = [ViewedRun(path) for path in chosen]
     for run in found:
@@ -155,10 +147,9 @@ def export(
     answers 20 prompts; first tokens and log-probabilities are compared with the seat's own. If they differ, the exit
     code is 1 and verification.json says what differs. docs/export.md has more.
 
+    \b
     Examples:
-
       lite-selfplay export runs/agon A --to merged
-
       lite-selfplay export runs/agon B@20 --to gguf --out my-seat
     """
     from lite_selfplay.extras.export.exporting import export as make

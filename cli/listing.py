@@ -35,7 +35,6 @@ def games(
     as_json: flags.Json = False,
 ) -> None:
     """List the games, with their roles and switches."""
-
     kinds = {name: find_game(name) for name in names or game_names()}
     switches = {name: kind.Options().model_dump(mode="json") for name, kind in kinds.items()}
     flags.show(
@@ -55,21 +54,18 @@ def games(
 @app.command()
 def tasks(
     names: Annotated[
-        list[str] | None,
-        typer.Argument(help="Only these; FILE.py:FUNCTION is your own task.", metavar="[TASK]..."),
+        list[str] | None, typer.Argument(help="Only these; FILE.py:FUNCTION is your own task.", metavar="[TASK]...")
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
     """List the tasks known by name; a .jsonl file also works. Options follow a colon, as in letters:named=10."""
-
     named({name: task_about(name) for name in names or task_names()}, as_json)
 
 
 @app.command()
 def losses(
     names: Annotated[
-        list[str] | None,
-        typer.Argument(help="Only these; FILE.py:FUNCTION is your own loss.", metavar="[LOSS]..."),
+        list[str] | None, typer.Argument(help="Only these; FILE.py:FUNCTION is your own loss.", metavar="[LOSS]...")
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
@@ -80,7 +76,6 @@ def losses(
 @app.command()
 def models(as_json: flags.Json = False) -> None:
     """List the base models known by a short name; any hub id, folder or .gguf file also works."""
-
     known = known_models()
     width = max(len(model.name) for model in known)
     flags.show(
@@ -102,30 +97,21 @@ def presets(as_json: flags.Json = False) -> None:
 
 @app.command()
 def runs(
-    folder: Annotated[Path, typer.Argument(help="A folder of run folders.")] = Path("runs"),
-    as_json: flags.Json = False,
+    folder: Annotated[Path, typer.Argument(help="A folder of run folders.")] = Path("runs"), as_json: flags.Json = False
 ) -> None:
     """List run folders: game, model, step, state, best checkpoint, size, and the command that resumes.
 
     This is a quick check: `train --resume` finds damaged files.
     """
-
     found = []
     for path in run_folders(folder):
         with contextlib.suppress(RunFolderError):  # it was removed meanwhile
             found.append(state_of(path))
-    rows = [
-        [
-            run.path.name,
-            run.game,
-            run.model,
-            "" if run.stage == "cold start" else f"{run.step}/{run.steps}",
-            run.stage,
-            run.best,
-            f"{run.size / 1e6:,.1f} MB",
-        ]
-        for run in found
-    ]
+    rows = []
+    for run in found:
+        step = "" if run.stage == "cold start" else f"{run.step}/{run.steps}"
+        size = f"{run.size / 1e6:,.1f} MB"
+        rows.append([run.path.name, run.game, run.model, step, run.stage, run.best, size])
     lines = [
         as_text(["run", "game", "model", "step", "state", "best", "size"], rows),
         *(f"{run.path.name}: {run.resume or run.problem}" for run in found if run.resume or run.problem),

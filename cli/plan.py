@@ -52,17 +52,13 @@ def plan(
     ten made-up completions of two problems and shows each reward beside the checker's verdict: right, right without the
     answer format, wrong, empty and cut off; their token ids are bytes.
 
+    \b
     Examples:
-
       lite-selfplay plan --model Qwen3-4B --game agon --gpu t4 --preset t4
-
       lite-selfplay plan --model Qwen3-0.6B --game sqlm --prompts
-
       lite-selfplay plan --model tiny --tasks problems.jsonl --reward my_reward.py:reward
-
       lite-selfplay plan --model Qwen3-1.7B --gpu rtx3060 --max-completion-tokens 2048
     """
-
     if gpu is not None and gpu.lower() not in (*CARDS, "cpu"):
         raise UnknownNameError("GPU", gpu, [*CARDS, "cpu"])
     given |= {"game": game}
@@ -113,7 +109,6 @@ def _about(config: Any, shape: Any, load: Any, rollouts: int | None, most: int |
 
 
 def _table(found: Any) -> list[str]:
-
     lines = [f"{'':<18}{'GiB':>7}  in memory"]
     for part in found.parts:
         when = "always" if part.generating and part.updating else "sampling" if part.generating else "updating"

@@ -53,7 +53,6 @@ def report(
     --figures draws curves over the steps: rewards, accuracies, lengths and pass@1 (learning.png), the game's own
     figures (the-game.png), KL, truncation and other signs of sound training (health.png).
     """
-
     if out is not None and os.path.lexists(out) and not (figures and out.is_dir()):
         raise ConfigError(f"{out} exists already: choose another --out")
     folder = load_run(run)
@@ -104,7 +103,6 @@ def _lines(
     run: "Run", game: "type[Game]", title: str, rewards: str, moments: dict[str, dict[str, Any]]
 ) -> Iterator[str]:
     """The rewards, the first and last step, the evaluations during training, and those of `eval`."""
-
     rows = run.metrics_rows()
     yield f"{title} in {run.path}"
     if rewards:
@@ -124,7 +122,6 @@ def _lines(
 
 
 def _transcripts(game: "type[Game]", chosen: "Sequence[Transcript]") -> Iterator[str]:
-
     def indented(text: str) -> str:
         return indent(printable(text).strip() or "(nothing)", "    ", lambda line: True)
 
@@ -163,10 +160,9 @@ def why(
 
     For a metric: its meaning, its healthy values, how to change it, and the run's values.
 
+    \b
     Examples:
-
       lite-selfplay why runs/agon-tiny-20260101-120000
-
       lite-selfplay why kl runs/agon-tiny-20260101-120000
     """
     if run is None and (os.path.lexists(what) or os.sep in what):
@@ -178,7 +174,6 @@ def why(
 
 
 def _why(run: Path, step: int | None, as_json: bool) -> None:
-
     found = diagnose(run, step)
     folder = load_run(run)
     with as_written(run):
@@ -212,7 +207,6 @@ def _findings(title: str, game: "type[Game]", found: "Diagnosis") -> Iterator[st
 
 
 def _explain(figure: str, run: Path | None, as_json: bool) -> None:
-
     own: dict[str, Any] = {}
     if run is None:
         meaning, lines = find_meaning(figure), list[str]()

@@ -43,16 +43,12 @@ def train(
     The run folder holds the configuration, one line of metrics per step, every completion with its reward, the
     evaluations, the adapters (for plain PEFT), checkpoints to resume from, and a model card.
 
+    \b
     Examples:
-
       lite-selfplay train agon --model Qwen3-0.6B
-
       lite-selfplay train agon --model tiny --steps 20
-
       lite-selfplay train agon --preset demo
-
       lite-selfplay train agon --model Qwen3-0.6B --tasks problems.jsonl --eval-tasks problems.jsonl
-
       lite-selfplay train --resume runs/agon-tiny-20260101-120000 --steps 40
     """
     if resume is not None:
@@ -77,7 +73,6 @@ def train(
 
 def _dry_run(config: Any) -> None:
     """Print what a run would do, without starting it."""
-
     if not here().main:
         return
     if base_id := hub_id(config.model.name):
@@ -116,13 +111,11 @@ def cold_start(
     solutions. A .jsonl file: lines with prompt, completion and optionally role. auto: worked if the tasks have
     solutions, else self. The examples are kept in the run folder, in cold_start.jsonl.
 
+    \b
     Examples:
-
       lite-selfplay cold-start agon --model smollm2-135m --tasks arithmetic --run-dir runs/taught
-
       lite-selfplay train agon --model smollm2-135m --tasks arithmetic --init runs/taught
     """
-
     values = {"game": game, "cold_start.enabled": True, **given}
     asked = RunConfig.of(*flags.layers(values, preset, config, assignments, _PATHS))
     if dry_run:

@@ -10,7 +10,7 @@ from pathlib import Path
 from lite_selfplay.extras.view.answers import ViewedRun
 from lite_selfplay.extras.view.page import bundle
 
-LIMIT = 200_000  # characters of episodes
+LIMIT = 200_000  # bytes of episodes
 HELD = re.compile(r'(?<=id="held">).*?(?=</script>)', re.DOTALL)
 
 if __name__ == "__main__":

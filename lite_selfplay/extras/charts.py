@@ -20,19 +20,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FOLDER = "figures"
-COLUMNS, WIDTH, HEIGHT = 3, 4.6, 3.1
-"""Panels in a row; inches of a panel."""
-SMOOTHED_OVER = 20
-"""Lines are smoothed by the mean over the last 1/20 of a run; single steps are drawn faintly."""
+COLUMNS, WIDTH, HEIGHT = 3, 4.6, 3.1  # panels in a row; inches of a panel
+SMOOTHED_OVER = 20  # lines are smoothed by the mean over the last 1/20 of a run; single steps are drawn faintly
 
 
 def save_figures(run: Path, out: Path | None = None) -> list[Path]:
     """Draw the charts of a run folder into `out`, or into the run's folder `figures`: one PNG file for each non-empty
-    group (`learning`, `the-game`, `health`).
-
-    Files of the same name are replaced. Raises ConfigError without matplotlib, RunFolderError if there is no run, or
-    the folder cannot be written or is a link.
-    """
+    group (`learning`, `the-game`, `health`). Files of the same name are replaced. Raises ConfigError without
+    matplotlib, RunFolderError if there is no run, or the folder cannot be written or is a link."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError('for figures, install matplotlib: pip install "lite-selfplay[plots]"')
     folder, out = RunFolder.open(run), out or run / FOLDER

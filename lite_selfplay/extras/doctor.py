@@ -15,8 +15,7 @@ from lite_selfplay.models.sources.cache import cache_dir
 from lite_selfplay.runs.folder import PACKAGES
 from lite_selfplay.verify import programs
 
-BESIDE = ("triton", "xformers", "flash-attn", "flash-linear-attention")
-"""Packages that only some backends or bases use."""
+BESIDE = ("triton", "xformers", "flash-attn", "flash-linear-attention")  # packages that only some backends or bases use
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ def machine() -> list[Check]:
     """The state of this machine, part by part."""
     every = (*PACKAGES, *BESIDE)
     found = versions(every)
-    looks: dict[str, Callable[[], str]] = {
+    parts: dict[str, Callable[[], str]] = {
         "python": lambda: f"{platform.python_version()} on {platform.platform()}",
         "packages": lambda: ", ".join(f"{name} {found.get(name, 'not installed')}" for name in every),
         "device": _device,
@@ -46,15 +45,15 @@ def machine() -> list[Check]:
         # Only Unsloth uses it, if flash-attn is missing; the transformers backend has torch's own attention.
         fine = "its operators load; Unsloth uses them if flash-attn is not installed"
         problem = availability.xformers_problem
-        looks["xformers"] = lambda: f"{why}: Unsloth uses torch's own attention" if (why := problem()) else fine
+        parts["xformers"] = lambda: f"{why}: Unsloth uses torch's own attention" if (why := problem()) else fine
     with warnings.catch_warnings():  # torch warns about drivers; the findings cover them
         warnings.simplefilter("ignore")
-        return [_look(part, look) for part, look in looks.items()]
+        return [_checked(part, check) for part, check in parts.items()]
 
 
-def _look(part: str, look: Callable[[], str]) -> Check:
+def _checked(part: str, check: Callable[[], str]) -> Check:
     try:
-        return Check(part, look())
+        return Check(part, check())
     except RequestError as wrong:
         return Check(part, str(wrong), fine=False)
     except Exception as error:  # a broken torch raises nearly anything
@@ -95,10 +94,10 @@ def _attention() -> str:
 
     from lite_selfplay.models import attention, packed_on_gpu
 
-    card = next(iter(availability.cards()), None)
-    if card is None:
+    gpu = next(iter(availability.cards()), None)
+    if gpu is None:
         return "this library's own, on a CPU"
-    with_14_heads = 14, 2, 64, torch.bfloat16 if card.bf16 else torch.float16, torch.device("cuda", 0)
+    with_14_heads = 14, 2, 64, torch.bfloat16 if gpu.bf16 else torch.float16, torch.device("cuda", 0)
     sampling, update = attention.why_no_flash(*with_14_heads), packed_on_gpu.why_no_flash(*with_14_heads)
     said = ["flash attention" if why is None else f"no flash attention, since {why}" for why in (sampling, update)]
     return f"sampling: {said[0]}; update: {said[1]}" if said[0] != said[1] else said[0]

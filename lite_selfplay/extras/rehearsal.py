@@ -3,10 +3,12 @@
 The texts of other roles are made up: a problem's worked solution if it has one.
 """
 
+import contextlib
 import random
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +32,7 @@ from lite_selfplay.verify.reward_functions import RewardFunction, call_reward, n
 if TYPE_CHECKING:
     from lite_selfplay.runs.preflight import Words
 
-MOST_STEPS = 40
-"""The most steps of the made-up game that wait for a role to be asked."""
+MOST_STEPS = 40  # the most steps of the made-up game that wait for a role to be asked
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,11 @@ def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], l
     section = ready.config.model
     import_first(section)
     with quiet():
-        path, trusted = base_of(section, progress).path, section.trust_remote_code
-        chats = {"auto": Chat.load(path, "auto", trust_remote_code=trusted)}
+        load = partial(Chat.load, base_of(section, progress).path, trust_remote_code=section.trust_remote_code)
+        chats = {"auto": load("auto")}
         said = _made_up_game(ready, chats["auto"])
         if chats["auto"].knows_thinking:
-            chats = {"on": Chat.load(path, "on", trust_remote_code=trusted)}
-            chats["off"] = Chat.load(path, "off", trust_remote_code=trusted)
+            chats = {"on": load("on"), "off": load("off")}
     found = []
     for role, first in said.items():
         for kind, chat in chats.items():
@@ -78,16 +78,15 @@ def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
     no_backend: Any = None
     words = _made_up_words(game, random.Random(config.run.seed))
     with tempfile.TemporaryDirectory() as folder, Verifier(deadline=config.run.verify_timeout_s) as verifier:
-        options: dict[str, Any] = {"max_completion_tokens": ready.max_completion_tokens, "folder": Path(folder) / "own"}
-        table = RecordingTable(Loaded(chat, no_backend, verifier), sources, config, words=words, **options)
-        try:
+        loaded, own = Loaded(chat, no_backend, verifier), Path(folder) / "own"
+        tokens = ready.max_completion_tokens
+        table = RecordingTable(loaded, sources, config, words=words, max_completion_tokens=tokens, folder=own)
+        with contextlib.suppress(GameError):  # the made-up completions gave it nothing to play with
             for step in range(MOST_STEPS):
                 if game.over() or len(table.completions) == len(game.roles):
                     break
                 table.open(step, game.seats(step))
                 game.play(step, table)
-        except GameError:  # the made-up completions gave it nothing to play with
-            pass
     return {role: table.completions[role][0] for role in game.roles if table.completions.get(role)}
 
 
@@ -120,14 +119,12 @@ class Tried:
 
 def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[Tried]:
     """The rewards and verdicts of five completions of each of two problems: right, right without the format, wrong,
-    empty, cut off. Their token ids are bytes.
-
-    Raises ConfigError if no problem has an answer, RewardError if the function fails.
-    """
+    empty, cut off. Their token ids are bytes. Raises ConfigError if no problem has an answer, RewardError if the
+    function fails."""
     answered = [problem for problem in islice(task.problems, 200) if problem.answer is not None][:2]
     if not answered:
         raise ConfigError(f"{task.name} has no problem with an answer, which made-up completions need")
-    texts = []
+    kinds, pairs = list[str](), list[tuple[Completion, Problem]]()
     for problem in answered:
         answer, solution = str(problem.answer), solution_of(problem) or "I work it out step by step."
         said = {
@@ -137,19 +134,18 @@ def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[Tried]
             "empty": "",
             "cut off": solution[: max(1, len(solution) // 2)],
         }
-        texts += [(problem, kind, text) for kind, text in said.items()]
-    pairs = []
-    for problem, kind, text in texts:
-        stop: StopReason = "length" if kind == "cut off" else "eos"
         prompt = fill("solver", problem=problem.text)
-        pairs.append((Completion(prompt, text, (), tuple(text.encode()), (), stop, "", -1, Sampling()), problem))
+        for kind, text in said.items():
+            stop: StopReason = "length" if kind == "cut off" else "eos"
+            pairs.append((Completion(prompt, text, (), tuple(text.encode()), (), stop, "", -1, Sampling()), problem))
+            kinds.append(kind)
     with guarded(name_of(reward), RewardError, progress.warn, judges=True):
         paid = call_reward(reward, pairs)
     with Verifier() as verifier:
         judged = verifier.verify(pairs)
     return [
-        Tried(problem.text, kind, text, verdict.score, checked.correct)
-        for (problem, kind, text), verdict, checked in zip(texts, paid, judged, strict=True)
+        Tried(problem.text, kind, completion.text, verdict.score, checked.correct)
+        for kind, (completion, problem), verdict, checked in zip(kinds, pairs, paid, judged, strict=True)
     ]
 
 

@@ -16,6 +16,7 @@ silently, so the backend works around it:
 - It lowers `max_tokens` if its context is too short: the backend compares lengths.
 """
 
+import asyncio
 import json
 import os
 import secrets
@@ -25,7 +26,6 @@ from concurrent.futures import wait
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-import anyio
 import httpx
 from anyio.from_thread import start_blocking_portal
 
@@ -37,10 +37,8 @@ from lite_selfplay.models.backends.vllm import SEED_BITS, LoraRequests, lora_lim
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
 from lite_selfplay.tasks.files import write_errors
 
-KEY_VARIABLE = "VLLM_API_KEY"
-"""The environment variable with the API key, for vLLM and for this library."""
-CONNECT_S = 10.0
-"""Seconds that a server may take to accept a connection."""
+KEY_VARIABLE = "VLLM_API_KEY"  # the environment variable with the API key, for vLLM and for this library
+CONNECT_S = 10.0  # seconds that a server may take to accept a connection
 LEAST, MOST = -1e4, 1e-3
 """Bounds of valid log-probabilities: vLLM's lowest is -9,999, and rounding may bring one above 0."""
 
@@ -58,11 +56,9 @@ class ServerFailed(RequestError):
 
 
 class Server:
-    """A vLLM server at an address. Its methods must be called in one event loop, and raise ServerFailed.
-
-    `timeout_s` is the time limit for an answer. `base` is the base's name on the server, `busy` the number of its
-    pending completions, `failures` those since its last completion.
-    """
+    """A vLLM server at an address. Its methods must be called in one event loop, and raise ServerFailed. `timeout_s` is
+    the time limit for an answer. `base` is the base's name on the server, `busy` the number of its pending completions,
+    `failures` those since its last completion."""
 
     def __init__(self, address: str, timeout_s: float):
         self.address, self.base, self.busy = address, "", 0
@@ -157,10 +153,8 @@ def request_of(prompt: Sequence[int], sampling: Sampling, seed: int, eos_ids: Se
 
 
 def read_completion(content: bytes, request: Mapping[str, Any], vocabulary: int) -> Generation:
-    """The completion in a server's answer to `request`, for a base with `vocabulary` tokens.
-
-    Raises LookupError, TypeError, ValueError or RecursionError if anything about it is invalid.
-    """
+    """The completion in a server's answer to `request`, for a base with `vocabulary` tokens. Raises LookupError,
+    TypeError, ValueError or RecursionError if anything about it is invalid."""
     answer = json.loads(content)
     (choice,) = answer["choices"]
     ids, logprobs, names = choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["logprobs"]["tokens"]
@@ -185,24 +179,19 @@ def read_completion(content: bytes, request: Mapping[str, Any], vocabulary: int)
         "a completion that continues after its end": not any(token in ends for token in ids[:-1]),
         f"a completion of up to {most:,} tokens that ends after {len(ids):,} ({reason!s:.40})": ended[stop],
     }
-    for what in (what for what, fine in fits.items() if not fine):
-        raise ValueError(what)
+    if odd := [what for what, fine in fits.items() if not fine]:
+        raise ValueError(odd[0])
     return Generation(ids, [min(float(value), 0.0) for value in logprobs], stop)
 
 
-RESTS_S: tuple[float, ...] = (0.0, 0.5, 2.0, 8.0)
-"""Seconds to wait before each attempt at a completion; there is none after the last."""
-LOOK_EVERY_S = 0.05
-"""Seconds between two calls of `poll` while waiting for servers."""
-MOST_ADAPTERS = 16
-"""The most versions of seats and snapshots kept on disk for servers."""
+RESTS_S = (0.0, 0.5, 2.0, 8.0)  # seconds to wait before each attempt at a completion; there is none after the last
+POLL_EVERY_S = 0.05  # seconds between two calls of `poll` while waiting for servers
+MOST_ADAPTERS = 16  # the most versions of seats and snapshots kept on disk for servers
 
 
 class ServedBackend(TransformersBackend):
-    """The transformers backend, with completions sampled on servers.
-
-    Checks at once that the servers can serve the run: raises RequestError if one cannot.
-    """
+    """The transformers backend, with completions sampled on servers. Checks at once that the servers can serve the run:
+    raises RequestError if one cannot."""
 
     samples_elsewhere = True
 
@@ -210,7 +199,7 @@ class ServedBackend(TransformersBackend):
         super().__init__(*arguments, **options)
         self._section, self._longest = rollouts.section, rollouts.longest
         self._servers = [Server(address, self._section.timeout_s) for address in self._section.servers]
-        self._room = anyio.Semaphore(self._section.rows_at_once * len(self._servers))
+        self._room = asyncio.Semaphore(self._section.rows_at_once * len(self._servers))
         base: Any = self.adapters.model.get_base_model()
         self._vocabulary = int(base.config.get_text_config().vocab_size)
         self._root = Path(self._section.folder or rollouts.folder).resolve()
@@ -219,10 +208,9 @@ class ServedBackend(TransformersBackend):
         self._undoing.callback(shutil.rmtree, folder if self._section.folder else self._root, ignore_errors=True)
         self._requests = LoraRequests(self.adapters, folder, self._adapter, MOST_ADAPTERS)
         self._portal = self._undoing.enter_context(start_blocking_portal())
+        limits = "--max-loras {max_loras} --max-lora-rank {max_lora_rank}"
         try:
-            self._flags = "--enable-lora --max-loras {max_loras} --max-lora-rank {max_lora_rank}".format(
-                **lora_limits(self.adapters.ranks())
-            )
+            self._flags = f"--enable-lora {limits.format(**lora_limits(self.adapters.ranks()))}"
             for server in self._servers:
                 self._meet(server)
         except BaseException:
@@ -249,11 +237,9 @@ class ServedBackend(TransformersBackend):
                 ) from None
 
     def generate(self, request: GenerationRequest) -> list[list[Generation]]:
-        """Implements `Backend.generate`, with one request and seed per completion.
-
-        Raises RequestError for a temperature that vLLM would change, RolloutsLost if no server returns a completion or
-        an adapter cannot be written for them.
-        """
+        """Implements `Backend.generate`, with one request and seed per completion. Raises RequestError for a
+        temperature that vLLM would change, RolloutsLost if no server returns a completion or an adapter cannot be
+        written for them."""
         require_temperature(request.sampling.temperature, REMEDY)
         self._decoding.check(request)
         with write_errors(f"an adapter for the servers to {self._root}", RolloutsLost):
@@ -271,50 +257,39 @@ class ServedBackend(TransformersBackend):
         return [[self._decoding.end_loop(next(found)) for _ in seeds] for seeds in request.seeds]
 
     async def _sample(self, adapter: Adapter | None, rows: Sequence[Mapping[str, Any]]) -> list[Generation]:
-        async with anyio.create_task_group() as loading:
+        async with asyncio.TaskGroup() as group:
             for server in self._servers:
                 if adapter is not None and not server.failures:
-                    loading.start_soon(server.load, adapter)
-        found: dict[int, Generation] = {}
-        failed: dict[int, str] = {}
-        async with anyio.create_task_group() as sampling:
-            for number, row in enumerate(rows):
-                sampling.start_soon(self._complete, adapter, row, number, found, failed)
-        if len(found) < len(rows):
-            # A server's later success has cleared its `failures`: `failed` still has them.
-            said = "; ".join(server.failures[0] for server in self._servers if server.failures)
-            said = said or next(why for number, why in failed.items() if number not in found)
+                    group.create_task(server.load(adapter))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._complete(adapter, row)) for row in rows]
+        found = [task.result() for task in tasks]
+        if lost := [each for each in found if isinstance(each, ServerFailed)]:
+            # A server's later success has cleared its `failures`.
+            said = "; ".join(server.failures[0] for server in self._servers if server.failures) or lost[0]
             raise RolloutsLost(
                 f"no rollout server is left: {said} (vllm serve needs {self._flags}, and access to {self._root}). "
                 "--resume accepts other --rollouts, or `none`"
             )
-        return [found[number] for number in range(len(rows))]
+        return [each for each in found if isinstance(each, Generation)]
 
-    async def _complete(
-        self,
-        adapter: Adapter | None,
-        row: Mapping[str, Any],
-        number: int,
-        found: dict[int, Generation],
-        failed: dict[int, str],
-    ) -> None:
-        """Request a sequence's completion until an answer is valid; note it in `found`, and the last error in
-        `failed`."""
+    async def _complete(self, adapter: Adapter | None, row: Mapping[str, Any]) -> Generation | ServerFailed:
+        """Request a sequence's completion until an answer is valid; returns the error of the last attempt."""
         async with self._room:
             for rest in RESTS_S:
-                await anyio.sleep(rest)
+                await asyncio.sleep(rest)
                 server = min(self._servers, key=lambda one: (len(one.failures), one.busy))
                 try:
-                    found[number] = await server.complete(adapter, row, self._vocabulary)
-                    return
+                    return await server.complete(adapter, row, self._vocabulary)
                 except ServerFailed as error:
-                    failed[number] = str(error)
+                    failed = error
+        return failed
 
     def _run(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """The result of asynchronous work. Signals are polled meanwhile, and cancel it."""
         future = self._portal.start_task_soon(work, *arguments)
         try:
-            while not wait([future], LOOK_EVERY_S).done:
+            while not wait([future], POLL_EVERY_S).done:
                 self._decoding.poll()
         finally:
             future.cancel()  # does nothing if it is done

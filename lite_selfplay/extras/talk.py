@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from lite_selfplay.training.rollout import LiveTable
 
 
-DEFAULT_TOKENS = 512
 ARROW = "->"
 
 
@@ -46,10 +45,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class Speakers:
-    """All speakers of a run. `context` is the most tokens of a prompt and its completion together.
-
-    `like`: one of the run's own problems. `reads`: see `Mode`; None if seats of the game never read each other.
-    """
+    """All speakers of a run. `context` is the most tokens of a prompt and its completion together. `like`: one of the
+    run's own problems. `reads`: see `Mode`; None if seats of the game never read each other."""
 
     table: "LiveTable"
     target: Target
@@ -73,10 +70,8 @@ class Speakers:
         return tuple(ARROW.join(pair) for pair in permutations(seats, 2)) or (f"{seats[0]}{ARROW}{seats[0]}",)
 
     def seats_of(self, name: str) -> tuple[str, ...]:
-        """The seats of a speaker's name, in order. Any two may form a cascade, even if the game does not.
-
-        Raises UnknownNameError with near names, RequestError if the game has no cascades.
-        """
+        """The seats of a speaker's name, in order. Any two may form a cascade, even if the game does not. Raises
+        UnknownNameError with near names, RequestError if the game has no cascades."""
         seats = tuple(part.strip() for part in name.split(ARROW))
         if len(seats) > 2 or not all(seat in self.alone for seat in seats):
             raise UnknownNameError("speaker", name, [*self.alone, *self.cascades])
@@ -90,9 +85,7 @@ class Speakers:
 
     def say(self, name: str, prompt: str | Sequence[Turn], sampling: Sampling, seed: int = 0) -> list[Stage]:
         """A speaker's completion of a prompt or conversation; for a cascade, both completions of a problem's text.
-
-        Raises RequestError if the prompt is too long, Interrupted at the next token after a signal.
-        """
+        Raises RequestError if the prompt is too long, Interrupted at the next token after a signal."""
         first, *others = self.seats_of(name)
         with Interrupts() as self._interrupts[0]:
             self._interrupts[0].poll()  # from here on a signal waits for the next call, between two tokens
@@ -131,11 +124,9 @@ def speakers_of(
     unsafe_code: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[Speakers]:
-    """Load a run's speakers, or a base model by any of its names, while the context is open.
-
-    Seats of checkpoints (`A@20`) in `past` are loaded too. `max_tokens`: the limit of a completion; None: the run's.
-    Raises UnknownNameError, ConfigError, ModelNotFoundError or RunFolderError.
-    """
+    """Load a run's speakers, or a base model by any of its names, while the context is open. Seats of checkpoints
+    (`A@20`) in `past` are loaded too. `max_tokens`: the limit of a completion; None: the run's. Raises
+    UnknownNameError, ConfigError, ModelNotFoundError or RunFolderError."""
     shown = progress or Progress()
     target = Target.of(name, precision, 0, trust_remote_code, unsafe_code).at(past)
     target.require_adapters()
@@ -148,7 +139,7 @@ def speakers_of(
         # Prompts may have as many tokens as the base can read, not only the run's limit, which kept training cheap.
         config = target.config.having({"run": {"max_prompt_tokens": context}})
         target = replace(target, config=config)
-        tokens = min(max_tokens or target.config.run.max_completion_tokens or DEFAULT_TOKENS, context - 1)
+        tokens = min(max_tokens or target.config.run.max_completion_tokens or 512, context - 1)
         interrupts = [Interrupts()]  # replaced for every answer
         with target.table(model, tokens, shown, Poll(shown, lambda: interrupts[0].poll())) as table:
             reads = find_mode(target.mode).reads if target.folder else None
@@ -158,19 +149,16 @@ def speakers_of(
 def _positions(path: Path) -> int:
     """The context length of a base, by its configuration."""
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    found = config.get("max_position_embeddings") or config.get("text_config", {}).get("max_position_embeddings")
-    return found if isinstance(found, int) and found > 1 else 2048
+    return int({**config, **config.get("text_config", {})}.get("max_position_embeddings") or 2048)
 
 
 def _one_of(target: Target) -> Problem:
     """A problem that a run was trained on: a program is asked for in other words than a number."""
     section = target.config.tasks
-    if target.folder is None or section.train is None:
-        return Problem("", "")
-    try:
-        return next(iter(load_task(section.train, data_dir=section.data_dir).problems))
-    except (LiteSelfPlayError, StopIteration):  # its data are not here
-        return Problem("", "")
+    if target.folder is not None and section.train is not None:
+        with contextlib.suppress(LiteSelfPlayError, StopIteration):  # its data are not here
+            return next(iter(load_task(section.train, data_dir=section.data_dir).problems))
+    return Problem("", "")
 
 
 Entry = Mapping[str, Any]
@@ -182,11 +170,9 @@ MOST_CHARACTERS = 1_000_000
 
 @dataclass
 class Talk:
-    """A chat's speakers, settings and last turns.
-
-    `names` are the speakers that answer a message. `plain`: messages are sent unchanged; else each is a problem,
-    prompted as in training. `waits(name)` is called before each speaker answers.
-    """
+    """A chat's speakers, settings and last turns. `names` are the speakers that answer a message. `plain`: messages are
+    sent unchanged; else each is a problem, prompted as in training. `waits(name)` is called before each speaker
+    answers."""
 
     speakers: Speakers
     names: Sequence[str]
@@ -206,23 +192,13 @@ class Talk:
     def ask(self, text: str) -> Entry:
         """Every speaker's answer to a message. Raises RequestError if it cannot be asked, Interrupted."""
         asks = {name: text if self.plain or ARROW in name else self.speakers.prompt(text) for name in self.names}
-        answers = self._answered("message", text, asks)
-        self._said = {
-            name: (Turn("user", asks[name]), Turn("assistant", answer["text"]))
-            for name, answer in answers["answers"].items()
-            if ARROW not in name
-        }
-        return answers
+        return self._answered("message", text, asks)
 
     def follow(self, text: str) -> Entry:
         """Every speaker's answer to a follow-up of its own last answer. Raises as `ask`."""
         if not self._said:
             raise RequestError("nothing to follow up: ask a question first (cascades take no follow-ups)")
-        turns = {name: (*said, Turn("user", text)) for name, said in self._said.items()}
-        answers = self._answered("follow", text, turns)
-        for name, answer in answers["answers"].items():
-            self._said[name] = (*turns[name], Turn("assistant", answer["text"]))
-        return answers
+        return self._answered("follow", text, {name: (*said, Turn("user", text)) for name, said in self._said.items()})
 
     def duel(self, text: str, name: str | None = None) -> Entry:
         """One seat drafts, another answers after reading the part of the draft that the game shows. Raises as `ask`."""
@@ -242,6 +218,12 @@ class Talk:
             raise RequestError(f"the message has {len(text):,} characters; at most {MOST_CHARACTERS:,} are allowed")
         seed, self._asked = self.seed + self._asked, self._asked + 1
         answers = {name: self._answer(name, prompt, seed) for name, prompt in asks.items()}
+        if kind != "duel":
+            self._said = {
+                name: (*([Turn("user", said)] if isinstance(said, str) else said), Turn("assistant", answer["text"]))
+                for (name, said), answer in zip(asks.items(), answers.values(), strict=True)
+                if ARROW not in name
+            }
         return {kind: text, "answers": answers, "temperature": self.temperature}
 
     def _answer(self, name: str, prompt: str | tuple[Turn, ...], seed: int) -> dict[str, Any]:

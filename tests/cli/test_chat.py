@@ -41,8 +41,9 @@ def chat(run: Path, call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_line_is_asked_of_everybody_and_answered_in_a_line_of_json_and_commands_work(chat: Callable[..., Any]):
     ended = chat(
-        *("What is 7+8+9?", "", "And 1+1?", "/seat base, A->B", "/temperature 0.5", "Which?", "/follow More?"),
+        *("What is 7+8+9?", "", "And 1+1?", "/seat base, A->B", "Which?", "/follow More?"),
         *("/duel", "/duel B->A Which letter?", "/quit", "never asked"),
+        flags=("--json", "--temperature", "0.5"),
     )
     assert ended.code == 0, ended.err
     first, second, message, follow, duel, turned = map(json.loads, ended.out.splitlines())
@@ -60,8 +61,6 @@ REFUSED = {
     "/dual 1+1": "did you mean /duel?",
     "/duel A->C 1+1?": "unknown speaker 'A->C'",
     "/seat C": "unknown speaker 'C'",
-    "/temperature hot": "a temperature must be from 0 to 100",
-    "/temperature nan": "a temperature must be from 0 to 100",
     "/follow more": "nothing to follow up",
     "x" * 6000: "at most 4,096",
     "y" * 1_200_000: "1,200,000 characters",
@@ -81,7 +80,7 @@ def test_as_text(chat: Callable[..., Any]):
     ended = chat("Which?", "/help", "/wrong", flags=("--seat", "A"))
     asked, answered, *_ = ended.out.splitlines()
     assert (ended.code, asked, answered[:3]) == (2, "> Which?", "A: ")
-    assert "/temperature" in ended.err
+    assert "/follow TEXT" in ended.err
     assert "error: unknown command" in ended.err
     assert "unknown speaker 'C'" in chat(flags=("--seat", "C")).err
 
@@ -93,7 +92,7 @@ def test_a_signal_ends_a_chat_but_an_answer_alone_where_somebody_types_ctrl_c(
     lines, ends = iter(["Which?", "/quit"]), (number, at_terminal) != ("SIGINT", True)
     monkeypatch.setattr(shown._Chat, "_line", Mock(side_effect=Interrupted(f"stopped by {number}")))
     with pytest.raises(Interrupted) if ends else nullcontext():
-        assert not shown._Chat(Mock(), Mock()).run(lambda: next(lines), at_terminal)
+        assert not shown._Chat(Mock(), Mock()).run(lines, at_terminal)
     assert list(lines) == (["/quit"] if ends else [])
 
 
@@ -146,8 +145,7 @@ def test_the_console_script_at_a_terminal(run: Path):
         os.close(theirs)
         try:
             for awaited, typed in (
-                ("base, A, B answer", "/temperature\n"),
-                ("temperature 0", "Which?\n"),  # at which the random model repeats itself up to the limit
+                ("base, A, B answer", "Which?\n"),  # at temperature 0 the random model repeats itself up to the limit
                 ("base is answering", ""),
                 ("stopped by SIGINT", "/seat A\n"),  # and the chat goes on
                 ("A answer; available: base, A, B, A->B, B->A", ""),

@@ -27,10 +27,8 @@ def check_slowly(
     """Right is what `letters` calls right, and what the processes then say the same of."""
     found = check_letters(pairs, expected, checking)
     command = [sys.executable, __file__, str(checking.deadline), "4096"]
-    pool = checking.kept(
-        KIND, lambda: WorkerPool(checking.workers, checking.deadline, command=command, poll=checking.poll)
-    )
-    outcomes = pool.ask([{"answer": "same" if verdict.correct else "other"} for verdict in found])
+    pool = checking.kept(KIND, lambda: WorkerPool(checking.workers, checking.deadline, command=command))
+    outcomes = pool.work([{"answer": "same" if verdict.correct else "other"} for verdict in found], checking.poll)
     return [
         replace(verdict, correct=outcome == "same", score=float(outcome == "same"), reason=outcome)
         for verdict, outcome in zip(found, outcomes, strict=True)

@@ -149,9 +149,9 @@ def test_waiting_for_the_checker_asks_whether_to_stop():
         if len(asked) == 3:
             raise Interrupted("stopped")
 
-    with contextlib.closing(WorkerPool(1, 100, command=[sys.executable, "-c", silent], poll=poll)) as pool:
+    with contextlib.closing(WorkerPool(1, 100, command=[sys.executable, "-c", silent])) as pool:
         with pytest.raises(Interrupted):
-            pool.ask([{"q": 1}])
+            pool.work([{"q": 1}], poll)
         assert asked[-1] - asked[0] < 10.0
 
 

@@ -116,11 +116,11 @@ def test_what_got_no_time_is_asked_again_alone_and_then_not_judged(monkeypatch, 
             return super()._give(worker, job)
 
     with closing(Pool(2, 30.0, command=[sys.executable, str(program)])) as pool:
-        pool.ask([{"answer": "same"}] * 2)
+        pool.work([{"answer": "same"}] * 2, lambda: None)
         asked.clear()
         monkeypatch.setattr("lite_selfplay.verify.workers.Clock", Starving)
         monkeypatch.setattr("lite_selfplay.extras.gym.Clock", Clock)
-        outcomes = pool.ask([{"answer": answer} for answer in ("sleep 9", "sleep 8")])
+        outcomes = pool.work([{"answer": answer} for answer in ("sleep 9", "sleep 8")], lambda: None)
     assert outcomes == [NOT_JUDGED, NOT_JUDGED]
     assert sorted(answer for answer, _ in asked) == ["sleep 8", "sleep 8", "sleep 9", "sleep 9"]
     assert [busy for _, busy in asked[-2:]] == [1, 1]
@@ -178,7 +178,8 @@ run(lambda: reply)
 def test_so_are_answers_that_a_process_scores(neighbours):
     with closing(WorkerPool(2, 0.6, command=[sys.executable, "-c", COMPUTES, "0.6", "4096"])) as pool:
         answers = ["0.2", "0.3", "sleep", "0.3"]
-        assert pool.ask([{"answer": each} for each in answers]) == ["0.2", "0.3", "timeout", "0.3"]
+        outcomes = pool.work([{"answer": each} for each in answers], lambda: None)
+    assert outcomes == ["0.2", "0.3", "timeout", "0.3"]
 
 
 @pytest.mark.parametrize("neighbours", [6, pytest.param(16, marks=pytest.mark.long)], indirect=True)

@@ -1,19 +1,13 @@
 """`export`: writes a seat of a run as a folder for other tools, atomically, and verifies it."""
 
-import contextlib
-import errno
 import json
 import os
 import re
 import shlex
-import shutil
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-import psutil
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.data import Sampling
@@ -25,7 +19,7 @@ from lite_selfplay.runs.folder import CARD, RunFolder
 from lite_selfplay.runs.report.closing import Evaluations, counted
 from lite_selfplay.runs.report.pages import FORMS, base_id, code, loading, metadata, plain, shown, whole_card
 from lite_selfplay.runs.targets import saved_adapters
-from lite_selfplay.tasks.files import sync
+from lite_selfplay.tasks.files import write_errors, written_whole_folder
 from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Poll, Progress, as_progress
 
@@ -79,8 +73,7 @@ def ask(folder: RunFolder, name: str | None, form: Form, out: Path | str | None,
     roles = tuple(role for role in config.roles if role in played)
     tokens = config.run.max_completion_tokens or 512
     path = Path(out or f"exports/{folder.path.resolve().name}-{name.replace('@', '-')}-{form}").expanduser()
-    if os.path.lexists(path):
-        raise ConfigError(f"{path} exists already and is not overwritten: choose another --out")
+    _require_free(path)
     return Asked(
         folder,
         config.having({"model": {"backend": "transformers"}}),
@@ -96,12 +89,15 @@ def ask(folder: RunFolder, name: str | None, form: Form, out: Path | str | None,
     )
 
 
+def _require_free(path: Path) -> None:
+    if os.path.lexists(path):
+        raise ConfigError(f"{path} exists already and is not overwritten: choose another --out")
+
+
 @dataclass(frozen=True)
 class Export:
-    """A finished export: its folder, its seat, and its verification, None if it was not verified.
-
-    `commands` serve or upload it from this machine.
-    """
+    """A finished export: its folder, its seat, and its verification, None if it was not verified. `commands` serve or
+    upload it from this machine."""
 
     path: Path
     seat: str
@@ -139,13 +135,14 @@ def export(
             raise RunFolderError(
                 f"{run} was trained over the base {base!r}, but {model.name} is now {model.identity!r}"
             )
-        with written_whole_folder(asked.out) as folder:
+        with write_errors(asked.out, SaveFailed), written_whole_folder(asked.out) as folder:
             verification, verified = forms.write(asked, model, folder, verify, said, Poll(said, interrupts.poll))
             card = export_card(asked, model.revision, forms.measured(asked), verified)
             (folder / CARD).write_text(card, encoding="utf-8")
             if verification is not None:
                 text = json.dumps(verification.to_json(), indent=1) + "\n"
                 (folder / VERIFICATION).write_text(text, encoding="utf-8")
+            _require_free(asked.out)  # it may have been created meanwhile
     said.say(f"written: {asked.out}")
     if verification is not None and verification.failures:
         raise VerificationFailed(
@@ -230,37 +227,3 @@ def _about_weights(asked: Asked) -> str:
         "the only loss is the rounding to 16 bits. Merged into the base's original 16-bit weights, the adapter would "
         "be a different model, which was never trained or measured."
     )
-
-
-@contextlib.contextmanager
-def written_whole_folder(out: Path) -> Iterator[Path]:
-    """Write the folder `out` atomically: yields a temporary folder, which is renamed when everything is on disk and
-    removed after an error.
-
-    The next export to `out` removes leftovers of a killed process. Raises SaveFailed, or ConfigError if `out` was
-    created in the meantime.
-    """
-    start = f".{out.name}.partial-{socket.gethostname()}-"
-    aside = out.with_name(f"{start}{os.getpid()}")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        for left in out.parent.glob(f"{start}*"):
-            pid = left.name.removeprefix(start)
-            if pid.isdecimal() and not psutil.pid_exists(int(pid)):
-                shutil.rmtree(left)
-        aside.mkdir()
-        yield aside
-        for path in [*(path for path in sorted(aside.rglob("*")) if path.is_file()), aside]:
-            if path.is_file():
-                path.chmod(aside.stat().st_mode & 0o666)  # safetensors' files are readable only by their owner
-            sync(path)
-        if os.path.lexists(out):
-            raise ConfigError(f"{out} was created in the meantime and is not overwritten: choose another --out")
-        aside.rename(out)
-        sync(out.parent)
-    except OSError as error:
-        cut_short = " requested and " in str(error)  # numpy's message for a full disk, without an error number
-        why = error.strerror or (os.strerror(errno.ENOSPC) if cut_short else error)
-        raise SaveFailed(f"cannot write {out}: {why}. Nothing was left there") from None
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)

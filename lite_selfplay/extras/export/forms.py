@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from lite_selfplay.errors import RequestError, SaveFailed
+from lite_selfplay.errors import RequestError
 from lite_selfplay.extras.export import verification
 from lite_selfplay.extras.export.gguf_file import require_convertible, write_gguf
 from lite_selfplay.extras.export.verification import Question, Verification
@@ -47,17 +46,13 @@ def write(
         verify, why = False, 'llama.cpp is not installed (`pip install "lite-selfplay[llama-cpp]"`)'
     chat = load_chat(asked.config, model)
     questions, compute = list[Question](), ""
-    try:
-        if verify or asked.form != "peft":
-            progress.say(f"loading {model.name} in {section.precision}")
-            questions, compute = _from_memory(asked, model, folder, chat, verify, progress, poll)
-            gc.collect()
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-        if asked.form == "peft":
-            write_adapter(folder, asked, model, chat)
-    except SafetensorError as error:
-        raise SaveFailed(f"cannot write {asked.out}: {error}. Nothing was left there") from None
+    if verify or asked.form != "peft":
+        progress.say(f"loading {model.name} in {section.precision}")
+        questions, compute = _from_memory(asked, model, folder, chat, verify, progress, poll)
+        gc.collect()
+        torch.cuda.empty_cache()
+    if asked.form == "peft":
+        write_adapter(folder, asked, model, chat)
     poll()
     if not verify:
         progress.say(f"not verified: {why}")
@@ -80,10 +75,7 @@ def _from_memory(
     asked: "Asked", model: ResolvedModel, folder: Path, chat: Chat, verify: bool, progress: Progress, poll: Poll
 ) -> tuple[list[Question], str]:
     """Load the base with the seat's adapter, sample its answers for the verification, and write the files that need its
-    weights.
-
-    Returns the questions with the seat's answers, and the compute dtype.
-    """
+    weights. Returns the questions with the seat's answers, and the compute dtype."""
     with reading(model.path):
         config = AutoConfig.from_pretrained(model.path, trust_remote_code=asked.config.model.trust_remote_code)
     if asked.form == "gguf":
@@ -112,10 +104,8 @@ def _weights(backend: Backend, seat: str, poll: Poll) -> Iterator[tuple[str, tor
 
 
 def write_adapter(folder: Path, asked: "Asked", model: ResolvedModel, chat: Chat) -> None:
-    """An adapter for plain PEFT and vLLM, with the tokenizer, the chat template and the role's settings.
-
-    It names its base by hub id and revision, or by the folder's name for a local one.
-    """
+    """An adapter for plain PEFT and vLLM, with the tokenizer, the chat template and the role's settings. It names its
+    base by hub id and revision, or by the folder's name for a local one."""
     read_tensors(asked.adapter / WEIGHTS)  # raises RunFolderError for damaged ones
     shutil.copyfile(asked.adapter / WEIGHTS, folder / WEIGHTS)
     base = {"base_model_name_or_path": model.hub_id or shown(model.name), "revision": model.revision}
@@ -157,10 +147,8 @@ def write_gguf_folder(folder: Path, asked: "Asked", weights: Weights, config: An
 
 
 def with_switches(template: str | None, thinking: Thinking) -> str | None:
-    """A chat template whose defaults are those of the run: its date, and thinking on or off.
-
-    Arguments still override them.
-    """
+    """A chat template whose defaults are those of the run: its date, and thinking on or off. Arguments still override
+    them."""
     if template is None:
         return None
     values = {"date_string": f'"{DATE}"'} if "date_string" in template else {}

@@ -9,7 +9,7 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,22 +31,19 @@ _LLAMA_CPP = (
 
 
 def require_convertible(config: Any) -> str:
-    """llama.cpp's name for the architecture of a transformers config.
-
-    Raises RequestError, with the reason, for a model that this writer does not support or would change.
-    """
+    """llama.cpp's name for the architecture of a transformers config. Raises RequestError, with the reason, for a model
+    that this writer does not support or would change."""
     (name, *_) = config.architectures or ["unknown"]
     if name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise RequestError(f"the GGUF writer here supports {known}, not {name}. {_LLAMA_CPP}")
-    rope = dict(getattr(config, "rope_parameters", None) or {})
-    layers = set(getattr(config, "layer_types", None) or ["full_attention"])
+    rope = config.rope_parameters
     for wrong, what in (
-        (rope.get("rope_type", "default") not in ("default", "llama3"), f"rotary scaling {rope.get('rope_type')!r}"),
-        (layers != {"full_attention"}, "sliding-window attention"),
-        (getattr(config, "hidden_act", "silu") != "silu", f"the activation {getattr(config, 'hidden_act', '')!r}"),
+        (rope["rope_type"] not in ("default", "llama3"), f"rotary scaling {rope['rope_type']!r}"),
+        (set(getattr(config, "layer_types", ())) - {"full_attention"}, "sliding-window attention"),
+        (config.hidden_act != "silu", f"the activation {config.hidden_act!r}"),
         (name == "LlamaForCausalLM" and (config.attention_bias or config.mlp_bias), "biases"),
-        (float(rope.get("partial_rotary_factor", 1.0)) != 1.0, "partial rotary embeddings"),
+        (rope.get("partial_rotary_factor", 1.0) != 1.0, "partial rotary embeddings"),
     ):
         if wrong:
             raise RequestError(f"this {name} has {what}, which the GGUF writer here does not support. {_LLAMA_CPP}")
@@ -54,19 +51,11 @@ def require_convertible(config: Any) -> str:
 
 
 def write_gguf(
-    file: Path,
-    weights: Iterable[tuple[str, Tensor]],
-    config: Any,
-    tokenizer: Any,
-    *,
-    name: str,
-    eos_ids: Sequence[int],
+    file: Path, weights: Iterable[tuple[str, Tensor]], config: Any, tokenizer: Any, *, name: str, eos_ids: Sequence[int]
 ) -> None:
-    """Write a model, from its float32 parameters under transformers' names.
-
-    Matrices are stored in float16, vectors in float32. Raises RequestError for models that `require_convertible`
-    refuses, a vocabulary that is not byte-level BPE, and weights outside float16's range.
-    """
+    """Write a model, from its float32 parameters under transformers' names. Matrices are stored in float16, vectors in
+    float32. Raises RequestError for models that `require_convertible` refuses, a vocabulary that is not byte-level BPE,
+    and weights outside float16's range."""
     architecture = require_convertible(config)
     writer = GGUFWriter(file, architecture)
     try:
@@ -86,7 +75,6 @@ def write_gguf(
 def _add_shape(writer: Any, config: Any) -> None:
     """Add the numbers from which llama.cpp builds the model."""
     head = _head_size(config)
-    rope: Mapping[str, Any] = dict(getattr(config, "rope_parameters", None) or {})
     numbers = {
         writer.add_vocab_size: config.vocab_size,
         writer.add_context_length: config.max_position_embeddings,
@@ -98,7 +86,7 @@ def _add_shape(writer: Any, config: Any) -> None:
         writer.add_key_length: head,
         writer.add_value_length: head,
         writer.add_rope_dimension_count: head,
-        writer.add_rope_freq_base: float(rope.get("rope_theta", 10000.0)),
+        writer.add_rope_freq_base: config.rope_parameters["rope_theta"],
         writer.add_layer_norm_rms_eps: config.rms_norm_eps,
     }
     for add, number in numbers.items():
@@ -115,27 +103,21 @@ def _tensors(
     """(name, array) of each tensor of the file."""
     (arch,) = [key for key, value in MODEL_ARCH_NAMES.items() if value == architecture]
     names = get_tensor_name_map(arch, config.num_hidden_layers)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     for name, tensor in weights:
         new = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if new is None:
             raise RequestError(f"the model has a weight {name} that {architecture} does not have. {_LLAMA_CPP}")
         array = tensor.detach().float().cpu().numpy()
-        if architecture == "llama" and ".self_attn.q_proj." in name:
-            array = _permuted(array, config.num_attention_heads)
-        if architecture == "llama" and ".self_attn.k_proj." in name:
-            array = _permuted(array, config.num_key_value_heads)
+        if architecture == "llama" and (layer := name.split(".")[-2]) in heads:
+            # llama.cpp has the two halves of each head interleaved.
+            array = array.reshape(heads[layer], 2, -1, array.shape[-1]).swapaxes(1, 2).reshape(array.shape)
         if array.ndim > 1 and np.abs(array).max(initial=0.0) > np.finfo(np.float16).max:
             raise RequestError(f"{name} has numbers outside float16's range. {_LLAMA_CPP}")
         yield new, array.astype(np.float32 if array.ndim == 1 else np.float16)
-    rope = dict(getattr(config, "rope_parameters", None) or {})
-    if rope.get("rope_type", "default") == "llama3":
-        yield "rope_freqs.weight", np.array(llama3_factors(_head_size(config) // 2, rope), dtype=np.float32)
-
-
-def _permuted(array: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
-    """Query or key weights with the two halves of each head interleaved, as llama.cpp expects for Llama."""
-    shape = (heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
-    return array.reshape(shape).swapaxes(1, 2).reshape(array.shape)
+    if config.rope_parameters["rope_type"] == "llama3":
+        factors = llama3_factors(_head_size(config) // 2, config.rope_parameters)
+        yield "rope_freqs.weight", np.array(factors, dtype=np.float32)
 
 
 _PROBES = (
@@ -146,33 +128,27 @@ _PROBES = (
 
 
 def add_vocabulary(writer: Any, tokenizer: Any, *, rows: int, eos_ids: Sequence[int]) -> None:
-    """Add tokens, merges, special tokens and chat template to a `GGUFWriter`; `rows` are those of the embedding.
-
-    Raises RequestError for a vocabulary that is not byte-level BPE with a rule of splitting that llama.cpp names.
-    """
+    """Add tokens, merges, special tokens and chat template to a `GGUFWriter`; `rows` are those of the embedding. Raises
+    RequestError for a vocabulary that is not byte-level BPE with a rule of splitting that llama.cpp names."""
     described = json.loads(tokenizer.backend_tokenizer.to_str())
     by_bytes = all('"ByteLevel"' in json.dumps(described[part]) for part in ("pre_tokenizer", "decoder"))
     if described["model"]["type"] != "BPE" or not by_bytes:
         raise RequestError(
-            f"the GGUF writer here supports byte-level BPE vocabularies, not this {described['model']['type']} one: "
-            "export --to merged and use llama.cpp's convert_hf_to_gguf.py on that folder"
+            f"the GGUF writer here supports byte-level BPE vocabularies, not this {described['model']['type']} one. "
+            f"{_LLAMA_CPP}"
         )
-    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in described["model"]["merges"]]
+    merges = [" ".join(merge) for merge in described["model"]["merges"]]
     ids = {identity: token for token, identity in tokenizer.get_vocab().items()}
-    added = {identity: token.special for identity, token in tokenizer.added_tokens_decoder.items()}
-    tokens, types = [], []
-    for identity in range(max(rows, max(ids) + 1)):
-        tokens.append(ids.get(identity, f"[PAD{identity}]"))
-        if identity not in ids:
-            types.append(TokenType.UNUSED)
-        elif identity in added:
-            types.append(TokenType.CONTROL if added[identity] else TokenType.USER_DEFINED)
-        else:
-            types.append(TokenType.NORMAL)
+    types = dict.fromkeys(ids, TokenType.NORMAL) | {
+        identity: TokenType.CONTROL if token.special else TokenType.USER_DEFINED
+        for identity, token in tokenizer.added_tokens_decoder.items()
+    }
+    every = range(max(rows, max(ids) + 1))
+    tokens = [ids.get(identity, f"[PAD{identity}]") for identity in every]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(rule_of(tokenizer, merges, described))
     writer.add_token_list(tokens)
-    writer.add_token_types(types)
+    writer.add_token_types([types.get(identity, TokenType.UNUSED) for identity in every])
     # GGUF has no empty lists, and llama.cpp no BPE without merges: this merge joins two tokens that no text contains.
     writer.add_token_merges(merges or [f"{tokens[eos_ids[0]]} {tokens[eos_ids[0]]}"])
     _add_special(writer, tokenizer, eos_ids)
@@ -194,7 +170,7 @@ def rule_of(tokenizer: Any, merges: Sequence[str], described: Any) -> str:
             return rule
     raise RequestError(
         f"this tokenizer splits text by a rule that the GGUF writer here does not support (it has: "
-        f"{', '.join(SPLITTING_RULES)}): export --to merged and use llama.cpp's convert_hf_to_gguf.py on that folder"
+        f"{', '.join(SPLITTING_RULES)}). {_LLAMA_CPP}"
     )
 
 

@@ -6,17 +6,16 @@ results are those of users without it.
 
 import json
 import sys
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 
 def by_transformers(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Answer with transformers: the model in `base`, in 4 bits if requested, and PEFT's adapter in `folder` on top.
-
-    Each question is a batch of its own, so that padding cannot affect its log-probabilities.
-    """
+    Each question is a batch of its own, so that padding cannot affect its log-probabilities."""
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, BitsAndBytesConfig
 
@@ -61,11 +60,9 @@ def _ids(tokenizer: Any, prompt: str) -> list[int]:
 
 
 def by_llama_cpp(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Answer with llama.cpp, by its Python package `xllamacpp`, its own tokenizer and its own chat template.
-
-    It reports only the likeliest next tokens, and nothing if the sampled token is part of a character. So each position
-    of the seat's answer is a request of its own, forced to sample a plain token; that changes no reported probability.
-    """
+    """Answer with llama.cpp, by its Python package `xllamacpp`, its own tokenizer and its own chat template. It reports
+    only the likeliest next tokens, and nothing if the sampled token is part of a character. So each position of the
+    seat's answer is a request of its own, forced to sample a plain token; that changes no reported probability."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -104,10 +101,8 @@ def _likeliest(server: Any, ids: Sequence[int], plain_token: int) -> dict[int, f
 
 def _post(server: Any, path: str, body: Mapping[str, Any]) -> Any:
     """The answer of the server, which is local, to a POST."""
-    headers = {"Content-Type": "application/json"}
-    asked = urllib.request.Request(f"{server.listening_address}{path}", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(asked, timeout=60) as answer:
-        return json.loads(answer.read())
+    answer = httpx.post(f"{server.listening_address}{path}", json=body, timeout=60, trust_env=False)
+    return answer.raise_for_status().json()
 
 
 if __name__ == "__main__":

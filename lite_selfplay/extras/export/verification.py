@@ -25,8 +25,7 @@ from lite_selfplay.models.generation.sampling import GenerationRequest
 if TYPE_CHECKING:
     from lite_selfplay.extras.export.exporting import Asked
 
-QUESTIONS, TOKENS = 20, 24
-"""The number of prompts, and the most tokens of an answer."""
+QUESTIONS, TOKENS = 20, 24  # the number of prompts, and the most tokens of an answer
 # Each form's reader, and the mean difference, in nats per token, allowed for rounding: of weights to bf16 in a merged
 # model; of activations in llama.cpp's products. Measured: docs/export.md.
 _READERS = {"peft": ("PEFT", 0.01), "merged": ("transformers", 0.05), "gguf": ("llama.cpp", 0.02)}
@@ -116,10 +115,8 @@ def verify(
     poll: Callable[[], None],
 ) -> Verification:
     """Compare another tool's answers with the seat's. `base`: the folder of the run's base; `compute`: the name of a
-    torch dtype; `plain_token`: a token of plain text.
-
-    `poll` is called meanwhile, and may raise to stop. Raises VerificationFailed if the tool cannot answer.
-    """
+    torch dtype; `plain_token`: a token of plain text. `poll` is called meanwhile, and may raise to stop. Raises
+    VerificationFailed if the tool cannot answer."""
     name, rounding = _READERS[asked.form]
     request = {
         "reader": name,

@@ -1,8 +1,7 @@
 """The data sets of the package reasoning-gym: tasks `reasoning-gym:NAME`, and a checker with their scorers.
 
 Some scorers evaluate an answer as code or algebra, so they run in processes that can be killed (the program `scoring`),
-supervised by `lite_selfplay.verify.workers`.
-Source: https://github.com/open-thought/reasoning-gym
+supervised by `lite_selfplay.verify.workers`. Source: https://github.com/open-thought/reasoning-gym
 """
 
 import base64
@@ -17,7 +16,7 @@ import subprocess
 import sys
 import sysconfig
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -51,10 +50,8 @@ _PAYS_ALWAYS = {
 
 
 def open_dataset(name: str, options: Mapping[str, Any], *, seed: int = 0, size: int = 100) -> Any:
-    """A data set of the package: rows by index, and `score_answer(answer, row)`.
-
-    Raises TaskError if the package is missing or rejects the options, UnknownNameError for an unknown name.
-    """
+    """A data set of the package: rows by index, and `score_answer(answer, row)`. Raises TaskError if the package is
+    missing or rejects the options, UnknownNameError for an unknown name."""
     with warnings.catch_warnings():  # users of this library do not need its warnings
         warnings.simplefilter("ignore")
         try:
@@ -139,18 +136,16 @@ MAX_CHARACTERS = 10_000
 def check_batch(
     pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
 ) -> list[Verdict]:
-    """Judge completions with the scorers of the problems' data sets, in separate processes.
-
-    A score of 1 is a correct answer. Raises TaskError for a problem that is not from such a data set.
-    """
+    """Judge completions with the scorers of the problems' data sets, in separate processes. A score of 1 is a correct
+    answer. Raises TaskError for a problem that is not from such a data set."""
     answers = [extract_answer(completion_text(completion), block_only=expected.block_only) for completion, _ in pairs]
-    asked: dict[int, dict[str, Any]] = {}
-    for index, ((_, problem), answer) in enumerate(zip(pairs, answers, strict=True)):
-        question = _question(problem)
-        if answer is not None and len(answer) <= MAX_CHARACTERS:
-            asked[index] = {**question, "answer": answer}
-    pool = checking.kept(KIND, lambda: WorkerPool(checking.workers, checking.deadline, poll=checking.poll))
-    outcomes = dict(zip(asked, pool.ask(list(asked.values())), strict=True)) if asked else {}
+    asked = {
+        index: {**_question(problem), "answer": answer}
+        for index, ((_, problem), answer) in enumerate(zip(pairs, answers, strict=True))
+        if answer is not None and len(answer) <= MAX_CHARACTERS
+    }
+    pool = checking.kept(KIND, lambda: WorkerPool(checking.workers, checking.deadline))
+    outcomes = dict(zip(asked, pool.work(list(asked.values()), checking.poll), strict=True))
     return [
         _verdict(
             completion, answer, outcomes.get(index, "no_answer" if answer is None else "unparsable"), expected.thinks
@@ -183,8 +178,8 @@ def _verdict(completion: Completion, answer: str | None, outcome: str, thinks: b
 
 Question = Mapping[str, Any]
 
-START_SECONDS = 120.0
-"""Importing reasoning-gym takes seconds, far more on a loaded machine."""
+MEMORY_MB = 4096  # a scoring process's limit of address space, if the system supports one
+START_SECONDS = 120.0  # importing reasoning-gym takes seconds, far more on a loaded machine
 
 
 @dataclass(eq=False)
@@ -209,33 +204,19 @@ class WorkerPool(Workers[Scorer, Question, str]):
     Args:
         size: Maximum number of processes; by default 2, or 1 on a machine with one core.
         deadline: Time limit in seconds for a question, from when a process receives it.
-        memory_mb: Limit of a process's address space in MiB, if the system supports one.
         command: Program to run instead of `lite_selfplay.extras.gym.scoring`, with its protocol.
-        poll: Called at least every half second while waiting for answers; it may raise to stop.
+
+    The result of a question is the program's outcome, "timeout" (killed at the deadline) or "crash" (two new workers
+    died on it). `work` raises WorkerStartError if the workers cannot be started.
     """
 
     late, given_up, not_judged = "timeout", "crash", NOT_JUDGED
 
-    def __init__(
-        self,
-        size: int | None = None,
-        deadline: float = 5.0,
-        memory_mb: int = 4096,
-        command: Sequence[str] | None = None,
-        poll: Callable[[], None] = lambda: None,
-    ):
+    def __init__(self, size: int | None = None, deadline: float = 5.0, command: Sequence[str] | None = None):
         super().__init__(size)
-        self.deadline, self.poll = deadline, poll
+        self.deadline = deadline
         module = [sys.executable, "-P", "-m", "lite_selfplay.extras.gym.scoring"]
-        self._command = list(command) if command else [*module, str(deadline), str(memory_mb)]
-
-    def ask(self, questions: Sequence[Question]) -> list[str]:
-        """Outcomes in the order of the questions: the program's own, "timeout" or "crash".
-
-        "timeout" means that the worker was killed at the deadline, "crash" that two new workers died on the question.
-        Raises WorkerStartError if the workers cannot be started.
-        """
-        return self.work(questions, self.poll)
+        self._command = list(command) if command else [*module, str(deadline), str(MEMORY_MB)]
 
     def _start(self) -> Scorer:
         ours, theirs = socket.socketpair()
@@ -271,21 +252,18 @@ class WorkerPool(Workers[Scorer, Question, str]):
         if "ready" in message:
             worker.ready = True
             return
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            worker.process.wait(timeout=1)  # so that the exit code is its own, not the kill's
         self._drop(worker)
         raise WorkerStartError(
-            f"the answer checker's process did not start: {message.get('failed', 'it ended at once')} "
-            f"(exit code {worker.process.returncode}). To see why, run: {' '.join(self._command)}"
+            f"the answer checker's process did not start: {message.get('failed', 'it ended at once')}. To see why, "
+            f"run: {' '.join(self._command)}"
         )
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, with PYTHONPATH extended so that a worker imports the same copy of this package.
-
-    Not needed for an installed copy: site-packages must not come before the standard library.
-    """
-    environment = dict(os.environ)
+    """A worker's environment, in which it imports the same copy of this package, by PYTHONPATH unless it is installed:
+    site-packages must not come before the standard library."""
+    # A numerical library's threads would reserve address space for every core.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     root = str(Path(__file__).resolve().parents[3])
     if root not in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))

@@ -25,11 +25,9 @@ from typing import Any
 from lite_selfplay.errors import LiteSelfPlayError
 from lite_selfplay.extras.gym import open_dataset
 
-ALARM_GRACE = 5.0
-"""Seconds between the parent's deadline and the alarm."""
+ALARM_GRACE = 5.0  # seconds between the parent's deadline and the alarm
 
-Reply = Callable[[dict[str, Any]], dict[str, str]]
-"""Maps a question to its reply."""
+Reply = Callable[[dict[str, Any]], dict[str, str]]  # maps a question to its reply
 
 
 def run(prepare: Callable[[], Reply]) -> None:
@@ -80,9 +78,6 @@ def reply_to(question: dict[str, Any]) -> dict[str, str]:
 
 def by_its_own_rules() -> Reply:
     """Check that the package works; return `reply_to`."""
-    # A numerical library's threads would reserve address space for every core.
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[name] = "1"
     open_dataset("chain_sum", {})
     return reply_to
 

@@ -94,11 +94,9 @@ def _alone(path: Path, patience: float) -> FileLock:
 
 
 def require_fair(experiment: Experiment) -> None:
-    """Raise ConfigError if trained arms have unequal budgets, or if no arm uses the training set.
-
-    Compared are the fixed numbers of completions, or of steps with the budget `steps`; the budget `recipes` allows
-    differences. Arms with a limit in minutes are refused, since their number of steps depends on the machine.
-    """
+    """Raise ConfigError if trained arms have unequal budgets, or if no arm uses the training set. Compared are the
+    fixed numbers of completions, or of steps with the budget `steps`; the budget `recipes` allows differences. Arms
+    with a limit in minutes are refused, since their number of steps depends on the machine."""
     budgets: dict[str, int] = {}
     drawn = not experiment.trained() or experiment.shared.tasks.train is None
     for name in experiment.trained():
@@ -262,18 +260,10 @@ def _spent(path: Path, curve: str) -> dict[str, Any]:
 
 def _curve(run: Run, curve: str) -> list[tuple[int, float]]:
     """(step, value) pairs of the experiment's curve in a run."""
-    if curve == EVALUATION:
-        return [
-            (step, mean_pass_rate(each)) for step, each in run.evaluations().items() if step >= 0
-        ]  # without the untouched base
-    return [(row["step"], found) for row in run.metrics_rows() if (found := _number(row, curve)) is not None]
-
-
-def _number(row: Any, path: str) -> float | None:
-    """The number at a dotted path of a row; None if there is none."""
-    for key in path.split("."):
-        row = row.get(key) if isinstance(row, Mapping) else None
-    return row if isinstance(row, int | float) else None
+    if curve == EVALUATION:  # without the untouched base
+        return [(step, mean_pass_rate(each)) for step, each in run.evaluations().items() if step >= 0]
+    table = run.metrics().set_index("step")
+    return list(table[curve].dropna().items()) if curve in table else []
 
 
 def _sums(rows: Sequence[Mapping[str, int]]) -> dict[str, int]:

@@ -21,8 +21,7 @@ from lite_selfplay.tasks import split_specs
 EXPERIMENTS = files(__package__) / "experiments"
 COLD_START = "cold-start"
 RATE = "seats.*.lr"
-EVALUATION = "evaluation"
-"""The name of the curve of pass@1 in the evaluations during training."""
+EVALUATION = "evaluation"  # the name of the curve of pass@1 in the evaluations during training
 _WHOLE: dict[str, Any] = {"run": {"minutes": 0}}  # a preset's minutes would give arms different numbers of steps
 
 
@@ -180,9 +179,8 @@ class Experiment(Section):
         for dotted, value in self.arms[arm].set.items():
             set_key(keys, FLAT_KEYS.get(dotted, dotted), value)
         started = {"cold_start": {"enabled": False}, "run": {"init": str(init)}} if init else {}
-        run = {
-            "run": {"seed": seed, "dir": str(folder), "preflight": False}
-        }  # an arm that cannot learn is compared too
+        # Without a pre-flight, since an arm that cannot learn is compared too.
+        run = {"run": {"seed": seed, "dir": str(folder), "preflight": False}}
         game = str(self.arms[arm].game)
         return RunConfig.of(self._layer(game, keys.pop("preset", None)), {"game": game}, started, keys, run)
 
@@ -239,15 +237,12 @@ class Experiment(Section):
 
 def experiment_names() -> list[str]:
     """The names of the shipped experiments."""
-    found = (file.name for file in EXPERIMENTS.iterdir())
-    return sorted(name.removesuffix(".yaml") for name in found if name.endswith(".yaml"))
+    return sorted(file.name.removesuffix(".yaml") for file in EXPERIMENTS.iterdir() if file.name.endswith(".yaml"))
 
 
 def load_experiment(name: str, scale: str = "full") -> Experiment:
-    """Load an experiment by its name or file, in one of its sizes.
-
-    Raises UnknownNameError with near names, ConfigError if the file is missing or is not an experiment.
-    """
+    """Load an experiment by its name or file, in one of its sizes. Raises UnknownNameError with near names, ConfigError
+    if the file is missing or is not an experiment."""
     if name in experiment_names():
         text, stem = EXPERIMENTS.joinpath(f"{name}.yaml").read_text(encoding="utf-8"), name
     elif name.endswith((".yaml", ".yml")):

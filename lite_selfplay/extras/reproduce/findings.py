@@ -24,6 +24,7 @@ from lite_selfplay.training.progress import clock
 _MOST_STEPS = 10
 TABLE, FIGURE, RESULTS = "table.md", "figure.png", "results.json"
 Record = Mapping[str, Any]
+Parts = Sequence[Sequence[Record]]  # an arm's evaluations of each seed, task by task
 Interval = tuple[float, float]
 
 
@@ -90,14 +91,8 @@ def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]
     return found
 
 
-def _finding(
-    arm: str,
-    task: str,
-    parts: Sequence[Sequence[Record]],
-    baseline: Sequence[Sequence[Record]] | None,
-    start: Sequence[Sequence[Record]] | None,
-) -> Finding:
-    """An arm's result from its evaluations; `parts` has those of each seed, task by task."""
+def _finding(arm: str, task: str, parts: Parts, baseline: Parts | None, start: Parts | None) -> Finding:
+    """An arm's result on a task."""
     evaluations = [result for part in parts for result in part]
     rows, values = [_outcomes(part) for part in parts], _over_tasks(parts)
     scores = [score for result in evaluations for score in scores_shown(result).values()]
@@ -108,12 +103,12 @@ def _finding(
         between = against[0].interval
         if len(parts) > 1:
             between = _around([[other[k] - one[k] for k in one.keys() & other.keys()] for one, other in pairs], 0.95)
-    modes = [find_mode(result["mode"]) for result in evaluations]
-    # Win counts against several opponents have no meaningful mean.
     longer = None
     if baseline is not None and len(parts) == 1:
         longer = paired(_lengths(baseline[0]), _lengths(parts[0]))
-    columns = dict.fromkeys(column for mode in modes if not mode.matches for column in mode.columns)
+    # Win counts against several opponents have no meaningful mean.
+    modes = [mode for result in evaluations if not (mode := find_mode(result["mode"])).matches]
+    columns = dict.fromkeys(column for mode in modes for column in mode.columns)
     own = {column: [_share(score, column) for score in scores if score.get(column) is not None] for column in columns}
     for score in scores:
         for k, share in score.get("pass_at_k", {}).items():
@@ -167,27 +162,22 @@ def _outcomes(results: Sequence[Record], name: str | None = None) -> dict[str, f
     return means_of(outcomes_of(result, name) if name else mean_outcomes(result) for result in results)
 
 
-def _over_tasks(parts: Sequence[Sequence[Record]], name: str | None = None) -> list[float]:
+def _over_tasks(parts: Parts, name: str | None = None) -> list[float]:
     """The unweighted mean over tasks, for each seed."""
     return [fmean(fmean(_outcomes([part[i]], name).values()) for part in parts) for i in range(len(parts[0]))]
 
 
-def _by_seed(
-    one: Sequence[Sequence[Record]] | None, other: Sequence[Sequence[Record]]
-) -> tuple[float | None, Interval | None]:
+def _by_seed(one: Parts | None, other: Parts) -> tuple[float | None, Interval | None]:
     """The mean difference over shared seeds, None without any; and its interval, None with fewer than two."""
-    if one is None:
-        return None, None
     first, second = (
-        dict(zip((result["seed"] for result in parts[0]), _over_tasks(parts), strict=True)) for parts in (one, other)
+        {result["seed"]: mean for result, mean in zip(parts[0], _over_tasks(parts), strict=True)} if parts else {}
+        for parts in (one, other)
     )
     differences = [second[seed] - first[seed] for seed in second if seed in first]
-    if not differences:
-        return None, None
-    return fmean(differences), over_seeds(differences).interval
+    return (fmean(differences), over_seeds(differences).interval) if differences else (None, None)
 
 
-def _better(parts: Sequence[Sequence[Record]]) -> tuple[float | None, Interval | None]:
+def _better(parts: Parts) -> tuple[float | None, Interval | None]:
     """The score of the best direction over all seeds, and its interval; None with a single direction."""
     names = list(scores_shown(parts[0][0]))
     if len(names) == 1:

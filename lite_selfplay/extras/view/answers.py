@@ -1,7 +1,7 @@
 """Answers the page's requests: an overview, a step's cases, one case in full, a search for cases.
 
 An index has the offset of each line of `episodes.jsonl` and grows with the run; lines are not kept in memory. Lines are
-parsed leniently, since they are only shown. Lines that hold no completion are counted and skipped.
+parsed leniently, since they are only shown. Lines that do not begin as runs write them are counted and skipped.
 """
 
 import json
@@ -32,11 +32,9 @@ _DEFAULTS: dict[str, Any] = dict.fromkeys(
 
 
 class EpisodeIndex:
-    """The lines of an `episodes.jsonl` by step, up to date at every call.
-
+    """The lines of an `episodes.jsonl` by step, up to date at every call. A line's number is its offset in the file.
     Every call first checks whether the file has grown, or was replaced, as a resume does. Thread-safe. `damaged` counts
-    the lines that hold no completion. Raises RunFolderError if the file cannot be read.
-    """
+    the skipped lines. Raises RunFolderError if the file cannot be read."""
 
     def __init__(self, path: Path):
         self._path, self._lock = path, threading.Lock()
@@ -45,7 +43,7 @@ class EpisodeIndex:
     def _forget(self) -> None:
         self._file: tuple[int, int] | None = None
         self._end = self.damaged = 0
-        self._starts, self._of_step = array("Q"), dict[int, "array[int]"]()
+        self._of_step: dict[int, array[int]] = {}
 
     def steps(self) -> dict[int, int]:
         """The number of lines of each step, in the order of the file."""
@@ -57,11 +55,10 @@ class EpisodeIndex:
         with self._lock, self._refreshed() as file:
             return list(self._read(file, self._of_step.get(step, ())))
 
-    def line(self, number: int) -> bytes | None:
-        """The line with this number; None if there is none."""
+    def line(self, number: int) -> bytes:
+        """The line with this number; anything else that the file has there if there is none."""
         with self._lock, self._refreshed() as file:
-            known = 0 <= number < len(self._starts)
-            return next(self._read(file, [number]))[1] if known else None
+            return next(self._read(file, [number]))[1]
 
     def steps_holding(self, words: bytes) -> list[int]:
         """The steps with a line that contains these bytes."""
@@ -71,8 +68,8 @@ class EpisodeIndex:
 
     def _read(self, file: IO[bytes], numbers: Iterable[int]) -> Iterator[tuple[int, bytes]]:
         for number in numbers:
-            file.seek(self._starts[number])
-            yield number, file.readline(LINE_LIMIT + 1)
+            file.seek(number)
+            yield number, file.readline(LINE_LIMIT)
 
     def _refreshed(self) -> IO[bytes]:
         """Open the file, after adding its new complete lines to the index."""
@@ -91,31 +88,17 @@ class EpisodeIndex:
     def _extend(self, file: IO[bytes]) -> None:
         """Add the complete lines after the last known one to the index."""
         file.seek(self._end)
-        while (line := file.readline(LINE_LIMIT + 1)).endswith(b"\n") or len(line) > LINE_LIMIT:
-            start, size = self._end, len(line)
-            while not line.endswith(b"\n") and (line := file.readline(LINE_LIMIT)):  # the rest of an overlong line
-                size += len(line)
-            self._end += size
-            if (step := _step_of(line) if size <= LINE_LIMIT else None) is None:
+        while (line := file.readline(LINE_LIMIT)).endswith(b"\n") or len(line) == LINE_LIMIT:
+            if found := _STEP.match(line):
+                self._of_step.setdefault(int(found[1]), array("Q")).append(self._end)
+            else:
                 self.damaged += 1
-                continue
-            self._of_step.setdefault(step, array("L")).append(len(self._starts))
-            self._starts.append(start)
-
-
-def _step_of(line: bytes) -> int | None:
-    """The step of a line: from its beginning, where runs write it, else by parsing the line."""
-    if found := _STEP.match(line):
-        return int(found[1])
-    row = read_row(line)
-    return None if row is None else int(row["step"])
+            self._end += len(line)
 
 
 def read_row(line: bytes) -> dict[str, Any] | None:
-    """Parse a line as a completion, with every key that runs write and valid types; None if it is not one.
-
-    Bytes that are not UTF-8 become replacement characters; lone surrogates are kept.
-    """
+    """Parse a line as a completion, with every key that runs write and valid types; None if it is not one. Bytes that
+    are not UTF-8 become replacement characters; lone surrogates are kept."""
     try:
         row = _DECODER.decode(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -129,10 +112,8 @@ def read_row(line: bytes) -> dict[str, Any] | None:
 
 
 class ViewedRun:
-    """A run folder shown by the page; it keeps an index of the episodes and the last overview.
-
-    Raises RunFolderError if it is not a run folder, or its episodes are a link.
-    """
+    """A run folder shown by the page, with an index of its episodes. Raises RunFolderError if it is not a run folder,
+    or its episodes are a link."""
 
     def __init__(self, path: Path):
         self.folder, self.path = RunFolder.open(path), path
@@ -140,7 +121,6 @@ class ViewedRun:
         with as_written(path):
             self.game, self.without_game = game_of(self.folder)
         self.index = EpisodeIndex(path / EPISODES)
-        self._known: dict[str, Any] = {"stamp": None}
 
     def stamp(self) -> str:
         """A text that changes whenever the run has written something that the page shows."""
@@ -151,36 +131,34 @@ class ViewedRun:
     def overview(self) -> dict[str, Any]:
         """The page's contents before a step is opened, as JSON. Raises RunFolderError or ConfigError."""
         stamp = self.stamp()
-        if self._known["stamp"] == stamp:
-            return self._known
         with as_written(self.path):
             state, config, counts = state_of(self.path), self.folder.config(), self.index.steps()
             rows = self.folder.metrics()
-            facts = {
-                "name": self.path.resolve().name,
-                "game": config.game.label,
-                "model": config.model.name,
-                "tasks": config.tasks.train,
-                "stage": state.stage,
-                "played": state.step,
-                "asked_for": state.steps,
-                "best": state.best,
-                "stamp": stamp,
-                "filters": list(dict.fromkeys([*self.game.kinds(), *self.game.remarks, *ODD])),
-                "roles": list(getattr(self.game, "roles", ())),
-                "steps": [[step, count] for step, count in counts.items()],
-                "charts": charts_of(self.game, self.folder, rows),
-                "remarks": self._remarks(rows, len(counts)),
-            }
-            self._known = dict(only_finite(facts))
-            return self._known
+            return only_finite(
+                {
+                    "name": self.path.resolve().name,
+                    "game": config.game.label,
+                    "model": config.model.name,
+                    "tasks": config.tasks.train,
+                    "stage": state.stage,
+                    "played": state.step,
+                    "asked_for": state.steps,
+                    "best": state.best,
+                    "stamp": stamp,
+                    "filters": list(dict.fromkeys([*self.game.kinds(), *self.game.remarks, *ODD])),
+                    "roles": list(getattr(self.game, "roles", ())),
+                    "steps": [[step, count] for step, count in counts.items()],
+                    "charts": charts_of(self.game, self.folder, rows),
+                    "remarks": self._remarks(rows, len(counts)),
+                }
+            )
 
     def _remarks(self, rows: Sequence[Mapping[str, Any]], recorded: int) -> list[str]:
         """Remarks for the reader: what is missing, and the game's warnings."""
         found = [self.without_game] if self.without_game else []
-        spoken = sum(any(stream.get("completions") for stream in row["streams"].values()) for row in rows)
-        if recorded < spoken:
-            found.append(f"episodes.jsonl holds the completions of {recorded} of {spoken} steps.")
+        sampled = sum(any(stream.get("completions") for stream in row["streams"].values()) for row in rows)
+        if recorded < sampled:
+            found.append(f"episodes.jsonl holds the completions of {recorded} of {sampled} steps.")
         if self.index.damaged:
             found.append(f"{self.index.damaged} lines of episodes.jsonl are damaged and not shown.")
         warnings = warned(rows).items()
@@ -194,21 +172,17 @@ TRUNCATED, ILL_FORMED, NO_VARIANCE = ODD = ("truncated", "not well-formed", "no 
 
 PREVIEW, SHOWN = 300, 20_000
 """The most characters of a text in a list, and of an opened one; the page requests the rest separately."""
-_SHOWN_APART = {"step", "role", "seat", "problem_id", "group", "sample", "prompt", "text", "tokens", "stop", "reward"}
-_SHOWN_APART |= {"advantage", "correct", "well_formed", "answer", "reason"}
+_SHOWN_APART = {*_DEFAULTS, "step", "role", "seat", "group", "sample", "prompt", "text"}
 
-Numbered = tuple[int, dict[str, Any]]
-"""A completion with the number of its line."""
+Numbered = tuple[int, dict[str, Any]]  # a completion with the number of its line
 
 
 def cases_of(
     game: type[Game], rows: Sequence[Numbered], *, chosen: str = "", whole: bool = False
 ) -> list[dict[str, Any]]:
-    """A step's cases as JSON, in the order of their last lines; `whole`: with full prompts and texts.
-
-    `chosen`: only those of this kind, or with this flag. Every completion is in at least one case: completions outside
-    the game's transcripts get cases of their own.
-    """
+    """A step's cases as JSON, in the order of their last lines; `whole`: with full prompts and texts. `chosen`: only
+    those of this kind, or with this flag. Every completion is in at least one case: completions outside the game's
+    transcripts get cases of their own."""
     lines = {id(row): line for line, row in rows}
     found = game.transcripts([row for _, row in rows])
     shown = {id(row) for transcript in found for row in transcript.rows}
@@ -312,10 +286,8 @@ def cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}\u2026"
 
 
-MOST_FOUND = 60
-"""A search pauses after the step that reaches this many cases; the page requests more."""
-PATIENCE_S = 0.5
-"""A search pauses after this many seconds, to report its progress."""
+MOST_FOUND = 60  # a search pauses after the step that reaches this many cases; the page requests more
+PATIENCE_S = 0.5  # a search pauses after this many seconds, to report its progress
 
 
 class NotAsked(Exception):
@@ -323,10 +295,8 @@ class NotAsked(Exception):
 
 
 def answer(runs: Sequence[ViewedRun], question: str, about: Mapping[str, str]) -> Any:
-    """Answer a request of the page, as JSON.
-
-    Raises NotAsked for any other request, RunFolderError or ConfigError if the run's files are damaged.
-    """
+    """Answer a request of the page, as JSON. Raises NotAsked for any other request, RunFolderError or ConfigError if
+    the run's files are damaged."""
     run = runs[_number(about, "run", most=len(runs) - 1)]
     asked = json.dumps(about.get("id", ""), ensure_ascii=False)
     answers: dict[str, Callable[[], Any]] = {
@@ -344,10 +314,8 @@ def answer(runs: Sequence[ViewedRun], question: str, about: Mapping[str, str]) -
 
 
 def find(run: ViewedRun, about: Mapping[str, str], patience_s: float = PATIENCE_S) -> dict[str, Any]:
-    """Search a run's cases from the step `from` to the step `to`: by kind or flag (`filter`) and words (`q`).
-
-    In the result, `next` is the step to continue from, None at the end; `looked` of the `steps` have been searched.
-    """
+    """Search a run's cases from the step `from` to the step `to`: by kind or flag (`filter`) and words (`q`). In the
+    result, `next` is the step to continue from, None at the end; `looked` of the `steps` have been searched."""
     steps = list(run.index.steps())
     first, last = _number(about, "from"), _number(about, "to") if "to" in about else None
     chosen, words = about.get("filter", ""), about.get("q", "").casefold()
@@ -385,8 +353,7 @@ def _opened(run: ViewedRun, step: int, name: str) -> dict[str, Any]:
 
 def _text(run: ViewedRun, line: int, part: str) -> dict[str, Any]:
     """The full text or prompt of a completion."""
-    content = run.index.line(line)
-    row = None if content is None else read_row(content)
+    row = read_row(run.index.line(line))
     if row is None or part not in ("text", "prompt"):
         raise NotAsked(f"there is no {part!r} in line {line}")
     return {"text": row[part]}

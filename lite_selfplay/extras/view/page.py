@@ -6,8 +6,8 @@ data, and opens without a server or network.
 
 import base64
 import hashlib
-import hmac
 import json
+import math
 import os
 import re
 import secrets
@@ -20,12 +20,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 from lite_selfplay.errors import ConfigError, LiteSelfPlayError
 from lite_selfplay.extras.view.answers import NotAsked, ViewedRun, answer, cases_of, read_rows
-from lite_selfplay.runs.folder import as_written
+from lite_selfplay.runs.folder import EPISODES, as_written
 from lite_selfplay.tasks.files import write_errors, write_whole
 
 HOST = "127.0.0.1"
-PATIENCE_S = 30.0
-"""The time limit in seconds for a browser's request."""
+PATIENCE_S = 30.0  # the time limit in seconds for a browser's request
 
 PAGE = {
     "": ("page.html", "text/html"),
@@ -48,10 +47,8 @@ _HEADERS = {
 
 
 class RunServer(ThreadingHTTPServer):
-    """Serves runs at `url`; `serve_forever` answers requests, `server_close` closes it.
-
-    `port` 0 chooses a free one. Raises ConfigError if the port is not available.
-    """
+    """Serves runs at `url`; `serve_forever` answers requests, `server_close` closes it. `port` 0 chooses a free one.
+    Raises ConfigError if the port is not available."""
 
     daemon_threads = True
 
@@ -71,7 +68,7 @@ class RunServer(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers GET and HEAD requests of one browser, and refuses unknown host names."""
+    """Answers GET requests of one browser, and refuses unknown host names."""
 
     server: RunServer
     timeout = PATIENCE_S
@@ -80,23 +77,17 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
-        if self.headers.get("Host") not in (
-            f"{HOST}:{self.server.server_port}",
-            f"localhost:{self.server.server_port}",
-        ):
+        if self.headers.get("Host") not in [f"{name}:{self.server.server_port}" for name in (HOST, "localhost")]:
             return self._refuse(403, "this page is only for this machine")  # against DNS rebinding
-        _, token, *rest = (url.path + "/").split("/")
-        if not hmac.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
+        token, _, name = url.path.removeprefix("/").partition("/")
+        if not secrets.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
             return self._refuse(404, "open the address that lite-selfplay view printed: it ends with a token")
-        name = "/".join(rest[:-1])
         if name in PAGE:
             file, kind = PAGE[name]
             return self._send(200, kind, page_file(file).encode())
         if name.startswith("api/"):
             return self._answer(name.removeprefix("api/"), dict(parse_qsl(url.query, errors="replace")))
         return self._refuse(404, "there is no such page")
-
-    do_HEAD = do_GET
 
     def _answer(self, question: str, about: Mapping[str, str]) -> None:
         try:
@@ -118,8 +109,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
+        self.wfile.write(content)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Refuse other methods and invalid requests, and close the connection."""
@@ -136,15 +126,12 @@ def page_file(name: str) -> str:
 
 
 NAME = "index.html"
-LIMIT = 24_000_000
-"""The most characters of episodes in a file, for phones. A longer run keeps evenly spread steps."""
+LIMIT = 24_000_000  # about the most bytes of episodes in a file, for phones: a longer run keeps evenly spread steps
 
 
 def write_bundle(runs: Sequence[ViewedRun], folder: Path) -> Path:
-    """Write runs as `index.html` into a folder, created if missing. Returns the file's path.
-
-    Raises ConfigError if the file exists or cannot be written, RunFolderError for a damaged run.
-    """
+    """Write runs as `index.html` into a folder, created if missing. Returns the file's path. Raises ConfigError if the
+    file exists or cannot be written, RunFolderError for a damaged run."""
     path = folder / NAME
     if os.path.lexists(path):
         raise ConfigError(f"{path} exists already and is not overwritten: choose another --bundle")
@@ -173,31 +160,18 @@ def bundle(runs: Sequence[ViewedRun], limit: int = LIMIT) -> str:
 
 
 def _held(run: ViewedRun, limit: int) -> dict[str, Any]:
-    """A run's overview, and the cases with texts of evenly spread steps, up to `limit` characters."""
+    """A run's overview, and the cases with texts of the last step and evenly spread others: those of about `limit`
+    bytes of `episodes.jsonl`."""
     overview = run.overview()
-    order, held, size = _spread(list(run.index.steps())), dict[int, Any](), 0
-    for step in order:
-        with as_written(run.path):
-            cases = cases_of(run.game, read_rows(run.index.of_step(step)), whole=True)
-        size += len(json.dumps(cases))
-        if size > limit and held:
-            break
-        held[step] = cases
-    counts = [[step, count] for step, count in overview["steps"] if step in held]
-    if len(counts) < len(overview["steps"]):
-        sentence = f"This file holds the episodes of {len(counts)} of {len(overview['steps'])} steps, evenly spread."
-        overview["remarks"] = [sentence, *overview["remarks"]]
-    return {"overview": overview | {"steps": counts}, "cases": {step: held[step] for step, _ in counts}}
-
-
-def _spread(steps: Sequence[int]) -> list[int]:
-    """Steps in an order whose every prefix is spread evenly: the last, the first, the middle, the quarters."""
-    order: dict[int, None] = dict.fromkeys([*steps[-1:], *steps[:1]])
-    parts = 2
-    while len(order) < len(steps):
-        order |= dict.fromkeys(steps[len(steps) * i // parts] for i in range(1, parts))
-        parts *= 2
-    return list(order)
+    size = sum(file.stat().st_size for file in run.path.glob(EPISODES))
+    every = max(1, math.ceil(size / limit))
+    steps, remarks = overview["steps"][::-every][::-1], overview["remarks"]
+    if every > 1:
+        sentence = f"This file holds the episodes of {len(steps)} of {len(overview['steps'])} steps, evenly spread."
+        remarks = [sentence, *remarks]
+    with as_written(run.path):
+        cases = {step: cases_of(run.game, read_rows(run.index.of_step(step)), whole=True) for step, _ in steps}
+    return {"overview": overview | {"steps": steps, "remarks": remarks}, "cases": cases}
 
 
 def _hash(text: str) -> str:

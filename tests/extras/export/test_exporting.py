@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -242,7 +241,7 @@ def test_what_cannot_be_exported(make_run: MakeRun, tmp_path: Path, damage, seat
 
 def test_an_export_that_fails_leaves_nothing(make_run: MakeRun, tmp_path: Path, monkeypatch):
     for error, raised, words in (
-        (OSError(errno.ENOSPC, "No space left on device"), SaveFailed, "No space left on device.*Nothing was left"),
+        (OSError(errno.ENOSPC, "No space left on device"), SaveFailed, "cannot write .*No space left on device"),
         (RequestError("no such thing"), RequestError, "no such thing"),
         (KeyboardInterrupt(), KeyboardInterrupt, "^$"),
     ):
@@ -258,15 +257,11 @@ def test_an_export_that_fails_leaves_nothing(make_run: MakeRun, tmp_path: Path, 
 
 
 def test_what_comes_to_be_meanwhile_stays_and_what_a_killed_export_left_goes(make_run, tmp_path: Path, monkeypatch):
-    with subprocess.Popen(["true"]) as ended:
-        pass
-    dead, alive = (tmp_path / f".out.partial-{socket.gethostname()}-{pid}" for pid in (ended.pid, os.getppid()))
-    for left in (dead, alive):
-        left.mkdir()
+    (tmp_path / ".out.partial").mkdir()
     monkeypatch.setattr(forms, "write_adapter", lambda *_: (tmp_path / "out").mkdir())
-    with pytest.raises(ConfigError, match="was created in the meantime"):
+    with pytest.raises(ConfigError, match="out exists already"):
         export(make_run(), "A", out=tmp_path / "out", **FAST)
-    assert {path.name for path in tmp_path.iterdir()} == {"out", alive.name}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_disk_that_is_full_while_weights_are_written(make_run: MakeRun, tmp_path: Path):
@@ -278,7 +273,7 @@ def test_a_disk_that_is_full_while_weights_are_written(make_run: MakeRun, tmp_pa
         pytest.skip("needs the right to mount a file system")
     try:
         for form in ("peft", "merged", "gguf"):
-            with pytest.raises(SaveFailed, match=r"cannot write .*No space left on device"):
+            with pytest.raises(SaveFailed, match=r"cannot write .*(No space left on device|requested and \d+ written)"):
                 export(make_run(precision="fp32"), "A", to=form, out=small / "out", **FAST)
             assert list(small.iterdir()) == []
     finally:

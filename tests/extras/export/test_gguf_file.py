@@ -103,7 +103,7 @@ def test_what_would_become_another_model_is_refused_by_name():
         ("layer_types", ["full_attention", "sliding_attention"], "sliding-window attention"),
         ("hidden_act", "gelu", "the activation 'gelu'"),
         ("attention_bias", True, "biases"),
-        ("rope_parameters", {"partial_rotary_factor": 0.5}, "partial rotary"),
+        ("rope_parameters", {"rope_type": "default", "partial_rotary_factor": 0.5}, "partial rotary"),
     ):
         config = small_model("llama").config
         config.__dict__[key] = value

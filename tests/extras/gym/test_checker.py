@@ -99,4 +99,4 @@ def test_an_answer_that_never_ends_is_stopped_and_workers_end_with_the_verifier(
 def test_a_problem_from_elsewhere_is_refused(verifier: Verifier, extra: dict[str, object]) -> None:
     problem = Problem("mine", "?", "1", kind=gym.KIND, extra=extra)
     with pytest.raises(TaskError, match="mine is of kind 'reasoning-gym' but does not name its data set"):
-        verifier.verify([(completion("no answer"), problem)])
+        verifier.verify([(completion("<answer>1</answer>"), problem)])

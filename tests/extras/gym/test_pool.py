@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -39,8 +39,8 @@ for line in sys.stdin:
 """
 
 
-def ask(pool: WorkerPool, *answers: str) -> list[str]:
-    return pool.ask([{"answer": answer} for answer in answers])
+def ask(pool: WorkerPool, *answers: str, poll: Callable[[], None] = lambda: None) -> list[str]:
+    return pool.work([{"answer": answer} for answer in answers], poll)
 
 
 def gone(pid: int) -> bool:
@@ -122,10 +122,10 @@ def test_a_worker_that_dies_between_batches_is_not_counted_against_a_question(po
 
 def test_the_time_for_which_the_run_stood_still_is_not_counted(stand_in: list[str]) -> None:
     rests: list[float] = []
-    with closing(WorkerPool(1, 2.0, command=stand_in, poll=lambda: time.sleep(rests.pop() if rests else 0.0))) as pool:
+    with closing(WorkerPool(1, 2.0, command=stand_in)) as pool:
         ask(pool, "same")
         rests[:] = [3.0, 0.0]  # at the second look it stands still for longer than the deadline, as when it is stopped
-        assert ask(pool, "sleep 3.8") == ["sleep"]
+        assert ask(pool, "sleep 3.8", poll=lambda: time.sleep(rests.pop() if rests else 0.0)) == ["sleep"]
 
 
 def test_an_answer_that_uses_up_the_memory_crashes_alone_and_ctrl_c_reaches_no_worker() -> None:
@@ -159,7 +159,7 @@ def test_threads_take_turns(pool: WorkerPool) -> None:
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
-        ("import sys; sys.exit(7)", "exit code 7"),
+        ("import sys; sys.exit(7)", "it ended at once"),
         ("""print('{"failed": "no algebra here"}', flush=True)""", "no algebra here"),
         ("import time; time.sleep(60)", "was not ready"),
     ],

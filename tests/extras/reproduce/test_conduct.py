@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, cast
 
+import pandas as pd
 import pytest
 import yaml
 from filelock import FileLock
@@ -32,8 +33,8 @@ def test_a_curve_is_of_a_number_of_every_step_or_of_the_runs_own_evaluations():
         return {name: {k: {"pass_at_1": v} for k, v in each.items()} for name, each in scores.items()}
 
     class Finished:
-        def metrics_rows(self) -> list[dict[str, Any]]:
-            return [{"step": 1, "game": {"nash_conv": 0.5}}, {"step": 2, "game": {}}]
+        def metrics(self) -> pd.DataFrame:
+            return pd.json_normalize([{"step": 1, "game": {"nash_conv": 0.5}}, {"step": 2, "game": {}}])
 
         def evaluations(self) -> dict[int, dict[str, Any]]:
             return {
