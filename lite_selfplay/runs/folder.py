@@ -96,7 +96,7 @@ class RunFolder:
                 raise self._taken()
 
     def _taken(self) -> RunFolderError:
-        again = f", or go on with `{self.go_on()}`"
+        again = f", or go on with `{self.resume_command()}`"
         return RunFolderError(
             f"{self.path} exists already and a run folder is never overwritten: choose another --run-dir"
             f"{again if os.path.isfile(self.path / CONFIG) else ''}"
@@ -212,7 +212,7 @@ class RunFolder:
             with write_errors(f"to {self.path}"):
                 write_whole(self.path / ENVIRONMENT, _as_json(now))
 
-    def go_on(self, again: str = "", more: str = "") -> str:
+    def resume_command(self, again: str = "", more: str = "") -> str:
         """The command that goes on with the run, or the call, where its reward was given in Python. `again` and `more`:
         what the command is given besides the folder."""
         if (reward := self.noted("code").get("reward")) is not None:
@@ -499,7 +499,7 @@ def state_of(path: Path) -> RunState:
     if writer(path) is not None:
         stage = "running"
     can = stage in ("stopped", "not begun") and any((path / CHECKPOINTS).glob("step-*/manifest.json"))
-    resume = folder.go_on(config.rollouts.again) if can else None
+    resume = folder.resume_command(config.rollouts.again) if can else None
     return RunState(path, config.game.label, config.model.name, step, steps, stage, best, size, resume)
 
 

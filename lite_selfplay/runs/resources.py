@@ -20,7 +20,7 @@ from lite_selfplay.models.backends.backend import REMEDY, Rollouts
 from lite_selfplay.models.backends.vllm import require_temperature
 from lite_selfplay.models.chat_template import DATE
 from lite_selfplay.models.sources import ResolvedModel
-from lite_selfplay.runs.defaults import without_its_card
+from lite_selfplay.runs.defaults import without_its_gpu
 from lite_selfplay.runs.folder import COLLECTIONS, ROLLOUTS, RunFolder
 from lite_selfplay.runs.planning import OPTIONAL, Plan, Tracker
 from lite_selfplay.scan import extra
@@ -66,7 +66,7 @@ class Resources:
         """Load the base that a plan names."""
         config, progress = plan.config, progress or Progress()
         ranks.poll = Poll(progress, poll)
-        if doubt := without_its_card(config):
+        if doubt := without_its_gpu(config):
             progress.warn(doubt)
         progress.say(f"loading {model.name} in {config.model.precision}")
         rollouts = _rollouts(plan, folder)

@@ -142,10 +142,10 @@ class Saver:
         found = find_checkpoints(self._folder.path / CHECKPOINTS)
         if not found:
             return f"No checkpoint has been saved yet: remove {self._folder.path} and start the run again"
-        return f"{found[-1].path} is whole. {self.go_on()}"
+        return f"{found[-1].path} is whole. {self.how_to_resume()}"
 
-    def go_on(self) -> str:
-        return f"Go on with: {self._folder.go_on(self._resources.config.rollouts.again)}"
+    def how_to_resume(self) -> str:
+        return f"Continue with: {self._folder.resume_command(self._resources.config.rollouts.again)}"
 
 
 def save_in_turn(ranks: Ranks, folder: RunFolder, done: int, save: Callable[[], None]) -> bool:

@@ -261,7 +261,7 @@ NAMES: dict[str, tuple[Callable[[Path], Any], str]] = {
 CONTENTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "NaN": (lambda path: write(path / STATE, '{"step": NaN}'), r"state\.json: not JSON \(NaN"),
     "a list": (lambda path: write(path / STATE, "[]"), r"state\.json: must be an object, not list"),
-    "another step": (lambda path: change_state(path, step=9), r"state\.json is no state of step 5"),
+    "another step": (lambda path: change_state(path, step=9), r"state\.json is not the state of step 5"),
     "other seats": (lambda path: change_state(path, versions={"Z": 1}), r"state\.json is of the seats Z"),
     "updates of others": (lambda path: change_state(path, updates={"Z": 1}), r"state\.json is of the seats Z"),
     "no updates": (lambda path: change_state(path, updates={"A": -1, "B": 0}), r"is not what a run writes: updates\.A"),

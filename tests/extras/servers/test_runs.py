@@ -139,9 +139,9 @@ def test_a_run_that_loses_all_servers_is_saved_and_goes_on(servers: list[StandIn
     with pytest.raises(RolloutsLost, match="no rollout server is left") as ended:
         train(config(tmp_path / "run", servers), progress=Ear(lose))
     assert ended.value.exit_code == 1
-    command = f"Go on with: lite-selfplay train --resume {tmp_path / 'run'} --rollouts {address_of(servers)}"
+    command = f"Continue with: lite-selfplay train --resume {tmp_path / 'run'} --rollouts {address_of(servers)}"
     assert f"saved before step 3. {command}" in str(ended.value)
-    with pytest.raises(ConfigError, match=f"give --rollouts {address_of(servers)} again, or others, or none"):
+    with pytest.raises(ConfigError, match=f"repeat --rollouts {address_of(servers)}, or give other servers"):
         resume(tmp_path / "run")
     for server in servers:
         server.start()
@@ -199,7 +199,7 @@ def test_cold_start_and_evaluation_are_sampled_there(servers: list[StandIn], tmp
 def test_what_does_not_go_together(tmp_path: Path):
     fast = {"name": "tiny", "precision": "bf16", "fast_inference": True}
     both = RunConfig(game="agon", tasks="letters", model=fast, rollouts="http://here:1")
-    with pytest.raises(ConfigError, match=r"rollouts\.servers and model\.fast_inference both say what samples"):
+    with pytest.raises(ConfigError, match=r"rollouts\.servers and model\.fast_inference both choose what samples"):
         plan(both)
     with pytest.raises(ConfigError, match=r"works with the transformers backend, and model.backend is unsloth"):
         plan(config(tmp_path / "run", rollouts="http://here:1", backend="unsloth"))
