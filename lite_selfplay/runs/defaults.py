@@ -153,8 +153,8 @@ def _cold_start(config: RunConfig, problems: list[Default]) -> list[Default]:
 
 
 def _evaluation(config: RunConfig, game: Game, problems: list[Default]) -> list[Default]:
-    """If the problems were chosen, held-out ones of the same task, in modes that can use them. For a file given for both
-    training and evaluation, a limit that leaves the other problems for training."""
+    """Held-out problems of the task, if that was chosen and the mode can use them; for a file given for both training
+    and evaluation, a limit that leaves the other problems for training."""
     tasks = config.tasks.train or ""
     is_file = DATA_FILE.fullmatch(f"{tasks}:") is not None
     if is_file and config.eval.tasks == tasks and not given(config, "eval.limit"):

@@ -264,7 +264,7 @@ CONTENTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another step": (lambda path: change_state(path, step=9), r"state\.json is not the state of step 5"),
     "other seats": (lambda path: change_state(path, versions={"Z": 1}), r"state\.json is of the seats Z"),
     "updates of others": (lambda path: change_state(path, updates={"Z": 1}), r"state\.json is of the seats Z"),
-    "no updates": (lambda path: change_state(path, updates={"A": -1, "B": 0}), r"is not what a run writes: updates\.A"),
+    "no updates": (lambda path: change_state(path, updates={"A": -1, "B": 0}), r"is invalid: updates\.A"),
     "a pickle": (lambda path: (path / SEAT).write_bytes(pickle.dumps({"a": 1})), f"{SEAT} is no safetensors file"),
     "cut": (lambda path: truncate(path / SEAT), f"{SEAT} is no safetensors file"),
     "another rank": (lambda path: change_seat(path, rank_one), f"{SEAT}: .*so it is of another rank"),

@@ -185,7 +185,7 @@ def test_the_environment_names_versions_and_the_runs_own_facts(folder):
     assert commit is None or (len(commit) == 40 and set(commit) <= set("0123456789abcdef"))
 
 
-NO_STEP = "does not say which step"
+NO_STEP = "has no step number"
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_what_was_trained_on_is_left_out_and_what_is_like_it_is_named(of_a_file:
     result = evaluate(run, tasks, max_completion_tokens=4, write=False, progress=ear).to_json()
     assert (result["mode"], result["n"], result["best"]) == ("single", 3, "solver")
     assert ear.warned == [
-        "1 of 4 problems of mixed were in training and are left out: mixed-2",
+        "1 of 4 problems of mixed were in training and are skipped: mixed-2",
         "mixed: 2 of 3 evaluation problems occur in the training data (0 with the same content, 2 with 13 words in a "
         "row in common): mixed-3, mixed-4",
     ]

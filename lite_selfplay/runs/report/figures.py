@@ -448,7 +448,7 @@ def charts_of(game: type[Game], folder: RunFolder, rows: Sequence[Row]) -> list[
         if not all(
             isinstance(part, Mapping) for part in (row["game"], *row["streams"].values(), *row["seats"].values())
         ):
-            raise RunFolderError(f"{folder.path / METRICS}: step {row['step']} is not what a run writes")
+            raise RunFolderError(f"{folder.path / METRICS}: step {row['step']} is invalid")
     charts = _evaluations(folder.evaluations())
     named: dict[tuple[str, str], list[Curve]] = {}
     for curve in curves_of(game, rows):

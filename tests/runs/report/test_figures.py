@@ -225,7 +225,7 @@ def test_a_line_that_is_none(write_run: Callable[..., Path], part: dict[str, Any
 
 def test_an_evaluation_that_is_none(write_run: Callable[..., Path]):
     path = write_run("run", [metrics(1, {"a": stream()})], [], [{**evaluation("m", 1, A=1.0), "seats": {}}])
-    with pytest.raises(RunFolderError, match=r"eval/e0\.json is not what a run writes"):
+    with pytest.raises(RunFolderError, match=r"eval/e0\.json is invalid"):
         charts(path)
 
 
