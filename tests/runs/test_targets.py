@@ -153,7 +153,7 @@ def test_what_a_run_learned_from(tmp_path: Path, changes: dict[str, Any], learne
     RunFolder(tmp_path / "before").create(RunConfig(**before))
     ear, given = Ear(), json.loads(json.dumps(changes).replace("HERE", str(tmp_path)))
     assert [problem.text for problem in trained_on(RunConfig.of(before, given), ear)] == (learned or [])
-    gone = "problems that the run was trained on may be among these: no task file at"
+    gone = "these may include problems that the run was trained on: no task file at"
     assert [sentence.startswith(gone) for sentence in ear.warned] == ([True] if learned is None else [])
 
 
