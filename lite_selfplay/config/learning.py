@@ -12,15 +12,15 @@ from lite_selfplay.config.sections import Section, Unit, key
 from lite_selfplay.config.user_files import file_of, load
 from lite_selfplay.data import FILTERS, Sampling
 
+# How each loss reduces the terms of the tokens to one number.
 LOSSES = {
     "grpo": "the mean over completions of their means over tokens",
     "dr_grpo": "a sum over tokens, divided by a fixed length",
     "dapo": "a mean over all tokens",
     "sequence": "one term per completion",
 }
-"""How each loss reduces the terms of the tokens to one number."""
+# Parameters that a user's own loss may have, besides keys of its role: see `training.losses`.
 ARGUMENTS = ("logprobs", "old", "reference", "advantages", "mask")
-"""Parameters that a user's own loss may have, besides keys of its role: see `training.losses`."""
 
 
 class RoleConfig(Section):

@@ -14,10 +14,10 @@ from pydantic_core import PydanticCustomError
 
 from lite_selfplay.config.user_files import short_name
 
+# The largest number that any key takes: the largest seed of NumPy, and near the limits of torch.
 LARGEST = 2**32 - 1
-"""The largest number that any key takes: the largest seed of NumPy, and near the limits of torch."""
+# The most characters of a text or a name: as many as a path may have.
 LONGEST = 4096
-"""The most characters of a text or a name: as many as a path may have."""
 Unit = Annotated[float, Field(gt=0, le=1)]
 
 

@@ -140,8 +140,8 @@ _KEPT: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], bool]] = {
 
 
 _REFERENCE = re.compile(r"(?P<file>.+?\.py)(?::(?P<name>[^:]*)(?::(?P<options>.*))?)?", re.DOTALL)
+# A file of problems with options: `problems.csv:answer=result`.
 DATA_FILE = re.compile(r"(?P<file>.+?\.(?:jsonl?|csv)):(?P<options>.*)", re.DOTALL)
-"""A file of problems with options: `problems.csv:answer=result`."""
 # Keys of a configuration that may name code, besides `roles.*.loss`.
 _NAMING_CODE = (
     *("game.name", "run.reward", "tasks.train", "tasks.validation", "tasks.solutions"),

@@ -61,8 +61,7 @@ class Evaluation:
     @property
     def mean_of_directions(self) -> float | None:
         """The mean pass@1 over directions, without the bias of choosing the better one; None without directions."""
-        rates = [score.pass_at_1 for score in self.directions.values()]
-        return sum(rates) / len(rates) if rates else None
+        return fmean(score.pass_at_1 for score in self.directions.values()) if self.directions else None
 
     def __str__(self) -> str:
         """A table of every seat and direction, with 95% intervals."""

@@ -30,7 +30,7 @@ from lite_selfplay.tasks import Task, data_facts, evaluation_set, fingerprint, w
 from lite_selfplay.tasks.split import overlap
 from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Poll, Progress, as_progress
-from lite_selfplay.training.ranks import Ranks, joined
+from lite_selfplay.training.ranks import joined
 from lite_selfplay.verify import Verifier, programs
 
 if TYPE_CHECKING:
@@ -110,87 +110,72 @@ def evaluate_all(
     """
     settings = settings or Settings()
     with joined() as ranks:
-        return _evaluate_all(
-            ranks, target, tasks, modes, settings, write, as_progress(progress if ranks.main else None)
-        )
+        shown = as_progress(progress if ranks.main else None)
+        found = Target.of(
+            target,
+            settings.precision,
+            settings.seed,
+            settings.trust_remote_code,
+            settings.unsafe_code,
+            settings.answer_from,
+        ).at(settings.seats or ())
+        if not tasks:
+            if found.folder is None or found.config.tasks.train is not None:
+                raise RequestError("an evaluation needs --tasks or --suite")
+            tasks = [found.config.game.name]  # a game that draws no problems is its own task
+        specs = [found.spec(mode, settings.seats) for mode in dict.fromkeys(modes)]
+        found.require_adapters()
+        run = found.folder
+        # A base model's training data are unknown.
+        learned = cache(lambda: (trained_on(found.config, shown), [*texts_trained_on(run, shown)]) if run else ([], []))
+        samples = tasks if isinstance(tasks, Mapping) and settings.samples is None else {}
+        chosen = [
+            _choose(
+                spec,
+                settings.model_copy(update={"samples": samples.get(spec, settings.samples)}),
+                specs,
+                found,
+                learned,
+                shown,
+            )
+            for spec in dict.fromkeys(tasks)
+        ]
+        section = found.config.model
+        require_shareable(ranks, section)
+        import_first(section)
+        with quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
+            from lite_selfplay.models.sources import base_of
 
-
-def _evaluate_all(
-    ranks: Ranks,
-    target: Path | str,
-    tasks: Sequence[str] | Mapping[str, int],
-    modes: Sequence[str | None],
-    settings: Settings,
-    write: bool,
-    progress: Progress,
-) -> list[Evaluation]:
-    found = Target.of(
-        target,
-        settings.precision,
-        settings.seed,
-        settings.trust_remote_code,
-        settings.unsafe_code,
-        settings.answer_from,
-    ).at(settings.seats or ())
-    if not tasks:
-        if found.folder is None or found.config.tasks.train is not None:
-            raise RequestError("an evaluation needs --tasks or --suite")
-        tasks = [found.config.game.name]  # a game that draws no problems is its own task
-    specs = [found.spec(mode, settings.seats) for mode in dict.fromkeys(modes)]
-    found.require_adapters()
-    run = found.folder
-    # A base model's training data are unknown.
-    learned = cache(
-        lambda: (trained_on(found.config, progress), [*texts_trained_on(run, progress)]) if run else ([], [])
-    )
-    samples = tasks if isinstance(tasks, Mapping) and settings.samples is None else {}
-    chosen = [
-        _choose(
-            spec,
-            settings.model_copy(update={"samples": samples.get(spec, settings.samples)}),
-            specs,
-            found,
-            learned,
-            progress,
-        )
-        for spec in dict.fromkeys(tasks)
-    ]
-    section = found.config.model
-    require_shareable(ranks, section)
-    import_first(section)
-    with quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
-        from lite_selfplay.models.sources import base_of
-
-        model = base_of(section, progress)
-        found.require_base(model.identity)
-        asked = {
-            "base model": model.identity,
-            "set of adapters": found.weights(),
-            "set of problems": [[c.tasks, c.about["data"]["asked"], c.samples, asdict(c.sampling)] for c in chosen],
-            "choice of modes": [[spec.mode, *spec.seats] for spec in specs],
-        }
-        answers = _answers(found, asked, settings, progress) if write and ranks.main else Answers()
-        progress.say(f"loading {model.name} in {section.precision}")
-        tokens = max(each.sampling.max_tokens for each in chosen)
-        poll = Poll(progress, interrupts.poll)
-        with found.table(model, tokens, progress, poll, ranks) as table:
-            ranks.poll = poll
-            answers.lines = ranks.from_main("the earlier answers", lambda: answers.lines)
-            ranks.require_same(asked)
-            interrupts.poll()  # from here on a signal raises Interrupted here
-            try:
-                about = {"model": model.name, "precision": section.precision, "weights": asked["set of adapters"]}
-                about |= {"answer_from": found.config.tasks.answer_from}
-                evaluations = _evaluations(found, about, table, chosen, specs, answers, progress, interrupts.poll)
-            except (Interrupted, ProcessLost) as stop:
-                begun = answers.path is not None and answers.path.is_file()
-                kept = f"; the answers so far are in {answers.path}: repeat the command to continue" if begun else ""
-                raise type(stop)(f"{stop}{kept}") from None
-    if write and found.folder is not None and ranks.main:
-        for evaluation in evaluations:
-            progress.say(f"written: {write_result(found.folder, evaluation.to_json())}")
-    answers.remove()
-    return evaluations
+            model = base_of(section, shown)
+            found.require_base(model.identity)
+            asked = {
+                "base model": model.identity,
+                "set of adapters": found.weights(),
+                "set of problems": [[c.tasks, c.about["data"]["asked"], c.samples, asdict(c.sampling)] for c in chosen],
+                "choice of modes": [[spec.mode, *spec.seats] for spec in specs],
+            }
+            answers = _answers(found, asked, settings, shown) if write and ranks.main else Answers()
+            shown.say(f"loading {model.name} in {section.precision}")
+            tokens = max(each.sampling.max_tokens for each in chosen)
+            poll = Poll(shown, interrupts.poll)
+            with found.table(model, tokens, shown, poll, ranks) as table:
+                ranks.poll = poll
+                answers.lines = ranks.from_main("the earlier answers", lambda: answers.lines)
+                ranks.require_same(asked)
+                interrupts.poll()  # from here on a signal raises Interrupted here
+                try:
+                    about = {"model": model.name, "precision": section.precision, "weights": asked["set of adapters"]}
+                    about |= {"answer_from": found.config.tasks.answer_from}
+                    evaluations = _evaluations(found, about, table, chosen, specs, answers, shown, interrupts.poll)
+                except (Interrupted, ProcessLost) as stop:
+                    begun = answers.path is not None and answers.path.is_file()
+                    kept = f"; {answers.path} has the answers so far: repeat the command to continue" if begun else ""
+                    raise type(stop)(f"{stop}{kept}") from None
+        if write and found.folder is not None and ranks.main:
+            for evaluation in evaluations:
+                shown.say(f"written: {write_result(found.folder, evaluation.to_json())}")
+        answers.remove()
+        return evaluations
 
 
 def _graded_otherwise(found: Evaluation, tasks: TasksSection, poll: Callable[[], None]) -> Evaluation:

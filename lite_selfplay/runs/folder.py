@@ -107,7 +107,8 @@ class RunFolder:
     def create(self, config: RunConfig, tasks: str = "", **facts: Any) -> None:
         """Create the folder with `config.yaml`, `environment.json` and `tasks`, problems that were given as objects.
 
-        A new folder appears by one rename. Raises RunFolderError if it is not free or cannot be written.
+        `facts` are added to the environment. A new folder appears by one rename. Raises RunFolderError if it is not
+        free or cannot be written.
         """
         self.require_free()
         beside = not os.path.exists(self.path)  # an empty folder stays: a disk may be mounted there
@@ -302,11 +303,6 @@ class RunFolder:
             for path in (self.path / TOKENS).glob("step-*.safetensors"):
                 if int(path.stem.removeprefix("step-")) > step:
                     path.unlink()
-
-    def write_environment(self, **facts: Any) -> None:
-        """Write versions, machine and more facts. Raises RunFolderError if that fails."""
-        with write_errors(f"to {self.path}"):
-            write_whole(self.path / ENVIRONMENT, _as_json({**environment(), **facts}))
 
 
 def nearest_runs(path: Path) -> str:

@@ -127,7 +127,7 @@ class RunLoop:
             self._saver.write_card(0)
         path = self.folder.path
         if self.folder.ours:
-            self.folder.write_environment(**self.resources.facts(), only=COLD_START)
+            self.folder.note({**self.resources.facts(), "only": COLD_START})
         train = f"lite-selfplay train {self.resources.config.game.name} --init {path} ..."
         self.resources.progress.finished([f"the run: {path}", f"train from it: {train}"])
 

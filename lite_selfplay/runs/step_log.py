@@ -190,8 +190,8 @@ class StepLog:
         if self._steps_without_signal == SILENT_STEPS_WARNING:
             progress.warn(
                 f"in {SILENT_STEPS_WARNING} steps in a row all completions of each group had the same reward, so "
-                "nothing was updated. What helps: problems that are neither too easy nor too hard, a larger --group-size, "
-                "--cold-start if the answer format is missing"
+                "nothing was updated. What helps: problems that are neither too easy nor too hard, a larger "
+                "--group-size, --cold-start if the answer format is missing"
             )
         if new := self._resources.loaded.verifier.reasons["timeout"] - self._warned_timeouts:
             self._warned_timeouts += new

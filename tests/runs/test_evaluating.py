@@ -55,7 +55,7 @@ def test_a_call_that_was_stopped_goes_on_with_its_answers(whole: Any, tmp_path: 
         return verify(self, pairs)
 
     monkeypatch.setattr(LiveTable, "verify", stopped)
-    with pytest.raises(Interrupted, match=r"SIGTERM; the answers so far are in eval/.*partial.jsonl: repeat"):
+    with pytest.raises(Interrupted, match=r"stopped by SIGTERM; eval/.*partial.jsonl has the answers so far: repeat"):
         evaluate_all("tiny", TASKS, MODES, ASKED)
     (kept,) = (tmp_path / "eval").iterdir()
     assert kept.name.endswith(SUFFIX)
