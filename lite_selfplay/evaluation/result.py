@@ -239,7 +239,6 @@ def mean_outcomes(result: Result) -> dict[str, float]:
 
 
 def mean_pass_rate(result: Result) -> float:
-    """The mean pass@1 of an evaluation's main scores."""
     return fmean(score["pass_at_1"] for score in scores_shown(result).values())
 
 

@@ -63,12 +63,13 @@ def fresh(
         model = base_of(plan.config.model, progress)  # raises before the libraries are loaded
         from lite_selfplay.runs.loop import RunLoop
         from lite_selfplay.runs.preflight import probe_base
-        from lite_selfplay.runs.resources import Resources
+        from lite_selfplay.runs.resources import Resources, leaving_as_an_error
 
         loaded = Resources.of(plan, model, folder, reward, progress=progress, poll=poll, ranks=ranks)
         with contextlib.closing(loaded) as resources:
             if plan.open and ranks.alone:
-                probe_base(resources)
+                with leaving_as_an_error():
+                    probe_base(resources)
             loop = RunLoop(resources, began=began)
             require_one_kind(ranks, resources)
             if plan.config.run.init is not None:

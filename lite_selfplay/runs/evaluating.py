@@ -301,7 +301,6 @@ def _evaluations(
     progress: Progress,
     poll: Callable[[], None],
 ) -> list[Evaluation]:
-    """Evaluate each task in each mode, in one phase of the progress."""
     pairs = [(each, spec) for each in chosen for spec in specs]
     parts = [len(each.problems) * find_mode(spec.mode).stages(spec.seats) for each, spec in pairs]
     several, found = len(pairs) > 1, list[Evaluation]()

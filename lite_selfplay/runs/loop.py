@@ -116,7 +116,7 @@ class RunLoop:
             self.save()
             self._evaluate()
             self._saver.write_card(self.done)
-        self._close()
+        self._show_closing_report()
 
     def cold_start_only(self) -> None:
         """Teach the seats and stop. Another run can start from the folder by `init`."""
@@ -222,8 +222,7 @@ class RunLoop:
             teach(self.resources, self.trainer, self._saver, self._budget)
         self._cold_started = True
 
-    def _close(self) -> None:
-        """Show the closing report."""
+    def _show_closing_report(self) -> None:
         if self.resources.ranks.main:
             config, evaluations = self.resources.config, self.folder.evaluations()
             closing = closing_report(type(self.game), config, self.folder.metrics(), evaluations, self.folder.path)
@@ -254,7 +253,6 @@ class RunLoop:
         return held_out[: self._budget.problems(len(held_out))]
 
     def _evaluate(self) -> None:
-        """Evaluate the seats in the game's mode."""
         if not self._held_out:
             return
         first = "after cold start" if self.resources.config.cold_start.enabled else "before training"

@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +24,6 @@ from lite_selfplay.tasks.hub_data import DATA_VARIABLE
 from lite_selfplay.tasks.passages import passages_of, read_passages
 from lite_selfplay.tasks.split import data_facts, evaluation_set, fingerprint, training_side
 from lite_selfplay.training.examples import require_examples, source_of
-from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.verify import programs
 
@@ -331,15 +329,3 @@ def _data_folder(config: RunConfig, specs: Iterable[str]) -> str | None:
     used = any(map(is_data, specs))
     given = config.tasks.data_dir or (os.environ.get(DATA_VARIABLE) if used else None)
     return str(Path(given).resolve()) if given else None
-
-
-class Tracker(Progress, ABC):
-    """A `Progress` that must be opened and closed."""
-
-    @abstractmethod
-    def open(self, done: int) -> None:
-        """Begin, or continue after `done` steps. Raises ConfigError if the tracker cannot be started."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Write everything, and end."""

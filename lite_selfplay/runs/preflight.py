@@ -9,7 +9,7 @@ import contextlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from math import inf
@@ -19,7 +19,7 @@ from typing import Any
 from lite_selfplay.config import RunConfig, RunSection
 from lite_selfplay.config.user_files import unnoticed
 from lite_selfplay.data import Completion, Episode, Problem, Sampling, TokenScores, Turn, Verdict
-from lite_selfplay.errors import GameError, Interrupted, LiteSelfPlayError, PreflightError, SaveFailed
+from lite_selfplay.errors import GameError, LiteSelfPlayError, PreflightError, SaveFailed
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.models.adapters import BASE
@@ -28,7 +28,7 @@ from lite_selfplay.runs.folder import COLLECTIONS, PREFLIGHT, RunFolder
 from lite_selfplay.runs.report.diagnosis import FEWEST_WELL_FORMED, MOST_SILENT, Cause, foreseen
 from lite_selfplay.runs.report.figures import MEANINGS
 from lite_selfplay.runs.report.step_rows import figures, only_finite
-from lite_selfplay.runs.resources import Resources, leaving_as_an_error
+from lite_selfplay.runs.resources import Resources
 from lite_selfplay.stats import clopper_pearson, is_above
 from lite_selfplay.tasks.files import write_errors, write_whole
 from lite_selfplay.training.progress import OutOfTime, printable
@@ -64,23 +64,11 @@ class Played:
         return any(s["groups"] > s["zero_variance_groups"] for s in self.streams.values())
 
     def lines(self, game: type[Game], name: str = "pre-flight") -> list[str]:
-        """The result as lines of text."""
         others = f"; {self.left_off} more were not awaited" if self.left_off else ""
         lines = [f"{name}: {self.samples} completions in {self.seconds:.0f} s{others}"]
         return [*lines, *(_stream_line(game, role, stream) for role, stream in self.streams.items()), *self.notes]
 
 
-@contextlib.contextmanager
-def _saving_nothing() -> Iterator[None]:
-    """A context in which an Interrupted says that nothing was saved."""
-    try:
-        with leaving_as_an_error():
-            yield
-    except Interrupted as error:
-        raise Interrupted(f"{error}: nothing was saved") from None
-
-
-@_saving_nothing()
 def probe_base(resources: Resources) -> None:
     """Probe the untouched base to choose whether it thinks, its token limit, and whether it gets a cold start.
 
@@ -349,7 +337,6 @@ class RecordingTable(LiveTable):
 
     @property
     def samples(self) -> int:
-        """Completions so far."""
         return sum(map(len, self.completions.values()))
 
     def streams(self, seats: Mapping[str, str]) -> dict[str, dict[str, Any]]:

@@ -22,7 +22,7 @@ from lite_selfplay.models.chat_template import DATE
 from lite_selfplay.models.sources import ResolvedModel
 from lite_selfplay.runs.defaults import without_its_gpu
 from lite_selfplay.runs.folder import COLLECTIONS, ROLLOUTS, RunFolder
-from lite_selfplay.runs.planning import OPTIONAL, Plan, Tracker
+from lite_selfplay.runs.planning import OPTIONAL, Plan
 from lite_selfplay.scan import extra
 from lite_selfplay.tasks import Source
 from lite_selfplay.tasks.passages import short_enough
@@ -47,7 +47,7 @@ class Resources:
     folder: RunFolder
     reward: RewardFunction | None
     loaded: Loaded
-    tracker: Tracker | None
+    tracker: Any  # `extras.trackers.AccelerateTracker`, or None
     sources: dict[str, Source]
     scratch: tempfile.TemporaryDirectory[str]
 
@@ -201,7 +201,6 @@ def leaving_as_an_error() -> Iterator[None]:
 
 
 def identity_of(plan: Plan, model: ResolvedModel) -> dict[str, str]:
-    """The base and the game of a run."""
     return {"base": model.identity, "game": plan.config.game.label}
 
 

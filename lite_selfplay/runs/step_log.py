@@ -57,11 +57,9 @@ class StepLog:
         self._step_started = time.perf_counter()
 
     def counts(self) -> dict[str, int]:
-        """The counts that a checkpoint keeps."""
         return {"skipped_steps": self.skipped_steps, "nonfinite": self.nonfinite_steps}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore `counts`."""
         self.skipped_steps, self.nonfinite_steps = state["skipped_steps"], state["nonfinite"]
 
     def write_step(self, report: StepReport) -> dict[str, Any]:
@@ -183,7 +181,10 @@ class StepLog:
         progress.step(metrics, progress_line(game, metrics, steps, left, progress.verbose))
         progress.advance(step + 1)
         for sentence in metrics["warnings"]:
-            self._warn_now_and_then(sentence, step)
+            kind = warning_kind(sentence)
+            if step - self._warned.get(kind, -WARNING_EVERY) >= WARNING_EVERY:
+                self._warned[kind] = step
+                progress.warn(sentence)
         self._streams_so_far.append({"streams": metrics["streams"]})
         for sentence in too_fast(self._streams_so_far) if (step + 1) % WARNING_EVERY == 0 else ():
             progress.warn(f"{sentence}; lite-selfplay why {self._folder.path} says what to try")
@@ -198,14 +199,6 @@ class StepLog:
             most = self._resources.config.run.verify_timeout_s
             progress.warn(f"{new} answers took longer than {most:g} s to check and count as wrong")
 
-    def _warn_now_and_then(self, sentence: str, step: int) -> None:
-        """Show a warning of one kind only every `WARNING_EVERY` steps."""
-        kind = warning_kind(sentence)
-        if step - self._warned.get(kind, -WARNING_EVERY) >= WARNING_EVERY:
-            self._warned[kind] = step
-            self._progress.warn(sentence)
-
 
 def _never_asked(too_long: int, prompts: int) -> str:
-    """A sentence about prompts that are too long."""
     return f"{too_long} of {prompts} prompts are too long and were never asked: a larger run.max_prompt_tokens helps"

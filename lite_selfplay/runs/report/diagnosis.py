@@ -144,7 +144,6 @@ class _About:
         return f"--set cold_start.steps={2 * section.steps}" if section.enabled else "--cold-start"
 
     def roles(self) -> dict[str, list[Row]]:
-        """The steps of each role that played."""
         names = dict.fromkeys(role for row in self.looked for role in row["streams"])
         return {name: [row["streams"][name] for row in self.looked if name in row["streams"]] for name in names}
 

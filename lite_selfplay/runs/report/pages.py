@@ -156,7 +156,6 @@ def base_id(name: str) -> str | None:
 
 
 def _facts(config: RunConfig, rewards: str, metrics: Metrics) -> str:
-    """What was trained on what, a line a fact."""
     run, cold, options = config.run, config.cold_start, config.game.options
     switches = ", ".join(f"{key}={shown(value)}" for key, value in options.items())
     source = code(shown(cold.source))
@@ -239,7 +238,6 @@ def _latest_of_each_kind(game: type[Game], found: Sequence[Transcript], count: i
 
 
 def _spread(found: Sequence[Transcript], count: int) -> list[Transcript]:
-    """A single one is of the last step."""
     first: dict[int, Transcript] = {}
     for transcript in found:
         first.setdefault(transcript.step, transcript)
@@ -258,7 +256,6 @@ def transcripts_markdown(game: type[Game], title: str, chosen: Sequence[Transcri
 
 
 def _parts(game: type[Game], transcript: Transcript, number: str) -> list[str]:
-    """The paragraphs of a transcript."""
     title = f"Step {transcript.step}, {plain(transcript.subject[:LONGEST_NAME])}: {transcript.kind}"
     parts = [f"## {number}{title}", "The problem:", fenced(transcript.problem)]
     posed = game.accuracy_of(transcript.rows[0]["role"]).proposals and len(transcript.rows) > 1
