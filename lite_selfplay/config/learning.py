@@ -27,13 +27,12 @@ class RoleConfig(Section):
     """How a role samples, and how its stream becomes a loss. Only the temperature can be set: filters such as top_p
     would make the samples off-policy.
 
-    `loss` is how the terms of the tokens are reduced to one number: `grpo` is a mean over each completion's tokens and
-    then over completions, `dr_grpo` a sum over tokens divided by completions and the token limit, `dapo` a mean over
-    the stream's tokens. `sequence` has one term per completion, and takes their mean: min(r A, clip(r) A) with r the
-    ratio of the probabilities of the whole completion, so that no length divides its gradient; its KL is summed over a
-    completion's tokens (CPMobius, equation 2). `FILE.py:FUNCTION` is a user's own loss. For the other three, `ratio`
-    says which ratio is clipped: that of each `token`, or one per completion (`sequence`), the exp of the mean log-ratio
-    of its tokens (Zheng et al. 2025, GSPO).
+    `loss` reduces the tokens' terms to one number: `grpo` by a mean over each completion's tokens and then over
+    completions, `dr_grpo` by a sum over tokens divided by completions and the token limit, `dapo` by a mean over the
+    stream's tokens. `sequence` is the mean of one term per completion, min(r A, clip(r) A) with r the probability ratio
+    of the whole completion, and sums the KL over a completion's tokens (CPMobius, equation 2). `FILE.py:FUNCTION` is a
+    user's own loss. For the first three, `ratio` says which ratio is clipped: that of each `token`, or one per
+    completion (`sequence`), the exp of the mean log-ratio of its tokens (Zheng et al. 2025, GSPO).
 
     `kl=advantage` subtracts beta times the mean of log p - log p_reference over a completion's tokens from its
     advantage, without a gradient (SPC, section 3.5); the loss then has no KL term.

@@ -66,18 +66,16 @@ def save_checkpoint(
     identity: Mapping[str, Any],
     keep: int,
     best: int | None = None,
-    config_hash: str | None = None,
 ) -> Path:
     """Write `folder/step-N`, then remove all but the last `keep` checkpoints and that of step `best`.
 
-    `state` and `identity` are JSON; `identity` names the base, the game and anything else that a resume must match.
+    `state` and `identity` are JSON; `identity` has the base, the game, the `config_hash` and anything else that a
+    resume must match.
 
     Raises SaveFailed if it cannot be written; then the earlier ones are intact, and nothing of this one is left.
     """
     target = folder / f"step-{step}"
     about = {"step": step, **identity, "ranks": adapters.ranks(), "versions": versions(VERSIONS)}
-    if config_hash is not None:
-        about["config_hash"] = config_hash
     try:
         tidy(folder)
         with written_whole_folder(target) as partial:
@@ -183,16 +181,13 @@ def read_state(checkpoint: Checkpoint) -> dict[str, Any]:
     return state
 
 
-def check_identity(checkpoint: Checkpoint, identity: Mapping[str, str], config_hash: str | None = None) -> None:
-    """Raises RunFolderError if a checkpoint belongs to another base model, game or configuration.
-
-    A checkpoint without a configuration hash matches any.
-    """
+def check_identity(checkpoint: Checkpoint, identity: Mapping[str, str], config_hash: str) -> None:
+    """Raises RunFolderError if a checkpoint belongs to another base model, game or configuration."""
     manifest = read_json(checkpoint.path / MANIFEST)
     for key, value in identity.items():
         if manifest.get(key) != value:
             raise RunFolderError(f"{checkpoint.path} was made with {key} {manifest.get(key)!r}, this run has {value!r}")
-    if config_hash is not None and manifest.get("config_hash", config_hash) != config_hash:
+    if manifest.get("config_hash") != config_hash:
         raise RunFolderError(
             f"{checkpoint.path} was made with another configuration: in config.yaml the game, the precision, the seed, "
             "or a seat's rank or alpha has changed, which a run must keep"

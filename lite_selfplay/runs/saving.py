@@ -63,10 +63,9 @@ class Saver:
                 adapters=self._adapters,
                 optimizer=optimizer_state(optimizer, self._adapters) if optimizer is not None else {},
                 state=state,
-                identity=self._resources.identity,
+                identity={**self._resources.identity, "config_hash": hash_of(self._resources.config)},
                 keep=self._resources.config.run.keep_checkpoints,
                 best=best["step"] if (best := self._folder.best()) else None,
-                config_hash=hash_of(self._resources.config),
             )
             with written_whole_folder(self._folder.path / ADAPTERS) as partial:
                 for seat in self._adapters.seats:

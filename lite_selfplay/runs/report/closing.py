@@ -41,7 +41,7 @@ def closing_report(
         (sum(row.get("nonfinite_what") is not None for row in metrics), "met a number that is not finite"),
         (
             sum(row.get("sampler_what") is not None for row in metrics),
-            "had completions that other weights had sampled",
+            "had completions sampled with other weights",
         ),
     ):
         lines += [f"{count} of {counted(len(metrics), 'step')} {what} and updated nothing"] if count else []

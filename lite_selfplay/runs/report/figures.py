@@ -264,14 +264,12 @@ def curves_of(game: type[Game], metrics: Sequence[Row]) -> tuple[Curve, ...]:
 # The game's own log
 
 
-def _game_curves(game: type[Game], rows: Sequence[Row]) -> Iterator[Curve]:
+def _game_curves(game: type[Game], rows: Sequence[Row]) -> list[Curve]:
     """Curves of the game's declared figures; breakdowns and counts of steps come last."""
     logs = [(row["step"], row["game"]) for row in rows]
     declared = [(figure, list(_figure_curves(figure, logs))) for figure in game.figures]
-    last = [figure.how == "zeros" or any(curve.kind for curve in curves) for figure, curves in declared]
-    for at_the_end in (False, True):
-        found = zip(declared, last, strict=True)
-        yield from (curve for (_, curves), late in found if late is at_the_end for curve in curves)
+    declared.sort(key=lambda pair: pair[0].how == "zeros" or any(curve.kind for curve in pair[1]))  # stable
+    return [curve for _, curves in declared for curve in curves]
 
 
 def _figure_curves(figure: Figure, logs: Sequence[tuple[int, Row]]) -> Iterator[Curve]:

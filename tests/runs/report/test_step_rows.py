@@ -285,8 +285,8 @@ def test_a_card_holds_what_a_reader_needs():
     facts, text = front_matter(card)
     assert (facts["library_name"], facts["tags"]) == ("peft", ["lite-selfplay", "agon", "lora"])
     assert "base_model" not in facts  # `tiny` is on no hub
-    facts = ("seed: 7", "weights held in 4bit", "200 generated, 120 trained on", "cold start, 20 batches of 16")
-    said = ("no figure in this folder comes from held-out problems", "lite-selfplay eval RUN", "licence")
+    facts = ("seed: 7", "weights in 4bit", "200 generated, 120 trained on", "cold start, 20 batches of 16")
+    said = ("the run has no evaluation on held-out problems", "lite-selfplay eval RUN", "licence")
     for words in ("after 12 of 24 steps", *facts, *said):
         assert words in text
 
