@@ -93,7 +93,7 @@ class Sandbox:
         """A description for people."""
         around = f"each program is confined by {', '.join(self.layers) or 'only limits'}"
         without = "; ".join(f"no {name}: {why}" for name, why in self.missing.items())
-        seen = f"; a canary tried in vain: {', '.join(self.tried)}" if self.tried else ""
+        seen = f"; a test program was denied: {', '.join(self.tried)}" if self.tried else ""
         return f"{self.tier}, {around}{f' ({without})' if without else ''}{seen}"
 
 

@@ -190,7 +190,7 @@ def test_steps_that_moved_nothing_are_counted_by_why_and_looked_into():
     assert "to see why most steps gave no signal: lite-selfplay report runs/x --duels 3" in closing(rows)
     foreign = [{**metrics(i, trained=0), "sampler_what": "the base"} for i in range(2)]
     said = closing([*foreign, *curve(*[0.5] * 6)])
-    assert "2 of 8 steps had completions that other weights had sampled and updated nothing" in said
+    assert "2 of 8 steps had completions sampled with other weights and updated nothing" in said
     assert "gave no signal" not in said
 
 
