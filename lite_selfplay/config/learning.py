@@ -112,9 +112,7 @@ class RoleConfig(Section):
     def sampling(self, default_max_tokens: int) -> Sampling:
         """How this role samples; `default_max_tokens` is the cap if it has none of its own."""
         return Sampling(
-            temperature=self.temperature,
-            max_tokens=self.max_completion_tokens or default_max_tokens,
-            stop=self.stop,
+            temperature=self.temperature, max_tokens=self.max_completion_tokens or default_max_tokens, stop=self.stop
         )
 
 
@@ -146,9 +144,7 @@ class SeatConfig(Section):
     )
     init_std: float = key(1e-3, "Standard deviation of that noise, in the up-projection", gt=0)
     full_finetune_lr: float | None = key(
-        None,
-        "For the record: the rate at which the game's paper trained all weights; for adapters it is too low",
-        gt=0,
+        None, "For the record: the rate at which the game's paper trained all weights; for adapters it is too low", gt=0
     )
 
 
@@ -171,10 +167,7 @@ class ColdStartSection(Section):
     )
     source: str = key("auto", "Source of examples: worked, self, a .jsonl file of prompt and completion, or auto")
     roles: tuple[str, ...] | None = key(
-        None,
-        "The roles that are taught; a seat that plays none of them is not changed",
-        unset="all",
-        min_length=1,
+        None, "The roles that are taught; a seat that plays none of them is not changed", unset="all", min_length=1
     )
     tasks: str | None = key(None, "The problems of worked and self", unset="the run's own")
     top_up: str | None = key(

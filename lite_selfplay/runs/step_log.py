@@ -126,10 +126,7 @@ class StepLog:
                 "verify": round(self._table.seconds["verify"], 4),
                 "update": round(report.update_s, 4),
             },
-            "tokens": {
-                "generated": table.tokens_generated,
-                "trained": sum(update.tokens for update in report.streams),
-            },
+            "tokens": {"generated": table.tokens_generated, "trained": sum(update.tokens for update in report.streams)},
             "prompts": {"asked": table.prompts - table.too_long, "too_long": table.too_long},
             "streams": streams,
             "seats": report.seats,
@@ -149,11 +146,7 @@ class StepLog:
         }
 
     def _write(
-        self,
-        step: int,
-        metrics: Mapping[str, Any],
-        rows: Sequence[Mapping[str, Any]],
-        tokens: Mapping[str, Any],
+        self, step: int, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], tokens: Mapping[str, Any]
     ) -> None:
         if not self._folder.ours:
             self._unwritten = step, metrics, rows, tokens

@@ -139,12 +139,7 @@ class Target:
 
     @contextlib.contextmanager
     def table(
-        self,
-        model: "ResolvedModel",
-        max_completion_tokens: int,
-        progress: Progress,
-        poll: Poll,
-        ranks: Ranks = ALONE,
+        self, model: "ResolvedModel", max_completion_tokens: int, progress: Progress, poll: Poll, ranks: Ranks = ALONE
     ) -> "Iterator[LiveTable]":
         """A context with a table: the base in memory with the run's adapters, and a checker."""
         from lite_selfplay.models.adapter_files import check_folder

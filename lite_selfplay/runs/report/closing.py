@@ -39,10 +39,7 @@ def closing_report(
     for count, what in (
         (_silent_steps(metrics, game), "gave no signal (equal rewards in every group)"),
         (sum(row.get("nonfinite_what") is not None for row in metrics), "met a number that is not finite"),
-        (
-            sum(row.get("sampler_what") is not None for row in metrics),
-            "had completions sampled with other weights",
-        ),
+        (sum(row.get("sampler_what") is not None for row in metrics), "had completions sampled with other weights"),
     ):
         lines += [f"{count} of {counted(len(metrics), 'step')} {what} and updated nothing"] if count else []
     lines.append(f"the run: {path}")

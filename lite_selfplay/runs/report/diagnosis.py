@@ -232,11 +232,7 @@ def _declared(about: _About) -> Iterator[Cause]:
         )
         sentence = f"{figure.name[:1].upper()}{figure.name[1:]}: {shown}; healthy is {bound}. {figure.about}".strip()
         yield Cause(
-            as_words(figure.key),
-            "watch",
-            sentence,
-            f"game.{figure.key} {mean:.2f}",
-            f"lite-selfplay why {figure.key}",
+            as_words(figure.key), "watch", sentence, f"game.{figure.key} {mean:.2f}", f"lite-selfplay why {figure.key}"
         )
 
 
