@@ -150,9 +150,9 @@ def _next(
     run = shlex.quote(str(path))
     report = f"lite-selfplay report {run} --duels 3"
     over = bool(metrics) and metrics[-1].get("over") is True  # it ended by itself
-    go_on, again = RunFolder(Path(path)).go_on, config.rollouts.again
+    command, again = RunFolder(Path(path)).resume_command, config.rollouts.again
     if len(metrics) < config.run.steps and not over:
-        return [("to finish it", go_on(again)), ("to read transcripts", report)]
+        return [("to finish it", command(again)), ("to read transcripts", report)]
     if 2 * _silent_steps(metrics, game) >= len(metrics):
         return [("to see why most steps gave no signal", report)]
     ways = []
@@ -167,7 +167,7 @@ def _next(
     gained = len(metrics) > 1 and any(change.sure and (change.points or 0.0) > 0 for change in changes(evaluations))
     if not over and gained and alike and all(_overall(old) < _overall(last) for old in alike):
         more = config.run.steps + max(10, config.run.steps // 2)
-        ways.append(("still improving at the last step: more steps may help", go_on(again, f" --steps {more}")))
+        ways.append(("still improving at the last step: more steps may help", command(again, f" --steps {more}")))
     return [*ways, ("to read transcripts", report)][:2]
 
 
