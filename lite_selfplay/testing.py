@@ -91,8 +91,7 @@ class ScriptedTable:
     ) -> list[list[Completion]]:
         self.asked.append((role, list(prompts), n))
         pairs = zip(prompts, beginnings or [""] * len(prompts), strict=True)
-        chosen = sampling or Sampling()
-        return [[self._complete(role, p, chosen, start, seat) for _ in range(n)] for p, start in pairs]
+        return [[self._complete(role, p, sampling or Sampling(), start, seat) for _ in range(n)] for p, start in pairs]
 
     def completed(self, example: Example) -> Completion:
         ids = tuple(example.completion.encode())
@@ -343,8 +342,7 @@ def _play(game: Game, step: int, table: ScriptedTable) -> Episode:
     _require(not missing, f"step {step}: seats() has no seat for {missing}")
     table.open(step, seats)
     episode = game.play(step, table)
-    made = type(episode).__name__
-    _require(isinstance(episode, Episode), f"step {step}: play() returned {made}, not an Episode")
+    _require(isinstance(episode, Episode), f"step {step}: play() returned {type(episode).__name__}, not an Episode")
     _json(dict(episode.log), f"step {step}: the log")
     roles = [stream.role for stream in episode.streams]
     unknown = ", ".join(sorted(set(roles) - set(game.roles)))

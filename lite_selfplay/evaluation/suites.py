@@ -93,8 +93,7 @@ class Settings(MeasuringSection):
         matches = all(find_mode(spec.mode).matches for spec in specs)
         usual = next((role.temperature for role in config.roles.values()), 1.0) if matches else 0.6
         temperature = usual if self.temperature is None else self.temperature
-        top_p = self.top_p or (1.0 if matches else 0.95)
-        return Sampling(temperature=temperature, top_p=top_p, max_tokens=max_tokens)
+        return Sampling(temperature, top_p=self.top_p or (1.0 if matches else 0.95), max_tokens=max_tokens)
 
 
 @dataclass(frozen=True)

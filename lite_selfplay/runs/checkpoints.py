@@ -224,9 +224,10 @@ def _write(
     snapshots = [{"name": name, "seat": kept.seat} for name, kept in sorted(adapters.snapshots.items())]
     counts = {"step": about["step"], "versions": adapters.versions, "updates": adapters.updates}
     write_whole(partial / STATE, _as_json({**counts, "snapshots": snapshots, **state}))
-    files = sorted(path for path in partial.rglob("*") if path.is_file())
     listed = {
-        path.relative_to(partial).as_posix(): {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in files
+        path.relative_to(partial).as_posix(): {"size": path.stat().st_size, "sha256": sha256_of(path)}
+        for path in sorted(partial.rglob("*"))
+        if path.is_file()
     }
     write_whole(partial / MANIFEST, _as_json({**about, "files": listed}))
 

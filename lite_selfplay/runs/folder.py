@@ -91,8 +91,10 @@ class RunFolder:
     def require_free(self) -> None:
         """Raises RunFolderError if the folder exists and is not empty, or its name is impossible."""
         path = self.path
-        none = contextlib.suppress(FileNotFoundError, NotADirectoryError)
-        with failing_as(RunFolderError, f"cannot read {path}"), none:
+        with (
+            failing_as(RunFolderError, f"cannot read {path}"),
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+        ):
             os.lstat(path)
             if not os.path.isdir(path) or any(path.iterdir()):
                 raise self._taken()
@@ -176,9 +178,8 @@ class RunFolder:
 
     def require_own_files(self) -> None:
         """Raises RunFolderError if a part of the folder is a link, so that a run would write elsewhere."""
-        parts = (ADAPTERS, CHECKPOINTS, CARD, BUDGET, EVALUATIONS, EXAMPLES, COLLECTIONS, PREFLIGHT, LOCK)
-        of_trackers = (TRACKER, TENSORBOARD, WANDB)
-        for name in (CONFIG, ENVIRONMENT, METRICS, EPISODES, OBJECTS, *parts, *of_trackers, ROLLOUTS, TOKENS):
+        files = (CONFIG, ENVIRONMENT, METRICS, EPISODES, OBJECTS, CARD, BUDGET, EXAMPLES, PREFLIGHT, LOCK, TRACKER)
+        for name in (*files, ADAPTERS, CHECKPOINTS, EVALUATIONS, COLLECTIONS, TENSORBOARD, WANDB, ROLLOUTS, TOKENS):
             require_no_link(self.path / name)
 
     def noted(self, what: Literal["code", "data"]) -> dict[str, dict[str, Any]]:

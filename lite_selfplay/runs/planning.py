@@ -326,6 +326,5 @@ def mode_of_the_base(game: Game) -> str:
 
 def _data_folder(config: RunConfig, specs: Iterable[str]) -> str | None:
     """The absolute path of the folder of downloaded data, if it is used, so that a resume finds it from anywhere."""
-    used = any(map(is_data, specs))
-    given = config.tasks.data_dir or (os.environ.get(DATA_VARIABLE) if used else None)
+    given = config.tasks.data_dir or (os.environ.get(DATA_VARIABLE) if any(map(is_data, specs)) else None)
     return str(Path(given).resolve()) if given else None

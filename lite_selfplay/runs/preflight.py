@@ -331,8 +331,8 @@ class RecordingTable(LiveTable):
         if not isinstance(episode, Episode):  # a user's own game may return anything
             return
         self.episodes.append(episode)
-        streams = (*episode.streams, *episode.record)
-        samples = [sample for stream in streams for group in stream.groups for sample in group.samples]
+        groups = [group for stream in (*episode.streams, *episode.record) for group in stream.groups]
+        samples = [sample for group in groups for sample in group.samples]
         self.verdicts |= {id(sample.completion): sample.verdict for sample in samples if sample.verdict}
 
     @property

@@ -69,8 +69,7 @@ class Resources:
         if doubt := without_its_gpu(config):
             progress.warn(doubt)
         progress.say(f"loading {model.name} in {config.model.precision}")
-        rollouts = _rollouts(plan, folder)
-        loaded = Loaded.of(config, model, progress, Poll(progress, poll), ranks=ranks, rollouts=rollouts)
+        loaded = Loaded.of(config, model, progress, Poll(progress, poll), ranks=ranks, rollouts=_rollouts(plan, folder))
         tracker = None
         if ranks.main and config.run.report_to != "none":
             made = extra("trackers").AccelerateTracker
@@ -140,9 +139,8 @@ class Resources:
         if "passages" in found:
             limit, chat = self.config.tasks.passage_tokens, self.loaded.chat
             found["passages"] = short_enough(found["passages"], lambda text: len(chat.tokens(text)), limit)
-        seed = self.config.run.seed
         return {
-            name: Source(problems, seed=seed, name=name, may_be_empty=name in OPTIONAL)
+            name: Source(problems, seed=self.config.run.seed, name=name, may_be_empty=name in OPTIONAL)
             for name, problems in found.items()
         }
 
