@@ -115,7 +115,7 @@ def gone(completions: list[str]) -> list[float]:
 @pytest.mark.parametrize(("fails", "how"), [(odd, "returned nan"), (gone, "raised KeyError")])
 def test_a_reward_function_that_fails_finds_the_run_saved(tmp_path: Path, fails: Any, how: str):
     run, rewards = tmp_path / "run", iter([uneven, fails])
-    with pytest.raises(RewardError, match=rf"{how}.*; saved before step 2\. Go on with"):
+    with pytest.raises(RewardError, match=rf"{how}.*; saved before step 2\. Continue with"):
         train(config(run, save_every=50), reward=lambda completions: next(rewards)(completions))
     assert saved_steps(run) == [0, 1]
     assert len(resume(run, steps=2, reward=uneven).metrics_rows()) == 2
