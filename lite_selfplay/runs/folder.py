@@ -113,6 +113,7 @@ class RunFolder:
         free or cannot be written.
         """
         self.require_free()
+        new = [path for path in self.path.parents if not os.path.lexists(path)]
         beside = not os.path.exists(self.path)  # an empty folder stays: a disk may be mounted there
         partial = self.path.with_name(f".{self.path.name}.{os.getpid()}") if beside else self.path
         try:
@@ -129,6 +130,9 @@ class RunFolder:
             taken = isinstance(error, FileExistsError) or (beside and os.path.exists(self.path))
             if beside:
                 shutil.rmtree(partial, ignore_errors=True)
+                for path in new:
+                    with contextlib.suppress(OSError):
+                        path.rmdir()
             if taken:
                 raise self._taken() from None
             for name in () if beside else (CONFIG, OBJECTS, ENVIRONMENT):

@@ -63,9 +63,7 @@ def test_a_new_folder_appears_whole(tmp_path, monkeypatch, is_there):
         with pytest.raises(RunFolderError, match=r"cannot write to [^.]*/runs/x: No space left on device$"):
             created(path)
     assert there == [is_there]
-    assert [str(found.relative_to(tmp_path)) for found in tmp_path.rglob("*")] == (
-        ["runs", "runs/x"] if is_there else ["runs"]
-    )
+    assert [str(found.relative_to(tmp_path)) for found in tmp_path.rglob("*")] == (["runs", "runs/x"] * is_there)
     assert created(path).config() is not None
 
 
