@@ -166,7 +166,7 @@ def probe(runner: "Zygotes") -> tuple[tuple[str, ...], str]:
         if possible:
             return names, f"a program could do this: {', '.join(possible)}"
         if "end" not in lines:
-            return names, f"a canary did not finish ({tried.reason}: {tried.detail})"
+            return names, f"the test program did not finish ({tried.reason}: {tried.detail})"
         return names, ""
 
 
