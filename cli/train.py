@@ -12,7 +12,7 @@ from lite_selfplay.models.shapes import shape_of
 from lite_selfplay.models.sources import hub_id
 from lite_selfplay.runs import api
 from lite_selfplay.runs.build import free_folder
-from lite_selfplay.runs.defaults import without_its_card
+from lite_selfplay.runs.defaults import without_its_gpu
 from lite_selfplay.runs.planning import plan
 from lite_selfplay.training.ranks import here
 from lite_selfplay_cli import flags
@@ -81,7 +81,7 @@ def _dry_run(config: Any) -> None:
     for line in plan(config, own_checker=own_checker).lines():
         typer.echo(line)
     typer.echo(f"run folder: {free_folder(config)}")
-    if doubt := without_its_card(config):
+    if doubt := without_its_gpu(config):
         typer.echo(f"warning: {doubt}", err=True)
     typer.echo("dry run: nothing was started")
 

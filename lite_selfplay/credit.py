@@ -51,7 +51,7 @@ def has_variance(group: Group) -> bool:
 
 
 def stream_advantages(stream: Stream) -> list[list[float | None]]:
-    """Advantages of every sample of a stream, group by group; None for samples that are left out of the loss.
+    """Advantages of every sample of a stream, group by group; None for samples that do not count in the loss.
 
     These are masked samples and, with `drop_zero_variance`, all samples of a group without variance. If a sample has an
     advantage of its own, it is kept unchanged.
@@ -77,21 +77,20 @@ def stream_advantages(stream: Stream) -> list[list[float | None]]:
 
 
 class RunningBaseline:
-    """Running means of returns, one for each key, such as a role: what a return is compared with before it is known.
+    """Exponential running means of returns by key, such as a role: baselines for the next return.
 
-    After each return b becomes `decay` * b + (1 - `decay`) * return, from 0 on. Whoever reads before adding has the
-    role-conditioned advantage estimation of SPIRAL (Liu et al. 2025, section 3.3; decay 0.95).
+    Each return changes a mean b, at first 0, to `decay` * b + (1 - `decay`) * return. Read before adding, it is the
+    baseline of role-conditioned advantage estimation in SPIRAL (Liu et al. 2025, section 3.3; decay 0.95).
     """
 
     def __init__(self, decay: float = 0.95):
         self._decay, self._means = decay, dict[str, float]()
 
     def of(self, key: str) -> float:
-        """The mean of what was added under a key; 0 before anything was."""
+        """The mean of a key's returns; 0 without any."""
         return self._means.get(key, 0.0)
 
     def add(self, key: str, value: float) -> None:
-        """Take in one more return."""
         self._means[key] = self._decay * self.of(key) + (1 - self._decay) * value
 
     def state(self) -> dict[str, float]:
@@ -99,5 +98,4 @@ class RunningBaseline:
         return dict(self._means)
 
     def restore(self, state: Mapping[str, float]) -> None:
-        """Take back what `state` gave."""
         self._means = dict(state)

@@ -11,13 +11,13 @@ from typing import Any, Literal
 from lite_selfplay.errors import GameError
 
 Credit = Literal["group", "group_mean", "reinforce", "batch", "baseline"]
+# The name of the base model, sampled with every adapter off.
 BASE = "base"
-"""The name of the base model, sampled with every adapter off."""
+# The reason of a verdict if the check got almost no CPU time, so the answer was not judged.
 NOT_JUDGED = "not_judged"
-"""The reason of a verdict if the check got almost no CPU time, so the answer was not judged."""
 
+# Why a completion ended; `loop`: degenerate repetition, which would have continued to the limit.
 StopReason = Literal["eos", "length", "string", "prompt_too_long", "loop"]
-"""Why a completion ended; `loop`: degenerate repetition, which would have continued to the limit."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Turn:
     text: str
 
 
+# Settings that filter or reweight tokens during sampling: for evaluations only, refused for training.
 FILTERS = ("top_p", "top_k", "min_p", "repetition_penalty")
-"""Settings that filter or reweight tokens during sampling: for evaluations only, refused for training."""
 
 
 @dataclass(frozen=True)
@@ -169,8 +169,8 @@ class Stream:
             raise GameError(f"the {self.role}'s stream has the credit `baseline`, but a group without a baseline")
 
 
+# Suffix of the snapshot of a seat at the start of training, the reference of its KL term: `SEAT@start`.
 START = "@start"
-"""Suffix of the snapshot of a seat at the start of training, the reference of its KL term: `SEAT@start`."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ class LiteSelfPlayError(Exception):
     """
 
     exit_code = 1
-    said_elsewhere = False
-    """Whether another process of the same run reports this error, so this one stays silent."""
+    said_elsewhere = False  # whether another process of the same run reports this error, so this one stays silent
 
 
 class RequestError(LiteSelfPlayError):
@@ -36,7 +35,6 @@ class UnknownNameError(RequestError):
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         choice = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}."
         super().__init__(f"unknown {kind} {name!r}: {choice}{' ' + hint if hint else ''}")
-        self.kind, self.name, self.near = kind, name, near
 
 
 class ModelNotFoundError(RequestError):

@@ -25,12 +25,7 @@ class Registry(Generic[T]):
     of installed packages (entry points of a `group`), and those added in this process."""
 
     def __init__(
-        self,
-        kind: str,
-        places: Mapping[str, str],
-        *,
-        group: str = "",
-        error: type[LiteSelfPlayError] = RequestError,
+        self, kind: str, places: Mapping[str, str], *, group: str = "", error: type[LiteSelfPlayError] = RequestError
     ):
         self.kind, self.group, self.error = kind, group, error
         self.own = frozenset(places)

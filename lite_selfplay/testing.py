@@ -1,4 +1,4 @@
-"""For people who write games: a table whose completions come from a script, and a check of the contract.
+"""For authors of games: a table whose completions come from a script, and a check of the contract with the trainer.
 
 >>> from lite_selfplay.testing import ScriptedTable, check_game
 >>> check_game(MyGame())                                   # raises GameError, naming the first violation
@@ -42,11 +42,10 @@ EOS = 256
 class ScriptedTable:
     """A table whose completions come from a script; token ids are the UTF-8 bytes of the text, then 256 for the end.
 
-    `script` is either a function of (role, prompt, number of the role's completion) or, for each role, a list of texts
-    that is repeated cyclically; a function sees the beginning of a reply behind the prompt. The key `ROLE, measured`
-    may give a separate list for `evaluate`. Problems are drawn in order and cyclically from every source. `asked`
-    records the (role, prompts, n) of each call of `ask` and `evaluate`.
-    The entropy of a token is made up from its id.
+    `script` is either a function of (role, prompt, number of the role's completion) or maps each role to a list of
+    texts, used cyclically. For a function, the beginning of a reply is added to the prompt. The key `ROLE, measured`
+    may have a separate list for `evaluate`. Every source has the same `problems`, drawn cyclically. `asked` records the
+    (role, prompts, n) of each call of `ask` and `evaluate`. Entropies are made up from the token ids.
     """
 
     def __init__(
@@ -68,7 +67,6 @@ class ScriptedTable:
         self.open(0, seats or {})
 
     def open(self, step: int, seats: Mapping[str, str]) -> None:
-        """Start a step, as the live table does."""
         self._seats = dict(seats)
         self.rng: random.Random = derived_rng(self._seed, step, "game")
 
@@ -93,8 +91,7 @@ class ScriptedTable:
     ) -> list[list[Completion]]:
         self.asked.append((role, list(prompts), n))
         pairs = zip(prompts, beginnings or [""] * len(prompts), strict=True)
-        chosen = sampling or Sampling()
-        return [[self._complete(role, p, chosen, start, seat) for _ in range(n)] for p, start in pairs]
+        return [[self._complete(role, p, sampling or Sampling(), start, seat) for _ in range(n)] for p, start in pairs]
 
     def completed(self, example: Example) -> Completion:
         ids = tuple(example.completion.encode())
@@ -154,7 +151,7 @@ class ScriptedTable:
         return bytes(i for i in ids if i < 256).decode("utf-8", errors="replace")
 
     def close(self) -> None:
-        """Stop the checker's processes, if any were started, and remove what the game wrote."""
+        """Stop the checker's processes, and remove the game's files."""
         self._verifier.close()
         if self._files is not None:
             self._files.cleanup()
@@ -196,7 +193,7 @@ _PROGRAMS = (
     "",
     "<think>never closed",
 )
-# What a prompt holds, and replies of every kind to it.
+# Replies of every kind, by a text in the prompt.
 _MARKED = {
     "||| <output>": (
         "Problem Description:\nPrint the sum of the numbers.\nTest Cases:\n1 2 ||| 3\n4 ||| 4\n0 0 ||| 0",
@@ -281,8 +278,7 @@ _PROPOSALS = (
 def noisy_script(game: Game) -> Script:
     """A script with completions of every kind: right, wrong, malformed, empty, with unclosed reasoning.
 
-    Roles that propose write questions of every kind: in a tag if the prompt names one, as a numbered list if it asks
-    for several.
+    Roles that propose write questions: in a tag if the prompt names one, as a numbered list if it asks for several.
     """
 
     def line(role: str, prompt: str, index: int) -> str:
@@ -324,7 +320,7 @@ def check_game(game: Game, *, steps: int = 6, script: Script | None = None, prob
             saved = _json(game.state(), "state()")
             episode = _play(game, step, table)
             twin = type(game)(game.options, group_size=game.group_size, problems_per_step=game.problems_per_step)
-            twin.restore(json.loads(saved))  # which knows nothing else
+            twin.restore(json.loads(saved))
             same = _play(twin, step, twin_table) == episode and twin.state() == game.state()
             _require(same, f"step {step}: a game restored from state() does not continue as the first one did")
     finally:
@@ -333,7 +329,6 @@ def check_game(game: Game, *, steps: int = 6, script: Script | None = None, prob
 
 
 def _check_declared(game: Game) -> None:
-    """What a game says of itself names roles and modes that there are."""
     named = [*game.accuracy, *game.rewards(), *([game.pairing.first] if game.pairing else [])]
     unknown = ", ".join(sorted(set(named) - set(game.roles)))
     _require(not unknown, f"accuracy, rewards or pairing name {unknown}, which is no role of this game")
@@ -344,11 +339,10 @@ def _check_declared(game: Game) -> None:
 def _play(game: Game, step: int, table: ScriptedTable) -> Episode:
     seats = game.seats(step)
     missing = ", ".join(sorted(set(game.roles) - set(seats)))
-    _require(not missing, f"step {step}: seats() leaves out {missing}")
+    _require(not missing, f"step {step}: seats() has no seat for {missing}")
     table.open(step, seats)
     episode = game.play(step, table)
-    made = type(episode).__name__
-    _require(isinstance(episode, Episode), f"step {step}: play() returned {made}, not an Episode")
+    _require(isinstance(episode, Episode), f"step {step}: play() returned {type(episode).__name__}, not an Episode")
     _json(dict(episode.log), f"step {step}: the log")
     roles = [stream.role for stream in episode.streams]
     unknown = ", ".join(sorted(set(roles) - set(game.roles)))
@@ -362,7 +356,7 @@ def _play(game: Game, step: int, table: ScriptedTable) -> Episode:
 
 
 def _check_stream(stream: Stream, seat: str, where: str) -> None:
-    _require(stream.groups, f"{where}: a stream without groups; leave the stream out instead")
+    _require(stream.groups, f"{where}: a stream without groups; omit the stream instead")
     for group in stream.groups:
         _require(group.samples, f"{where}: a group without samples")
         for sample in group.samples:

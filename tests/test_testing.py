@@ -90,7 +90,7 @@ def test_a_sound_game_passes_and_a_masked_sample_needs_no_reward():
         ({"restore": lambda self, state: None, "state": lambda self: {}}, "does not continue as the first one did"),
         ({"restore": lambda self, state: setattr(self, "count", 0)}, "does not continue as the first one did"),
         ({"roles": ("counter", "counter")}, "distinct names"),
-        ({"seats": lambda self, step: {}}, r"seats\(\) leaves out counter"),
+        ({"seats": lambda self, step: {}}, r"seats\(\) has no seat for counter"),
         ({"play": Game.play}, "override play"),
         ({"kept_at_start": lambda self: [Snapshot("other", "x")]}, r"kept_at_start\(\) holds"),
         ({"kept_at_start": lambda self: ["counter"]}, r"kept_at_start\(\) holds"),

@@ -31,6 +31,7 @@ from lite_selfplay.config.sections import (
 from lite_selfplay.config.user_files import read_utf8
 from lite_selfplay.errors import ConfigError, UnknownNameError
 
+# The sections by name; `roles` and `seats` have one section for each role and each seat.
 SECTIONS: Mapping[str, type[BaseModel]] = {
     "game": GameSection,
     "model": ModelSection,
@@ -42,7 +43,6 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "run": RunSection,
     "rollouts": RolloutsSection,
 }
-"""The sections by name; `roles` and `seats` have one section for each role and each seat."""
 _EACH = {"roles": "roles.ROLE", "seats": "seats.SEAT"}
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": "length >="}
 
@@ -129,21 +129,21 @@ def _kind(annotation: Any) -> tuple[type, tuple[str, ...]]:
     return get_origin(annotation) or annotation, ()
 
 
+# Every key by its path.
 KEYS: Mapping[str, Key] = {key.path: key for section in SECTIONS for key in keys_in(section)}
-"""Every key by its path."""
 
+# The keys that have a flag in `train`, by the flag's name with underscores.
 FLAGS: Mapping[str, Key] = {key.flag: key for key in KEYS.values() if key.flag}
-"""The keys that have a flag in `train`, by the flag's name with underscores."""
 
+# The path of each flat key; a seat's key stands for that of every seat (`seats.*.lr`).
 FLAT_KEYS: Mapping[str, str] = {
     flag: key.path.replace(".SEAT.", ".*.") for flag, key in FLAGS.items() if flag not in SECTIONS
 }
-"""The path of each flat key; a seat's key stands for that of every seat (`seats.*.lr`)."""
 
 
 PRESETS = files("lite_selfplay.config") / "presets"
+# The most bytes of a configuration file.
 FILE_LIMIT = 2**20
-"""The most bytes of a configuration file."""
 _MOST_VALUES, _DEEPEST = 100_000, 20
 # ValueError: a date that does not exist. TypeError: a key that is a list. AttributeError, LookupError: `!!int ""`.
 _NO_YAML = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError)

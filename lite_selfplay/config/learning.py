@@ -12,28 +12,27 @@ from lite_selfplay.config.sections import Section, Unit, key
 from lite_selfplay.config.user_files import file_of, load
 from lite_selfplay.data import FILTERS, Sampling
 
+# How each loss reduces the terms of the tokens to one number.
 LOSSES = {
     "grpo": "the mean over completions of their means over tokens",
     "dr_grpo": "a sum over tokens, divided by a fixed length",
     "dapo": "a mean over all tokens",
     "sequence": "one term per completion",
 }
-"""How each loss reduces the terms of the tokens to one number."""
+# Parameters that a user's own loss may have, besides keys of its role: see `training.losses`.
 ARGUMENTS = ("logprobs", "old", "reference", "advantages", "mask")
-"""Parameters that a user's own loss may have, besides keys of its role: see `training.losses`."""
 
 
 class RoleConfig(Section):
     """How a role samples, and how its stream becomes a loss. Only the temperature can be set: filters such as top_p
     would make the samples off-policy.
 
-    `loss` is how the terms of the tokens are reduced to one number: `grpo` is a mean over each completion's tokens and
-    then over completions, `dr_grpo` a sum over tokens divided by completions and the token limit, `dapo` a mean over
-    the stream's tokens. `sequence` has one term per completion, and takes their mean: min(r A, clip(r) A) with r the
-    ratio of the probabilities of the whole completion, so that no length divides its gradient; its KL is summed over a
-    completion's tokens (CPMobius, equation 2). `FILE.py:FUNCTION` is a user's own loss. For the other three, `ratio`
-    says which ratio is clipped: that of each `token`, or one per completion (`sequence`), the exp of the mean log-ratio
-    of its tokens (Zheng et al. 2025, GSPO).
+    `loss` reduces the tokens' terms to one number: `grpo` by a mean over each completion's tokens and then over
+    completions, `dr_grpo` by a sum over tokens divided by completions and the token limit, `dapo` by a mean over the
+    stream's tokens. `sequence` is the mean of one term per completion, min(r A, clip(r) A) with r the probability ratio
+    of the whole completion, and sums the KL over a completion's tokens (CPMobius, equation 2). `FILE.py:FUNCTION` is a
+    user's own loss. For the first three, `ratio` says which ratio is clipped: that of each `token`, or one per
+    completion (`sequence`), the exp of the mean log-ratio of its tokens (Zheng et al. 2025, GSPO).
 
     `kl=advantage` subtracts beta times the mean of log p - log p_reference over a completion's tokens from its
     advantage, without a gradient (SPC, section 3.5); the loss then has no KL term.
@@ -113,9 +112,7 @@ class RoleConfig(Section):
     def sampling(self, default_max_tokens: int) -> Sampling:
         """How this role samples; `default_max_tokens` is the cap if it has none of its own."""
         return Sampling(
-            temperature=self.temperature,
-            max_tokens=self.max_completion_tokens or default_max_tokens,
-            stop=self.stop,
+            temperature=self.temperature, max_tokens=self.max_completion_tokens or default_max_tokens, stop=self.stop
         )
 
 
@@ -147,9 +144,7 @@ class SeatConfig(Section):
     )
     init_std: float = key(1e-3, "Standard deviation of that noise, in the up-projection", gt=0)
     full_finetune_lr: float | None = key(
-        None,
-        "For the record: the rate at which the game's paper trained all weights; for adapters it is too low",
-        gt=0,
+        None, "For the record: the rate at which the game's paper trained all weights; for adapters it is too low", gt=0
     )
 
 
@@ -172,10 +167,7 @@ class ColdStartSection(Section):
     )
     source: str = key("auto", "Source of examples: worked, self, a .jsonl file of prompt and completion, or auto")
     roles: tuple[str, ...] | None = key(
-        None,
-        "The roles that are taught; a seat that plays none of them is not changed",
-        unset="all",
-        min_length=1,
+        None, "The roles that are taught; a seat that plays none of them is not changed", unset="all", min_length=1
     )
     tasks: str | None = key(None, "The problems of worked and self", unset="the run's own")
     top_up: str | None = key(

@@ -14,10 +14,10 @@ from pydantic_core import PydanticCustomError
 
 from lite_selfplay.config.user_files import short_name
 
+# The largest number that any key takes: the largest seed of NumPy, and near the limits of torch.
 LARGEST = 2**32 - 1
-"""The largest number that any key takes: the largest seed of NumPy, and near the limits of torch."""
+# The most characters of a text or a name: as many as a path may have.
 LONGEST = 4096
-"""The most characters of a text or a name: as many as a path may have."""
 Unit = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -175,13 +175,10 @@ class TasksSection(Section):
         unset="$LITE_SELFPLAY_DATA",
     )
     answer_from: Literal["anywhere", "block"] = key(
-        "anywhere",
-        "Where answers are read from: the <answer> block, a box or a sentence (anywhere), or only the block",
+        "anywhere", "Where answers are read from: the <answer> block, a box or a sentence (anywhere), or only the block"
     )
     unsafe_code: bool = key(
-        False,
-        "Run programs that a model wrote even if no sandbox protects this machine from them",
-        flag="unsafe_code",
+        False, "Run programs that a model wrote even if no sandbox protects this machine from them", flag="unsafe_code"
     )
 
 
@@ -282,8 +279,7 @@ class RunSection(Section):
         ge=1,
     )
     end_loops: bool = key(
-        True,
-        "End a completion whose last 256 tokens or more only repeat themselves: it would not end otherwise",
+        True, "End a completion whose last 256 tokens or more only repeat themselves: it would not end otherwise"
     )
     reward: str | None = key(None, "A function that replaces the checker", flag="reward", metavar="FILE.py:FUNCTION")
     verify_timeout_s: float = key(5.0, "Seconds that checking one answer may take before it counts as wrong", gt=0)

@@ -1,17 +1,14 @@
-"""Files that a user names, opened safely: whatever the file or its name, a command never hangs, and explains failures.
+"""Files that a user names, and the user's own code: a command never hangs on them, and explains failures.
 
-Existence is checked with `os.path.isfile` and `os.path.exists`, which return False if a name is too long for the
-system; `Path.is_file` raises an error.
+Existence is checked with `os.path.isfile` and `os.path.exists`: `Path.is_file` raises an error for too long a name.
 
-A user's own code (a reward function, a game, a task, a loss) is referred to as `FILE.py:NAME`, a task's with options as
-`FILE.py:NAME:OPTIONS`. Importing the file runs it.
+A user's own code (a reward function, a game, a task, a loss) is `FILE.py:NAME`, a task's also `FILE.py:NAME:OPTIONS`.
+A user who names a file agrees to run it. But a configuration may be somebody else's: code that a run folder or a
+configuration file names runs only if this user has run it before. A record in the user's home has the path and the
+SHA-256 of all code that was run.
 
-A user who names a file agrees to run it. A configuration may be somebody else's: code that a run folder or a
-configuration file names is run only if this user has run it before. A record in the user's home has the path and the
-SHA-256 of the source of all code that was run.
-
-Whatever such code raises becomes one error, and what it changes in the process is restored: a run relies on its working
-folder and on torch's defaults, and a reward function that changed them would break a later step, far from the cause.
+Whatever such code raises becomes one error, and what it changes in the process is restored: a changed working folder
+or torch default would break a later step, far from the cause.
 """
 
 import contextlib
@@ -140,8 +137,8 @@ _KEPT: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], bool]] = {
 
 
 _REFERENCE = re.compile(r"(?P<file>.+?\.py)(?::(?P<name>[^:]*)(?::(?P<options>.*))?)?", re.DOTALL)
+# A file of problems with options: `problems.csv:answer=result`.
 DATA_FILE = re.compile(r"(?P<file>.+?\.(?:jsonl?|csv)):(?P<options>.*)", re.DOTALL)
-"""A file of problems with options: `problems.csv:answer=result`."""
 # Keys of a configuration that may name code, besides `roles.*.loss`.
 _NAMING_CODE = (
     *("game.name", "run.reward", "tasks.train", "tasks.validation", "tasks.solutions"),

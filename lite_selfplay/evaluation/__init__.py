@@ -8,14 +8,4 @@ from lite_selfplay.evaluation.examiner import Exam, measure
 from lite_selfplay.evaluation.result import Evaluation, as_markdown, as_text, change, comparison, headline
 from lite_selfplay.evaluation.suites import Settings
 
-__all__ = [
-    "Evaluation",
-    "Exam",
-    "Settings",
-    "as_markdown",
-    "as_text",
-    "change",
-    "comparison",
-    "headline",
-    "measure",
-]
+__all__ = ["Evaluation", "Exam", "Settings", "as_markdown", "as_text", "change", "comparison", "headline", "measure"]

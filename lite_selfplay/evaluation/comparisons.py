@@ -29,7 +29,6 @@ class Arm:
 
     @property
     def outcomes(self) -> dict[str, bool | float]:
-        """Each problem's outcome, by its key."""
         return outcomes_of(self.result, self.name)
 
     def problem(self, key: str) -> Problem | None:

@@ -33,7 +33,6 @@ from lite_selfplay.verify.keys import states_nothing, vote_key
 from lite_selfplay.verify.programs import KIND as PROGRAM
 
 SUFFIX = ".partial.jsonl"
-_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -87,16 +86,12 @@ class Answers:
         rows = [{"key": key, "seconds": a.seconds, "answers": [*map(_line, a.answers)]} for key, a in answered.items()]
         lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
         with write_errors(f"to {self.path}"):
-            for _ in range(_TRIES):
-                with contextlib.suppress(FileNotFoundError):  # another evaluation has just removed its empty folder
-                    self.path.parent.mkdir(parents=True, exist_ok=True)
-                    with self.path.open("a", encoding="utf-8") as file:
-                        head = [] if file.tell() else [json.dumps(self._identity) + "\n"]
-                        file.writelines(head + lines)
-                        file.flush()
-                        os.fsync(file.fileno())
-                    return
-        raise RunFolderError(f"cannot write to {self.path}: its folder is being removed")
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                head = [] if file.tell() else [json.dumps(self._identity) + "\n"]
+                file.writelines(head + lines)
+                file.flush()
+                os.fsync(file.fileno())
 
     def remove(self) -> None:
         """Remove the file, and its folder if that is empty."""

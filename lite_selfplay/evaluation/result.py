@@ -61,8 +61,7 @@ class Evaluation:
     @property
     def mean_of_directions(self) -> float | None:
         """The mean pass@1 over directions, without the bias of choosing the better one; None without directions."""
-        rates = [score.pass_at_1 for score in self.directions.values()]
-        return sum(rates) / len(rates) if rates else None
+        return fmean(score.pass_at_1 for score in self.directions.values()) if self.directions else None
 
     def __str__(self) -> str:
         """A table of every seat and direction, with 95% intervals."""
@@ -240,7 +239,6 @@ def mean_outcomes(result: Result) -> dict[str, float]:
 
 
 def mean_pass_rate(result: Result) -> float:
-    """The mean pass@1 of an evaluation's main scores."""
     return fmean(score["pass_at_1"] for score in scores_shown(result).values())
 
 

@@ -44,17 +44,15 @@ class MeasuringSection(Section):
 class Settings(MeasuringSection):
     """The settings of an evaluation; every field is a keyword of `evaluate` and of `Run.evaluate`.
 
-    `limit` None: all problems of a data set, 100 of a generated task. `samples`: completions per problem; None takes
-    the number of the task or the mode, at least the largest of `k`, for which pass@k, mean@k and maj@k are reported.
-    `shots`: worked examples before each problem, for base models. `temperature` (0 is greedy) and `top_p` None: 0.6 and
-    0.95; for matches, the run's temperature and 1. `max_completion_tokens` None: the run's, or the task's suggestion
-    for a model. `seats` None: the game's; `SEAT@STEP` is a seat from a checkpoint. `precision` None: the run's, or
-    4bit. `data_dir`: the folder of downloaded data.
-    `trust_remote_code` runs the Python code that comes with a model; a run made with it needs it again. `unsafe_code`
-    runs programs given as answers even without a sandbox. `answer_from`: where answers are read, as in
-    `tasks.answer_from`; None: as in the run, anywhere for a model. `trained_on` allows a task whose problems the run
-    was all trained on, and marks the result.
-    Raises ConfigError for a value out of range.
+    None means: `limit` all problems of a data set, 100 of a generated task; `samples` the number of the task or mode,
+    at least the largest of `k` (for which pass@k, mean@k and maj@k are reported); `temperature` 0.6 and `top_p` 0.95,
+    for matches the run's temperature and 1; `max_completion_tokens` the run's, or the task's suggestion for a model;
+    `seats` the game's (`SEAT@STEP` is one from a checkpoint); `precision` the run's, or 4bit; `answer_from` the run's,
+    or anywhere for a model.
+
+    `shots`: worked examples before each problem, for base models. `trust_remote_code` runs Python code that comes with
+    a model, `unsafe_code` programs given as answers, even without a sandbox. `trained_on` allows a task on whose
+    problems the run was trained, and marks the result. Raises ConfigError for a value out of range.
     """
 
     shots: int = key(
@@ -95,8 +93,7 @@ class Settings(MeasuringSection):
         matches = all(find_mode(spec.mode).matches for spec in specs)
         usual = next((role.temperature for role in config.roles.values()), 1.0) if matches else 0.6
         temperature = usual if self.temperature is None else self.temperature
-        top_p = self.top_p or (1.0 if matches else 0.95)
-        return Sampling(temperature=temperature, top_p=top_p, max_tokens=max_tokens)
+        return Sampling(temperature, top_p=self.top_p or (1.0 if matches else 0.95), max_tokens=max_tokens)
 
 
 @dataclass(frozen=True)

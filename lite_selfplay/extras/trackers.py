@@ -17,14 +17,13 @@ from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.evaluation.result import scores_of
 from lite_selfplay.games import Game
 from lite_selfplay.runs.folder import TENSORBOARD, TRACKER, last_step
-from lite_selfplay.runs.planning import Tracker
 from lite_selfplay.runs.report.figures import LEARNING, curves_of
 from lite_selfplay.runs.report.pages import fenced
 from lite_selfplay.tasks.files import read_json, require_no_link, write_whole
-from lite_selfplay.training.progress import printable
+from lite_selfplay.training.progress import Progress, printable
 
 
-class AccelerateTracker(Tracker):
+class AccelerateTracker(Progress):
     """Logs a run to a tracker of this `kind`, from `open` to `close`; calls `tell` if the tracker fails.
 
     Curves are named as in the viewer (`Learning/reward/drafter`). Steps are counted from 1; 0 is before training. A

@@ -28,14 +28,14 @@ _Result = TypeVar("_Result")
 
 
 class Page(str):
-    """Markdown that a notebook shows as such."""
+    """Markdown that a notebook renders."""
 
     def _repr_markdown_(self) -> str:
         return self
 
 
 class Pictures(list[Path]):
-    """Files of pictures that a notebook shows."""
+    """Image files that a notebook shows."""
 
     def _repr_html_(self) -> str:
         data = [base64.b64encode(path.read_bytes()).decode() for path in self]
@@ -45,10 +45,9 @@ class Pictures(list[Path]):
 def train(config: RunConfig, reward: RewardFunction | None = None, *, progress: ProgressLike = None) -> "Run":
     """Train a game's seats and write the run folder.
 
-    `reward` takes the checker's place (see `lite_selfplay.verify.reward_functions`). `progress` shows
-    how the run goes: a `Progress`, or a function of a line such as `print`.
-    Raises RequestError where the request is wrong, before anything is written; LiteSelfPlayError where the run fails;
-    Interrupted after saving, where it was stopped by a signal.
+    `reward` replaces the checker (see `lite_selfplay.verify.reward_functions`). `progress` gets the output: a
+    `Progress`, or a function of a line such as `print`. Raises RequestError, before anything is written, if the request
+    is invalid; LiteSelfPlayError if the run fails; Interrupted, after saving, if a signal stopped it.
     """
     with joined() as ranks, fresh(ranks, config, reward, progress) as loop:
         loop.run()
@@ -56,13 +55,13 @@ def train(config: RunConfig, reward: RewardFunction | None = None, *, progress: 
 
 
 def cold_start(config: RunConfig, reward: RewardFunction | None = None, *, progress: ProgressLike = None) -> "Run":
-    """Teach a game's seats their output format and stop there; another run starts from the folder by its `run.init`.
+    """Teach a game's seats their output format, and stop. Another run can start from the folder (`run.init`).
 
-    Raises what `train` raises.
+    Raises the errors of `train`.
     """
     config = RunConfig.of(config.chosen(), {"cold_start": {"enabled": True}})
     if config.run.init is not None:
-        raise ConfigError("a cold start begins with fresh seats: --init does not go with it")
+        raise ConfigError("a cold start begins with fresh seats, so it takes no --init")
     with joined() as ranks, fresh(ranks, config, reward, progress) as loop:
         loop.cold_start_only()
     return Run(loop.folder)
@@ -78,15 +77,16 @@ def resume(
     unsafe_code: bool = False,
     progress: ProgressLike = None,
 ) -> "Run":
-    """Go on with a run from its newest complete and undamaged checkpoint, up to `steps` in all if given.
+    """Continue a run from its newest complete checkpoint, up to `steps` in all if given.
 
-    A warning names every newer one that is skipped, and why. A run made with `trust_remote_code` or `unsafe_code` needs
-    it given again, one whose `reward` was given as an object needs that, and one that sampled on servers needs
-    `rollouts`: their addresses, others, or `none`. `reward` may also be `FILE.py:FUNCTION`. Code that the folder names
-    is run if this user has run it on this machine; what has changed since the run was made is warned of. Raises
-    RunFolderError, with nothing changed, where there is nothing to resume, where base, game or task are not what they
-    were, where a file of the folder is damaged, or where another process is writing it; ConfigError where the
-    configuration is not one, or code is not trusted.
+    Newer checkpoints that are damaged are skipped with a warning. These must be given again: `trust_remote_code` and
+    `unsafe_code` if the run was made with them, a `reward` that was given as an object (it may also be
+    `FILE.py:FUNCTION`), and `rollouts` if the run sampled on servers: the same addresses, others, or `none`. Code that
+    the folder names is run only if this user has run it on this machine; changes since the run was made are warned of.
+
+    Raises RunFolderError, with nothing changed, if there is nothing to resume, if base, game or problems have changed,
+    if a file is damaged, or if another process is writing the folder; ConfigError if the configuration is invalid or
+    code is not trusted.
     """
     with (
         joined() as ranks,
@@ -108,7 +108,7 @@ def resume(
 def _of_its_folder(
     call: Callable[Concatenate[Path | str, _Parameters], _Result],
 ) -> "Callable[Concatenate[Run, _Parameters], _Result]":
-    """A function of a run folder as a method of a run."""
+    """Turn a function of a run folder into a method of `Run`."""
 
     @functools.wraps(call)
     def method(run: "Run", *positional: _Parameters.args, **named: _Parameters.kwargs) -> _Result:
@@ -126,13 +126,12 @@ class Run:
         self._folder = folder
 
     resume = _of_its_folder(resume)
-    """Go on with it: `lite_selfplay.resume` of its folder, with the same keywords."""
+    """Continue the run: `lite_selfplay.resume` of its folder, with the same keywords."""
     evaluate = _of_its_folder(evaluate)
     """Measure its seats: `lite_selfplay.evaluate` of its folder, with the same tasks and keywords."""
 
     def game(self) -> type[Game]:
-        """The class of its game, which says how the run is shown: `Game` itself, with a warning, where it cannot be
-        had."""
+        """The class of its game, which determines how the run is shown; `Game`, with a warning, if it is missing."""
         game, warning = game_of(self._folder)
         if warning:
             warnings.warn(warning, stacklevel=2)
@@ -140,49 +139,48 @@ class Run:
 
     @property
     def seats(self) -> dict[str, Path]:
-        """The folder of each seat's adapter, which plain PEFT loads."""
+        """The folder of each seat's adapter; plain PEFT can load it."""
         return {name: self.path / ADAPTERS / name for name in self.config.seats}
 
     def metrics(self) -> "pd.DataFrame":
-        """`metrics.jsonl` as a table, a row a step, nested keys joined by dots."""
+        """`metrics.jsonl` as a table with one row per step; nested keys are joined by dots."""
         import pandas as pd
 
         return pd.json_normalize(self._folder.metrics())
 
     def metrics_rows(self) -> list[dict[str, Any]]:
-        """`metrics.jsonl` as it stands, an object a step."""
+        """The lines of `metrics.jsonl`, one object per step."""
         return self._folder.metrics()
 
     def episodes(self) -> list[dict[str, Any]]:
-        """Every completion of the run, as in `episodes.jsonl`."""
+        """The lines of `episodes.jsonl`, one object per completion."""
         return list(self._folder.episodes())
 
     def evaluations(self) -> dict[int, dict[str, Any]]:
-        """The evaluations made in training by the number of steps before them, in order, as in `eval/*.json`: 0 is
-        before training, -1 the untouched base."""
+        """The evaluations made in training, as in `eval/*.json`, by the number of steps before them: 0 is before
+        training, -1 the untouched base."""
         return {found["step"]: found for found in self._folder.evaluations().values()}
 
     def later_evaluations(self) -> dict[str, dict[str, Any]]:
-        """What `evaluate` and `lite-selfplay eval` found of the run, by the name of the file in `eval/`."""
+        """The results of `evaluate` and `lite-selfplay eval` for this run, by the name of the file in `eval/`."""
         return self._folder.later_evaluations()
 
     def comparison(self) -> Page:
-        """The evaluations made in training, side by side, and what changed between the last two, as Markdown."""
+        """The evaluations made in training side by side, and the change between the last two, as Markdown."""
         if not (moments := self._folder.evaluations()):
             return Page("No evaluation was made in training.")
         return Page(f"{as_markdown(*comparison(moments))}\n\n{change(moments) or ''}".rstrip())
 
     def transcripts(self, count: int = 3, rule: str = "kinds") -> Page:
-        """Completions that are read together, such as a draft and the challenge to it, as Markdown, chosen by a `rule`:
-        `kinds` (the latest of each kind), `first` or `spread` (of evenly spaced steps)."""
+        """Completions that belong together, such as a draft and its challenge, as Markdown. `rule` chooses them:
+        `kinds` (the latest of each kind), `first` or `spread` (from evenly spaced steps)."""
         game = self.game()
-        return Page(
-            transcripts_markdown(game, "Transcripts", choose_transcripts(game, self.episodes(), count, rule), rule)
-        )
+        chosen = choose_transcripts(game, self.episodes(), count, rule)
+        return Page(transcripts_markdown(game, "Transcripts", chosen, rule))
 
     def plot(self) -> Pictures:
-        """The run's charts, a picture for each group of them, written into its folder `figures`. Raises ConfigError
-        without matplotlib."""
+        """Draw the run's charts, one picture per group, into its folder `figures`. Raises ConfigError without
+        matplotlib."""
         return Pictures(extra("charts").save_figures(self.path))
 
     def __repr__(self) -> str:
@@ -190,5 +188,5 @@ class Run:
 
 
 def load_run(path: Path | str) -> Run:
-    """A finished or stopped run, from its folder. Raises RunFolderError if it is not one."""
+    """A finished or stopped run, from its folder. Raises RunFolderError if that is not a run folder."""
     return Run(RunFolder.open(Path(path)))

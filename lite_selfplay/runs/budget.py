@@ -1,11 +1,10 @@
-"""The minutes that a run may take (`run.minutes`): how much is measured, how many steps fit, and where that is written.
+"""The time limit of a run (`run.minutes`): how many problems are evaluated, and how many steps are played.
 
-At most a third of the minutes goes to what comes before the first step, unless a cold start, which is never cut short,
-takes more. How many problems are evaluated is chosen by how long the first of them take, and how many a step has, where
-`run.least_steps` are to fit, by that and by how long the examples of the cold start took. The number of steps is
-chosen when the first ones have shown what a step takes, and raised at half time and at the end where more fit;
-schedules and evaluations go by it from then on. A run that falls behind ends early. `budget.json` holds what was
-chosen, and a resume keeps it.
+At most a third of the minutes may pass before the first step, except for a cold start, which is never cut short. The
+first problems are timed to choose how many are evaluated. With `run.least_steps`, these times and those of the cold
+start's examples also choose the problems per step. The first steps are timed to choose how many are played; more are
+added at half time and at the end if they fit. Schedules and evaluations follow that number. A run that falls behind
+ends early. `budget.json` holds the choices, and a resume keeps them.
 """
 
 import json
@@ -24,29 +23,29 @@ from lite_selfplay.tasks.files import read_json, write_errors, write_whole
 from lite_selfplay.training.progress import clock as as_clock
 from lite_selfplay.training.ranks import ALONE, Ranks
 
+# The steps that are timed before the number of steps is chosen.
 FIRST_STEPS = 2
-"""Steps that show what the others take."""
+# The share of the remaining time that is not planned for: later completions may be longer than the first ones.
 SPARE = 0.05
-"""The share of the time left that is not planned for: later completions may be longer than the first ones."""
+# The share of the minutes that may pass before the first step.
 BEFORE = 1 / 3
-"""The share of all minutes that goes to what comes before the first step."""
+# The share of the minutes above which fewer problems are evaluated.
 MEASURED = 1 / 4
-"""The share of all minutes that evaluations may take before fewer problems are evaluated."""
 _COUNTS: dict[str, Any] = dict.fromkeys(("problems", "problems_per_step", "steps", "asked_steps"), (int, 0))
-# What is read of `budget.json`.
+# The checked keys of `budget.json`.
 _Chosen = create_model("_Chosen", **_COUNTS)
+# The fewest problems to evaluate; the fewest if those would take too long before the first step; steps below which a
+# run shows little.
 LEAST_PROBLEMS, FEWEST_PROBLEMS, FEW = 20, 10, 10
-"""Problems that are evaluated at least, and where even these would take more than is left before the first step; steps
-of which fewer tell little."""
 
 
 def steps_that_fit(
     left_s: float, step_s: float, evaluation_s: float, closing_s: float, *, done: int, asked: int, every: int | None
 ) -> int:
-    """The most steps, of those asked for, that end in time; `done` of them are over, and one is the least.
+    """How many of the `asked` steps fit into the `left_s` seconds left, at least one; `done` are over.
 
-    `left_s` are the seconds left, `step_s` those of a step, `evaluation_s` those of an evaluation, of which one follows
-    every `every` steps, and `closing_s` those kept for what follows the last step.
+    A step takes `step_s` seconds, an evaluation after every `every` steps `evaluation_s`, and everything after the last
+    step `closing_s`.
     """
     steps, needed = done, closing_s
     while steps < asked:
@@ -58,18 +57,18 @@ def steps_that_fit(
 
 
 def problems_that_fit(left_s: float, problem_s: float, closing_s: float, *, asked: int, steps: int) -> int:
-    """The problems a step, of those asked for, with which about so many steps end in time; one is the least.
+    """The problems per step, at least one and at most `asked`, with which about `steps` steps fit.
 
-    `problem_s` are the seconds that a step takes for each of its problems; the others as in `steps_that_fit`.
+    A step takes `problem_s` seconds per problem; `left_s` and `closing_s` are as in `steps_that_fit`.
     """
     return max(1, min(asked, round((left_s * (1 - SPARE) - closing_s) / (steps * problem_s))))
 
 
 class Budget:
-    """What is left of a run's minutes, and what was chosen by it; with no minutes given, every wish is granted.
+    """Keeps a run within its minutes; without minutes it limits nothing.
 
-    `chosen` is what `budget.json` holds: `problems` to evaluate, `steps` to play of `asked_steps`, and the figures that
-    decided. `began` is when the minutes began, by the clock. Raises RunFolderError for a damaged file.
+    `chosen` is the content of `budget.json`: `problems` to evaluate, `steps` to play out of `asked_steps`, and the
+    times that determined them. The minutes start at `began` on the clock. Raises RunFolderError for a damaged file.
     """
 
     def __init__(
@@ -90,26 +89,25 @@ class Budget:
 
     @contextmanager
     def timing(self, what: str) -> Iterator[None]:
-        """Note how long a `step`, a `save` or an `evaluation` takes, or a `part` of the next evaluation, which is not
-        asked for again."""
+        """Time a `step`, a `save`, an `evaluation`, or a `part` of the next evaluation, whose answers it reuses."""
         started = self._clock()
         yield
         parts = self._took.pop("part", []) if what == "evaluation" else []
         self._took.setdefault(what, []).append(self._clock() - started + sum(parts))
 
     def before_s(self) -> float:
-        """The seconds left of what may pass before the first step."""
+        """The seconds left before the first step must begin."""
         return self._left_s() - (1 - BEFORE) * 60 * self.minutes if self.minutes else math.inf
 
     def problems(self, most: int) -> int:
-        """How many problems to evaluate, of so many."""
+        """How many of `most` problems to evaluate."""
         return min(most, self.chosen.get("problems", most))
 
     def choose_problems(self, most: int, evaluate: Callable[[int], tuple[float, float]]) -> None:
-        """Choose how many of `most` problems are evaluated: once, by what the first of them take.
+        """Choose, once, how many of `most` problems are evaluated, by timing the first ones.
 
-        `evaluate` answers so many, and returns for how many such answers all evaluations together ask of a problem, and
-        those before the first step, with this one.
+        `evaluate(n)` answers the first n problems once each. It returns how many answers per problem all evaluations
+        need together, and how many of these come before the first step, including those just made.
         """
         if not self.minutes or "problems" in self.chosen or most <= LEAST_PROBLEMS:
             return
@@ -122,12 +120,12 @@ class Budget:
         self._write(minutes=self.minutes, problems=min(most, fits))
 
     def examples(self, count: int) -> None:
-        """Note how many examples the seats learned in the cold start that was just timed."""
+        """Note the number of examples in the cold start that was just timed."""
         self._example_s = self._took["cold start"][-1] / count
 
     def choose_problems_per_step(self, asked: int, steps: int | None, rows: int) -> str:
-        """Choose how many of `asked` problems a step has, once, so that `steps` fit: by how long answers and examples
-        took. `rows` are the completions of a problem. Returns that as a sentence; empty where nothing is chosen."""
+        """Choose, once, how many of `asked` problems a step has, so that `steps` steps fit, by the times of answers and
+        examples. A problem has `rows` completions. Returns a sentence about it, empty if nothing is chosen."""
         if not (self.minutes and steps and self._answer_s and self._example_s) or "problems_per_step" in self.chosen:
             return ""
         problem_s = rows * (self._answer_s + self._example_s)
@@ -140,11 +138,10 @@ class Budget:
         )
 
     def steps(self, done: int, asked: int, every: int | None) -> int | None:
-        """How many steps to play, where that is to be changed after `done` of `asked`; else None.
+        """The new number of steps to play, after `done` of `asked`; None to leave it unchanged.
 
-        It is chosen after the first steps, or as soon as another one might not end in time; again when half of them, or
-        all but one, are over, if more fit by then; and where time is nearly over all the same. A resume goes by what
-        was chosen, however long it takes.
+        It is chosen after the first steps, or earlier if another step might not fit; raised after half of them and
+        before the last if more fit; lowered if time runs out. A resume keeps the number, however long it takes.
         """
         if not self.minutes or done >= asked or self._resumed:
             return None
@@ -160,7 +157,7 @@ class Budget:
         return fits if before is None or fits > before else None
 
     def choose_steps(self, steps: int, asked: int) -> str:
-        """Write down how many steps are played. Returns that as a sentence."""
+        """Save the number of steps to play. Returns a sentence about it."""
         before, step_s, closing = self.chosen.get("steps"), self._step_s(), self._closing_s()
         asked = self.chosen.get("asked_steps", asked)
         self._write(steps=steps, asked_steps=asked, step_s=round(step_s, 2), closing_s=round(closing, 2))
@@ -170,26 +167,26 @@ class Budget:
         return f"a step takes {step_s:.1f} s{end}: {steps} of {asked} steps fit into {self.minutes:g} min"
 
     def left(self, steps: int) -> str:
-        """How long so many more steps take, in words: a range until three have shown it, no more than the minutes."""
+        """The time that `steps` more steps take, as text: a range until three were timed, at most the minutes left."""
         took = self._took["step"]
         if not took or not steps:
             return ""
-        # The first step may be a slow one, or have met no long answer.
+        # The first step may be slow, or have had no long answer.
         few = [took[0] / 2, 2 * took[0]] if len(took) == 1 else [min(took), max(took)]
         each = few if len(took) <= FIRST_STEPS else [fmean(took[1:])]
-        bound = self.minutes and not self._resumed  # a resume goes on however long it takes
+        bound = self.minutes and not self._resumed
         most = max(0.0, self._left_s() - self._closing_s()) if bound else math.inf
         return f"{' to '.join(dict.fromkeys(as_clock(min(step_s * steps, most)) for step_s in each))} left"
 
     def few(self, done: int, asked: int, shorter: Callable[[float], str]) -> str:
-        """What is said after the first step where fewer than ten will fit, which `budget.json` keeps; empty elsewhere.
+        """A sentence after the first step if fewer than ten will fit, with sizes that would (kept in `budget.json`).
 
-        `shorter` names the sizes of a step that takes so many times less.
+        `shorter(n)` names the sizes of a step that takes a time n times shorter. Empty if ten fit.
         """
         if not self.minutes or done != 1 or self._resumed:
             return ""
         step_s = self._took["step"][-1]
-        # Of shorter answers an evaluation is shorter as well.
+        # With shorter answers an evaluation is shorter, too.
         room = max((self._left_s() + step_s) * (1 - SPARE) - self._closing_s(), BEFORE * 60 * self.minutes)
         if min(FEW, asked) * step_s <= room:
             return ""
@@ -197,12 +194,10 @@ class Budget:
         return f"a step takes {step_s:.1f} s: fewer than {FEW} will fit, which tells little. {self.chosen['sizes']}"
 
     def outcome(self, played: int = 0, *, doubtful: bool = False, demo: bool = False) -> list[str]:
-        """What the closing report says of it, which `budget.json` keeps: nothing where all that was asked for was done,
-        if only by a resume (`played` steps in all).
+        """The closing report's sentence about steps that did not fit (kept in `budget.json`); empty if all `played`.
 
-        `doubtful`: no change that the run shows is one for sure. Then the minutes that all steps take at this speed are
-        named, of which evaluations may have as large a share as now, and, where ten did not fit, sizes of which they
-        would. `demo`: it is that of `make demo`.
+        If every change that the run shows is `doubtful`, it also names the minutes that all steps need, with the same
+        share for evaluations, and the sizes of `few`. `demo`: name the argument of `make demo`.
         """
         steps, asked = (self.chosen.get(key, 0) for key in ("steps", "asked_steps"))
         if steps == asked or played > steps:
@@ -223,11 +218,11 @@ class Budget:
         return 60 * self.minutes - (self._clock() - self._began)
 
     def _step_s(self) -> float:
-        """The mean of the steps so far but for the first, which is slower."""
+        """The mean time of a step, without the first, which is slower."""
         return fmean(self._took["step"][1:] or self._took["step"])
 
     def _closing_s(self) -> float:
-        """Seconds kept for the last evaluation and the last save: those of the longest ones so far."""
+        """Seconds reserved for the last evaluation and save: those of the longest so far."""
         return sum(max(self._took[what], default=0.0) for what in ("evaluation", "save"))
 
     def _write(self, **values: Any) -> None:

@@ -1,4 +1,4 @@
-"""A run is put together here: from a configuration, with a new folder, or from the folder that it wrote."""
+"""Builds a run's loop: from a configuration, with a new folder, or from the folder of an earlier run."""
 
 import contextlib
 import datetime
@@ -37,7 +37,7 @@ ProgressLike = Progress | Callable[[str], None] | None
 def fresh(
     ranks: Ranks, config: RunConfig, reward: RewardFunction | None, progress: ProgressLike
 ) -> "Iterator[RunLoop]":
-    """A run that begins: with a new folder, its model found and loaded."""
+    """A new run, with its model loaded and its folder created."""
     if not isinstance(config, RunConfig):
         raise ConfigError(
             f"train takes a RunConfig, not a {type(config).__name__}: train(RunConfig(game=..., model=...))"
@@ -60,15 +60,16 @@ def fresh(
     with _at_work(ranks, plan) as poll:
         from lite_selfplay.models.sources import base_of
 
-        model = base_of(plan.config.model, progress)  # refused, where it cannot be had, before the libraries are loaded
+        model = base_of(plan.config.model, progress)  # raises before the libraries are loaded
         from lite_selfplay.runs.loop import RunLoop
-        from lite_selfplay.runs.preflight import look_at_the_base
-        from lite_selfplay.runs.resources import Resources
+        from lite_selfplay.runs.preflight import probe_base
+        from lite_selfplay.runs.resources import Resources, leaving_as_an_error
 
         loaded = Resources.of(plan, model, folder, reward, progress=progress, poll=poll, ranks=ranks)
         with contextlib.closing(loaded) as resources:
             if plan.open and ranks.alone:
-                look_at_the_base(resources)
+                with leaving_as_an_error():
+                    probe_base(resources)
             loop = RunLoop(resources, began=began)
             require_one_kind(ranks, resources)
             if plan.config.run.init is not None:
@@ -94,13 +95,13 @@ def resumed(
     trust_remote_code: bool,
     unsafe_code: bool,
 ) -> "Iterator[RunLoop]":
-    """A run that goes on from its newest whole checkpoint."""
+    """A run that continues from its newest complete checkpoint."""
     progress, path = as_progress(progress) if ranks.main else Progress(), folder.path
     folder.ours = ranks.main
     config = folder.config_to_load(trust_remote_code, unsafe_code)
     if rollouts is None and (servers := ",".join(config.rollouts.servers)):
-        # A stranger's folder does not choose whom to speak to.
-        raise ConfigError(f"{path} was sampled on servers: give --rollouts {servers} again, or others, or none")
+        # A stranger's folder must not choose which servers are contacted.
+        raise ConfigError(f"{path} sampled on servers: repeat --rollouts {servers}, or give other servers, or none")
     changes: dict[str, Any] = {} if rollouts is None else {"rollouts": rollouts}
     changes["run"] = {} if steps is None else {"steps": steps}
     before = folder.noted("code")
@@ -109,7 +110,7 @@ def resumed(
     elif config.run.reward is None and "reward" in before:
         raise RunFolderError(
             f"{path} was made with a reward given in Python, {before['reward'].get('name')} of "
-            f"{before['reward'].get('file') or 'no file'}: go on with {folder.go_on()}"
+            f"{before['reward'].get('file') or 'no file'}: continue it with {folder.resume_command()}"
         )
     config = config.having(changes)
     places = places_in(config.values()).items()
@@ -118,8 +119,8 @@ def resumed(
     former = {what: of.get("fingerprint") for what, of in folder.noted("data").items()}
     if others := [what for what, of in plan.data().items() if former.get(what) not in (None, of.get("fingerprint"))]:
         raise RunFolderError(
-            f"{path} was made with other problems: those of {' and '.join(others)} have changed since, their texts, "
-            f"answers or order. Put the file back as it was, or start another run from the seats: --init {path}"
+            f"{path} was made with other problems: the texts, answers or order of those for {' and '.join(others)} "
+            f"have changed. Restore the file, or start another run from the seats: --init {path}"
         )
     folder.require_own_files()
     folder.evaluations()  # read at every save: damage is reported before the first step
@@ -137,7 +138,7 @@ def resumed(
         given = None if isinstance(reward, str) else reward
         for key, one in sources_of(plan.config.values(), given).items():
             if (was := before.get(key)) is not None and was.get("sha256") != one["sha256"]:
-                progress.warn(f"the source of {one['name']} ({key}) is not what it was when the run was made")
+                progress.warn(f"the source of {one['name']} ({key}) has changed since the run was made")
         if plan.config.run.reward is not None:
             given = load(plan.config.run.reward, "--reward", "function")
         loaded = Resources.of(plan, model, folder, given, progress=progress, poll=poll, ranks=ranks)
@@ -150,14 +151,14 @@ def resumed(
                 folder.rewrite_config(plan.config)
                 folder.note(resources.facts())
             of = "" if plan.game.open_ended else f" of {plan.config.run.steps}"
-            progress.say(f"going on from step {last.step}{of}")
+            progress.say(f"continuing from step {last.step}{of}")
             yield loop
 
 
 @contextlib.contextmanager
 def _at_work(ranks: Ranks, plan: Plan) -> Iterator[Callable[[], None]]:
-    """Where a run's base is loaded and played with, in silence but for the run's own lines: gives what to ask often
-    whether to stop."""
+    """A context for loading and training a base without the libraries' output. Yields a function that must be called
+    often, and raises Interrupted after a signal."""
     require_one_run(ranks, plan)
     import_first(plan.config.model)
     with quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
@@ -174,7 +175,7 @@ def _last_checkpoint(folder: RunFolder, plan: Plan, progress: Progress) -> "Chec
         raise RunFolderError(f"{folder.path} has no complete checkpoint to resume from{reasons}")
     if last.step > plan.config.run.steps:
         raise RunFolderError(
-            f"{folder.path} is at step {last.step} already, past the {plan.config.run.steps} asked for"
+            f"{folder.path} is already at step {last.step}, past the {plan.config.run.steps} asked for"
         )
     for sentence in skipped:
         progress.warn(sentence)
@@ -182,7 +183,7 @@ def _last_checkpoint(folder: RunFolder, plan: Plan, progress: Progress) -> "Chec
 
 
 def free_folder(config: RunConfig) -> Path:
-    """Where a run will be written. Raises RunFolderError where something is there already."""
+    """The folder for a new run. Raises RunFolderError if it is not free."""
     if config.run.dir is not None:
         RunFolder(config.run.dir).require_free()
         return config.run.dir
@@ -191,18 +192,18 @@ def free_folder(config: RunConfig) -> Path:
     return Path("runs") / f"{config.game.label}-{model}-{stamp}"
 
 
-# Several processes that play one run
+# Runs of several processes
 
 
 def require_one_run(ranks: Ranks, plan: Plan) -> None:
-    """Raises RequestError, naming what differs, where another process was started on something else, and for a backend
-    that several processes have not been run with."""
+    """Raises RequestError if another process was started with something else, naming the difference, or if the backend
+    is untested with several processes."""
     if ranks.alone:
         return
     config = plan.config
     require_shareable(ranks, config.model)
     if config.rollouts.servers:
-        raise RequestError(f"--rollouts is for one process, and there are {ranks.world}: leave it out, or torchrun")
+        raise RequestError(f"--rollouts is for one process, and there are {ranks.world}: omit it, or torchrun")
     packages = {"python": platform.python_version(), **versions(PACKAGES)}
     ranks.require_same(
         {
@@ -214,15 +215,15 @@ def require_one_run(ranks: Ranks, plan: Plan) -> None:
 
 
 def require_shareable(ranks: Ranks, section: ModelSection) -> None:
-    """Raises RequestError for a backend that several processes have not been run with."""
+    """Raises RequestError for a backend that is untested with several processes."""
     if ranks.world > 1 and chosen(section) == "unsloth":
         raise RequestError(
-            f"{ranks.world} processes have not been tried with the Unsloth backend: use --backend transformers"
+            f"the Unsloth backend is untested with several processes ({ranks.world}): use --backend transformers"
         )
 
 
 def require_one_kind(ranks: Ranks, resources: "Resources") -> None:
-    """Raises RequestError where another process has another device, base or data."""
+    """Raises RequestError if another process has another device, base or data."""
     if ranks.alone:
         return
     facts = resources.facts()

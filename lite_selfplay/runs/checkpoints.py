@@ -1,9 +1,9 @@
-"""Checkpoints: complete or absent. Safetensors and JSON only; nothing is ever unpickled.
+"""Checkpoints, written atomically. Safetensors and JSON only; nothing is ever unpickled.
 
-A checkpoint is written aside, synced, and put in its place by one rename. Its manifest names every file with size and
-SHA-256 and is written last, so a folder without a fitting manifest is not a checkpoint. One that takes the place of an
-older one of the same step moves it to `.step-N.old` for that moment; found alone, that is the checkpoint.
-`best.json` says which one was measured best; that one is kept, however old it is.
+A checkpoint is written to a temporary folder, synced and renamed. Its manifest lists every file with its size and
+SHA-256 and is written last: a folder without a matching manifest is not a checkpoint. While a checkpoint replaces one
+of the same step, the older one is `.step-N.old`; if a kill leaves only that, it is the checkpoint.
+`best.json` names the checkpoint with the best evaluation, which is kept however old it is.
 """
 
 import hashlib
@@ -39,16 +39,16 @@ _FIELDS: dict[str, Any] = {
     "cold_started": bool,
     **dict.fromkeys(("skipped_steps", "nonfinite"), NonNegativeInt),
 }
-# What `state.json` holds of every run.
+# The keys of `state.json` in every run.
 _State = create_model("_State", **_FIELDS)
 _FOLDER, _OLD = re.compile(r"step-(\d{1,15})"), re.compile(r"\.step-(\d{1,15})\.old")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint on disk: the run as it stood before step number `step`.
+    """A checkpoint on disk: the run before step number `step`.
 
-    Or a folder that is only named like one: `problem` then says why it is none.
+    If the folder is only named like a checkpoint, `problem` says what is wrong with it.
     """
 
     path: Path
@@ -66,25 +66,23 @@ def save_checkpoint(
     identity: Mapping[str, Any],
     keep: int,
     best: int | None = None,
-    config_hash: str | None = None,
 ) -> Path:
-    """Write `folder/step-N`, then drop all but the last `keep` and that of step `best`.
+    """Write `folder/step-N`, then remove all but the last `keep` checkpoints and that of step `best`.
 
-    `state` and `identity` are JSON; that names base and game, and may hold more that a resume is held to.
+    `state` and `identity` are JSON; `identity` has the base, the game, the `config_hash` and anything else that a
+    resume must match.
 
-    Raises SaveFailed where it cannot be written; the earlier ones are whole then, and nothing of this one is left.
+    Raises SaveFailed if it cannot be written; then the earlier ones are intact, and nothing of this one is left.
     """
     target = folder / f"step-{step}"
     about = {"step": step, **identity, "ranks": adapters.ranks(), "versions": versions(VERSIONS)}
-    if config_hash is not None:
-        about["config_hash"] = config_hash
     try:
         tidy(folder)
         with written_whole_folder(target) as partial:
             _write(partial, about, adapters, optimizer, state)
     except (OSError, SafetensorError) as error:
         why = getattr(error, "strerror", None) or error
-        raise SaveFailed(f"cannot save {target}: {why}; the checkpoints before it are whole") from error
+        raise SaveFailed(f"cannot save {target}: {why}; the checkpoints before it are intact") from error
     for old in find_checkpoints(folder)[:-keep]:
         if old.step != best:
             shutil.rmtree(old.path, ignore_errors=True)
@@ -92,13 +90,13 @@ def save_checkpoint(
 
 
 def write_best(folder: Path, evaluation: Mapping[str, Any]) -> None:
-    """Write down in `folder/best.json` which checkpoint was measured best. Raises OSError."""
+    """Write the best evaluation's step and scores to `folder/best.json`. Raises OSError."""
     values = {key: evaluation.get(key) for key in ("step", "pass_at_1", "best", "tasks", "n")}
     write_whole(folder / BEST, _as_json(values))
 
 
 def tidy(folder: Path) -> None:
-    """Put right what a killed save left. Only for who writes the run: what another one is writing looks the same."""
+    """Clean up after a killed save. Only the process that writes the run may call it."""
     for left in folder.glob(".step-*.partial"):
         shutil.rmtree(left, ignore_errors=True)
     for left in folder.glob(".step-*.old"):
@@ -111,13 +109,13 @@ def tidy(folder: Path) -> None:
 
 
 def list_checkpoints(folder: Path, *, full: bool = False) -> list[Checkpoint]:
-    """Every folder that is called like a checkpoint, oldest first, with what is wrong with it.
+    """Every folder named like a checkpoint, oldest first, with its problem if it has one.
 
-    Complete is one whose manifest lists files that are there in their full size; `full` compares their SHA-256, too.
+    All files in the manifest must exist and have the right size; `full` also compares their SHA-256.
     """
     found: dict[int, Checkpoint] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        # Sorted, `.step-N.old` comes before `step-N`, which counts where it is whole.
+        # Sorted, `.step-N.old` comes before `step-N`, which has priority if it is complete.
         if named := _FOLDER.fullmatch(path.name) or _OLD.fullmatch(path.name):
             step = int(named[1])
             one = Checkpoint(path, step, _problem(path, step, full=full))
@@ -127,12 +125,12 @@ def list_checkpoints(folder: Path, *, full: bool = False) -> list[Checkpoint]:
 
 
 def find_checkpoints(folder: Path) -> list[Checkpoint]:
-    """The complete checkpoints, oldest first: those whose manifest lists files that are there in their full size."""
+    """The complete checkpoints, oldest first."""
     return [found for found in list_checkpoints(folder) if found.problem is None]
 
 
 def newest_whole(folder: Path, warn: Callable[[str], None] = lambda sentence: None) -> Checkpoint | None:
-    """The newest checkpoint that is complete and undamaged, None if there is none; `warn` reports what it skips."""
+    """The newest complete and undamaged checkpoint, None without one; `warn` is told of those skipped."""
     for found in reversed(list_checkpoints(folder)):
         problem = found.problem or _problem(found.path, found.step, full=True)
         if problem is None:
@@ -142,9 +140,9 @@ def newest_whole(folder: Path, warn: Callable[[str], None] = lambda sentence: No
 
 
 def load_checkpoint(checkpoint: Checkpoint, adapters: Adapters) -> dict[str, Tensor]:
-    """Put seats and snapshots of a checkpoint that `newest_whole` gave back; returns the optimizer's state.
+    """Restore seats and snapshots from a checkpoint that `newest_whole` found; returns the optimizer's state.
 
-    Raises RunFolderError, before anything is put back, where a file is not of such a run.
+    Raises RunFolderError, before anything is restored, if a file does not belong to this run.
     """
     path = checkpoint.path
     manifest, state = _manifest(path), read_state(checkpoint)
@@ -165,7 +163,7 @@ def load_checkpoint(checkpoint: Checkpoint, adapters: Adapters) -> dict[str, Ten
         if kept["seat"] not in seats or kept["name"] in seats:
             raise RunFolderError(f"{path / STATE} names a snapshot {kept['name']!r} of {kept['seat']!r}: no such seat")
         snapshots[kept["name"]] = kept["seat"], weights(_snapshot(path, number), kept["seat"])
-    optimizer = _optimizer(path / OPTIMIZER, adapters)  # the last thing that is read, and may be refused
+    optimizer = _optimizer(path / OPTIMIZER, adapters)  # the last read that may raise
     for seat, tensors in seats.items():
         adapters.load_state(seat, tensors)
     for name, (seat, tensors) in snapshots.items():
@@ -176,31 +174,28 @@ def load_checkpoint(checkpoint: Checkpoint, adapters: Adapters) -> dict[str, Ten
 
 
 def read_state(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The saved JSON state of a checkpoint. Raises RunFolderError where it cannot be one."""
+    """The JSON state of a checkpoint. Raises RunFolderError if it is invalid."""
     state = read_json(checkpoint.path / STATE, _State)
     if state["step"] != checkpoint.step:
-        raise RunFolderError(f"{checkpoint.path / STATE} is no state of step {checkpoint.step}")
+        raise RunFolderError(f"{checkpoint.path / STATE} is not the state of step {checkpoint.step}")
     return state
 
 
-def check_identity(checkpoint: Checkpoint, identity: Mapping[str, str], config_hash: str | None = None) -> None:
-    """Raises RunFolderError where a checkpoint belongs to another base model or game, or to another configuration.
-
-    A checkpoint that does not name its configuration's hash fits any.
-    """
+def check_identity(checkpoint: Checkpoint, identity: Mapping[str, str], config_hash: str) -> None:
+    """Raises RunFolderError if a checkpoint belongs to another base model, game or configuration."""
     manifest = read_json(checkpoint.path / MANIFEST)
     for key, value in identity.items():
         if manifest.get(key) != value:
             raise RunFolderError(f"{checkpoint.path} was made with {key} {manifest.get(key)!r}, this run has {value!r}")
-    if config_hash is not None and manifest.get("config_hash", config_hash) != config_hash:
+    if manifest.get("config_hash") != config_hash:
         raise RunFolderError(
-            f"{checkpoint.path} was made with another configuration: config.yaml has been changed since, in its game, "
-            "precision, seed, or the rank or alpha of a seat, which a run keeps to its end"
+            f"{checkpoint.path} was made with another configuration: in config.yaml the game, the precision, the seed, "
+            "or a seat's rank or alpha has changed, which a run must keep"
         )
 
 
 def hash_of(config: RunConfig) -> str:
-    """SHA-256 of the part of a filled-in configuration that a run keeps to its end, whatever else is changed."""
+    """SHA-256 of the part of a filled-in configuration that must not change within a run."""
     values = config.model_dump(mode="json", include={"game", "model", "seats", "run"})
     kept = {
         "game": {**values["game"], "name": config.game.label},  # its file may move
@@ -227,18 +222,18 @@ def _write(
         save_file(kept.state, _snapshot(partial, number))  # its name and seat are in the state, in the same order
     save_file(dict(optimizer), partial / OPTIMIZER)
     snapshots = [{"name": name, "seat": kept.seat} for name, kept in sorted(adapters.snapshots.items())]
-    whole = {"step": about["step"], "versions": adapters.versions, "updates": adapters.updates, "snapshots": snapshots}
-    whole |= state
-    write_whole(partial / STATE, _as_json(whole))
-    files = sorted(path for path in partial.rglob("*") if path.is_file())
+    counts = {"step": about["step"], "versions": adapters.versions, "updates": adapters.updates}
+    write_whole(partial / STATE, _as_json({**counts, "snapshots": snapshots, **state}))
     listed = {
-        path.relative_to(partial).as_posix(): {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in files
+        path.relative_to(partial).as_posix(): {"size": path.stat().st_size, "sha256": sha256_of(path)}
+        for path in sorted(partial.rglob("*"))
+        if path.is_file()
     }
     write_whole(partial / MANIFEST, _as_json({**about, "files": listed}))
 
 
 def kept_snapshots(checkpoint: Checkpoint) -> dict[str, tuple[str, Path]]:
-    """The snapshots that a whole checkpoint holds, by name: whose weights they are, and the file with them."""
+    """The snapshots of a complete checkpoint by name: (seat, file of its weights)."""
     kept = read_state(checkpoint)["snapshots"]
     return {each["name"]: (each["seat"], _snapshot(checkpoint.path, number)) for number, each in enumerate(kept)}
 
@@ -255,20 +250,20 @@ def _as_json(values: Mapping[str, Any]) -> str:
 
 
 def _optimizer(path: Path, adapters: Adapters) -> dict[str, Tensor]:
-    """Moments are of their parameter's shape; what else an optimizer keeps is its own affair."""
+    """The optimizer's state. Raises RunFolderError unless moments have their parameter's shape."""
     tensors = read_tensors(path)
     shapes = {f"{seat}/{name}": p.shape for seat in adapters.seats for name, p in adapters.parameters(seat).items()}
     for name, tensor in tensors.items():
         owner, _, key = name.rpartition("/")
         if owner not in shapes:
-            raise RunFolderError(f"{path} holds {owner!r}, which no seat of this run has")
+            raise RunFolderError(f"{path} has {owner!r}, which is in no seat of this run")
         if key.startswith("exp_avg") and tensor.is_floating_point() and tensor.shape != shapes[owner]:
             raise RunFolderError(f"{path} does not fit: {name} is {list(tensor.shape)}, not {list(shapes[owner])}")
     return tensors
 
 
 def _manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint. Raises RunFolderError where it does not list a checkpoint's files."""
+    """The manifest of a checkpoint. Raises RunFolderError if it does not list a checkpoint's files."""
     manifest = read_json(path / MANIFEST)
     files = manifest.get("files")
     if not isinstance(files, dict) or not {STATE, OPTIMIZER} <= files.keys():
@@ -277,10 +272,10 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 
 def _problem(path: Path, step: int, *, full: bool = False) -> str | None:
-    """Why a folder is no checkpoint of a step, None where it is one; begins with the name of the file."""
+    """Why a folder is not a checkpoint of a step, beginning with the file's name; None if it is one."""
     try:
         if not path.is_dir():
-            return "it is no folder"
+            return "it is not a folder"
         if (link := first_link(path)) is not None:
             what = "it" if link == path else link.relative_to(path).as_posix()
             return f"{what} is a symbolic link, which is not followed"
@@ -289,11 +284,11 @@ def _problem(path: Path, step: int, *, full: bool = False) -> str | None:
         manifest = _manifest(path)
         if (written := manifest.get("step")) != step:
             return f"{MANIFEST} is of step {written!r}"
-        # Only what lies in this folder has a name here: whatever else a manifest may name is not there.
+        # Only files in this folder: a manifest may name others.
         sizes = {file.relative_to(path).as_posix(): file.stat().st_size for file in path.rglob("*") if file.is_file()}
         for name, listed in manifest["files"].items():
             if not isinstance(listed, dict) or listed.get("size") != sizes.get(name, -1):
-                return f"{MANIFEST} names {name!r}, which is not there, or has another size"
+                return f"{MANIFEST} names {name!r}, which is missing or has another size"
             if full and sha256_of(path / name) != listed.get("sha256"):
                 return f"{name} is damaged: its SHA-256 is not the one in {MANIFEST}"
     except RunFolderError as error:

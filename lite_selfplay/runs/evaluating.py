@@ -1,7 +1,7 @@
-"""Evaluating a run or a base model: on several tasks and in several modes at a time, and going on where that stopped.
+"""Evaluates a run or a base model on several tasks and in several modes; an interrupted evaluation can be repeated.
 
-All problems are found and checked before the base is loaded. Answers are written down as they come
-(`lite_selfplay.evaluation.examiner`), so that the same call goes on with them after a signal or a kill.
+All problems are loaded and checked before the base. Answers are saved as they come
+(`lite_selfplay.evaluation.examiner`), so that after a signal or a kill the same call continues with them.
 """
 
 import os
@@ -30,13 +30,13 @@ from lite_selfplay.tasks import Task, data_facts, evaluation_set, fingerprint, w
 from lite_selfplay.tasks.split import overlap
 from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Poll, Progress, as_progress
-from lite_selfplay.training.ranks import Ranks, joined
+from lite_selfplay.training.ranks import joined
 from lite_selfplay.verify import Verifier, programs
 
 if TYPE_CHECKING:
     from lite_selfplay.training.rollout import LiveTable
 
-# Kinds of problems whose checker compares with the answer; others have rules of their own.
+# Kinds of problems whose checker needs a reference answer; others have rules of their own.
 _NEED_ANSWERS = ("math", "letters", "choice", programs.KIND)
 
 
@@ -65,14 +65,13 @@ def evaluate(
 ) -> Evaluation:
     """Measure the seats of a run, or a base model as the seat `base`, on problems that training held out.
 
-    `target`: a run folder, or a model's name. `tasks`: as in training; a benchmark's data are looked for in `data_dir`.
-    A run of a game that draws no problems, such as one of matches, needs none.
-    `mode`: a name that `lite_selfplay.games.modes.mode_names` gives; None takes the game's, `single` for a model.
-    `limit` to `trained_on` are explained by `Settings`.
-    The result is written to `eval/` in a run's folder unless `write` is off, never over another; none for a model.
+    `target`: a run folder, or a model's name. `tasks`: as in training, not needed for a game without problems; a
+    benchmark's data must be in `data_dir`. `mode`: a name from `lite_selfplay.games.modes.mode_names`; None is the
+    game's, or `single` for a model. `Settings` explains `limit` to `trained_on`. With `write`, a run's result is
+    written to a new file in its `eval/`.
 
-    Raises RequestError where the request is wrong (a mode, seat, task or model that is not there, a run without its
-    adapters or over another base), Interrupted where it was stopped by a signal: the same call then goes on.
+    Raises RequestError if the request is invalid (an unknown mode, seat, task or model, a run without its adapters or
+    over another base), Interrupted if a signal stopped it: the same call then continues.
     """
     settings = Settings(
         limit=limit,
@@ -103,99 +102,85 @@ def evaluate_all(
     write: bool = True,
     progress: ProgressLike = None,
 ) -> list[Evaluation]:
-    """Measure a run or a base model on each task in each mode, task by task; see `evaluate`.
+    """Evaluate a run or a base model on each task in each mode, task by task; see `evaluate`.
 
-    `tasks` may say of each how often its problems are answered where `settings` do not. Modes share what they ask in
-    the same words: the drafts of a cascade are the answers of `single`. With `write`, answers are kept in `eval/` (of
-    the run, or of the current folder for a model) until all is done, and the same call goes on with them.
+    `tasks` may map each task to its number of samples, used unless `settings` has one. Modes share answers to equal
+    prompts: the drafts of a cascade are the answers of `single`. With `write`, answers are kept in `eval/` (of the run,
+    or of the current folder for a model) until everything is done, so that the same call can continue.
     """
+    settings = settings or Settings()
     with joined() as ranks:
-        return _evaluate_all(
-            ranks, target, tasks, modes, settings or Settings(), write, as_progress(progress if ranks.main else None)
-        )
+        shown = as_progress(progress if ranks.main else None)
+        found = Target.of(
+            target,
+            settings.precision,
+            settings.seed,
+            settings.trust_remote_code,
+            settings.unsafe_code,
+            settings.answer_from,
+        ).at(settings.seats or ())
+        if not tasks:
+            if found.folder is None or found.config.tasks.train is not None:
+                raise RequestError("an evaluation needs --tasks or --suite")
+            tasks = [found.config.game.name]  # a game that draws no problems is its own task
+        specs = [found.spec(mode, settings.seats) for mode in dict.fromkeys(modes)]
+        found.require_adapters()
+        run = found.folder
+        # A base model's training data are unknown.
+        learned = cache(lambda: (trained_on(found.config, shown), [*texts_trained_on(run, shown)]) if run else ([], []))
+        samples = tasks if isinstance(tasks, Mapping) and settings.samples is None else {}
+        chosen = [
+            _choose(
+                spec,
+                settings.model_copy(update={"samples": samples.get(spec, settings.samples)}),
+                specs,
+                found,
+                learned,
+                shown,
+            )
+            for spec in dict.fromkeys(tasks)
+        ]
+        section = found.config.model
+        require_shareable(ranks, section)
+        import_first(section)
+        with quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
+            from lite_selfplay.models.sources import base_of
 
-
-def _evaluate_all(
-    ranks: Ranks,
-    target: Path | str,
-    tasks: Sequence[str] | Mapping[str, int],
-    modes: Sequence[str | None],
-    settings: Settings,
-    write: bool,
-    progress: Progress,
-) -> list[Evaluation]:
-    found = Target.of(
-        target,
-        settings.precision,
-        settings.seed,
-        settings.trust_remote_code,
-        settings.unsafe_code,
-        settings.answer_from,
-    ).at(settings.seats or ())
-    if not tasks:
-        if found.folder is None or found.config.tasks.train is not None:
-            raise RequestError("an evaluation takes --tasks, or --suite in its place: give one of them")
-        tasks = [found.config.game.name]  # a game that draws no problems is its own task
-    specs = [found.spec(mode, settings.seats) for mode in dict.fromkeys(modes)]
-    found.require_adapters()
-    run = found.folder
-    # Nothing is known of what a base model learned from.
-    learned = cache(
-        lambda: (trained_on(found.config, progress), [*texts_trained_on(run, progress)]) if run else ([], [])
-    )
-    samples = tasks if isinstance(tasks, Mapping) and settings.samples is None else {}
-    chosen = [
-        _choose(
-            spec,
-            settings.model_copy(update={"samples": samples.get(spec, settings.samples)}),
-            specs,
-            found,
-            learned,
-            progress,
-        )
-        for spec in dict.fromkeys(tasks)
-    ]
-    section = found.config.model
-    require_shareable(ranks, section)
-    import_first(section)
-    with quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
-        from lite_selfplay.models.sources import base_of
-
-        model = base_of(section, progress)
-        found.require_base(model.identity)
-        asked = {
-            "base model": model.identity,
-            "set of adapters": found.weights(),
-            "set of problems": [[c.tasks, c.about["data"]["asked"], c.samples, asdict(c.sampling)] for c in chosen],
-            "choice of modes": [[spec.mode, *spec.seats] for spec in specs],
-        }
-        answers = _answers(found, asked, settings, progress) if write and ranks.main else Answers()
-        progress.say(f"loading {model.name} in {section.precision}")
-        tokens = max(each.sampling.max_tokens for each in chosen)
-        poll = Poll(progress, interrupts.poll)
-        with found.table(model, tokens, progress, poll, ranks) as table:
-            ranks.poll = poll
-            answers.lines = ranks.from_main("the answers to go on from", lambda: answers.lines)
-            ranks.require_same(asked)
-            interrupts.poll()  # from here on a signal raises Interrupted here
-            try:
-                about = {"model": model.name, "precision": section.precision, "weights": asked["set of adapters"]}
-                about |= {"answer_from": found.config.tasks.answer_from}
-                evaluations = _evaluations(found, about, table, chosen, specs, answers, progress, interrupts.poll)
-            except (Interrupted, ProcessLost) as stop:
-                begun = answers.path is not None and answers.path.is_file()
-                kept = f"; {answers.path} keeps what was answered, and the same command goes on" if begun else ""
-                raise type(stop)(f"{stop}{kept}") from None
-    if write and found.folder is not None and ranks.main:
-        for evaluation in evaluations:
-            progress.say(f"written: {write_result(found.folder, evaluation.to_json())}")
-    answers.remove()
-    return evaluations
+            model = base_of(section, shown)
+            found.require_base(model.identity)
+            asked = {
+                "base model": model.identity,
+                "set of adapters": found.weights(),
+                "set of problems": [[c.tasks, c.about["data"]["asked"], c.samples, asdict(c.sampling)] for c in chosen],
+                "choice of modes": [[spec.mode, *spec.seats] for spec in specs],
+            }
+            answers = _answers(found, asked, settings, shown) if write and ranks.main else Answers()
+            shown.say(f"loading {model.name} in {section.precision}")
+            tokens = max(each.sampling.max_tokens for each in chosen)
+            poll = Poll(shown, interrupts.poll)
+            with found.table(model, tokens, shown, poll, ranks) as table:
+                ranks.poll = poll
+                answers.lines = ranks.from_main("the earlier answers", lambda: answers.lines)
+                ranks.require_same(asked)
+                interrupts.poll()  # from here on a signal raises Interrupted here
+                try:
+                    about = {"model": model.name, "precision": section.precision, "weights": asked["set of adapters"]}
+                    about |= {"answer_from": found.config.tasks.answer_from}
+                    evaluations = _evaluations(found, about, table, chosen, specs, answers, shown, interrupts.poll)
+                except (Interrupted, ProcessLost) as stop:
+                    begun = answers.path is not None and answers.path.is_file()
+                    kept = f"; {answers.path} has the answers so far: repeat the command to continue" if begun else ""
+                    raise type(stop)(f"{stop}{kept}") from None
+        if write and found.folder is not None and ranks.main:
+            for evaluation in evaluations:
+                shown.say(f"written: {write_result(found.folder, evaluation.to_json())}")
+        answers.remove()
+        return evaluations
 
 
 def _graded_otherwise(found: Evaluation, tasks: TasksSection, poll: Callable[[], None]) -> Evaluation:
-    """With the pass@1 of each seat and direction had answers been read in the other place, as `otherwise`: in the
-    `<answer>` block alone where they were read anywhere, and the other way round. As it is where none read them."""
+    """Add `otherwise`: each seat's and direction's pass@1 if answers were read only in the `<answer>` block instead of
+    anywhere, or the other way round. Unchanged if a problem needs no answer."""
     if any(problem.kind not in _NEED_ANSWERS for problem in found.problems.values()):
         return found
     problems, block_only = list(found.problems.values()), tasks.answer_from != "block"
@@ -216,26 +201,27 @@ def _choose(
     learned: Callable[[], tuple[list[Problem], list[str]]],
     progress: Progress,
 ) -> Exam:
-    """The problems to measure on. Raises TaskError where one has no answer, and where the run was trained on all."""
+    """The problems of one task, and their sampling. Raises TaskError if one lacks an answer, or the run was trained on
+    all."""
     readers = {find_mode(each.mode).tasks for each in specs}
     if len(readers) > 1:
-        raise RequestError("these modes are measured on tasks of different kinds: give one --mode at a time")
+        raise RequestError("these modes need tasks of different kinds: give one --mode at a time")
     task, name = find_task(spec, settings.data_dir, settings.seed, *readers)
     chosen = evaluation_set(task, settings.limit, settings.seed)
     if any(problem.kind == programs.KIND for problem in chosen):
-        programs.shared_sandbox(unsafe_code=target.config.tasks.unsafe_code)  # refused before anything is loaded
+        programs.shared_sandbox(unsafe_code=target.config.tasks.unsafe_code)  # raises before anything is loaded
     missing = next((p.id for p in chosen if p.answer is None and p.kind in _NEED_ANSWERS), None)
     if missing is not None:
         raise TaskError(f"an evaluation needs an answer to every problem; {missing} of {task.name} has none")
     if settings.limit is not None and len(chosen) < settings.limit:
-        progress.say(f"{task.name} has no more than {len(chosen)} different problems")
-    # The two sides of a task made by rule never overlap.
+        progress.say(f"{task.name} has only {len(chosen)} different problems")
+    # The two sides of a generated task never overlap.
     problems, seen = (
         (chosen, {})
         if task.procedural
         else _unseen(task, chosen, target.name, *learned(), progress, settings.trained_on)
     )
-    # The same in all modes, so that these share their first stage.
+    # The same in all modes, so that they share their first stage.
     samples = settings.samples or max(task.samples, *(settings.k or ()), *(find_mode(it.mode).samples for it in specs))
     for each in specs:
         require_enough(each, find_mode(each.mode), samples, settings.k or ())
@@ -243,7 +229,7 @@ def _choose(
     sampling = settings.sampling_of(target.config, specs, tokens)
     data = {**data_facts(task), "asked": fingerprint(problems)}
     if repeated := data.get("repeated"):
-        progress.say(f"{repeated} of {data['rows']} rows of {task.name} repeat another one and are not asked again")
+        progress.say(f"{repeated} of {data['rows']} rows of {task.name} repeat another row and are skipped")
     ks = settings.k or ((1, samples) if samples > 1 else ())
     about = {"data": data, **({"overlap": seen} if seen else {})}
     return Exam(problems, sampling, samples, ks, settings.shots, settings.seed, name, about)
@@ -258,20 +244,22 @@ def _unseen(
     progress: Progress,
     even_so: bool,
 ) -> tuple[Sequence[Problem], dict[str, list[str]]]:
-    """The problems that no training problem equals in content; the ids of those left out, and of others like them.
-    Where all are training problems, these, if they are to be measured `even_so`, and their ids as `trained_on`."""
+    """The problems that equal no training problem; the ids of those skipped, and of others that resemble one.
+
+    If all are training problems, `even_so` returns them anyway, with their ids as `trained_on`.
+    """
     unseen = without(chosen, learned)
     if not unseen and even_so:
         progress.warn(f"{name} was trained on every one of these problems of {task.name}")
         return chosen, {"trained_on": [problem.id for problem in chosen]}
     if not unseen:
-        raise TaskError(f"{name} was trained on every one of these problems of {task.name}: take others")
+        raise TaskError(f"{name} was trained on every one of these problems of {task.name}: choose others")
     left = {id(problem) for problem in unseen}
     left_out = [problem.id for problem in chosen if id(problem) not in left]
     if left_out:
         ids = ", ".join(left_out[:10]) + (", ..." if len(left_out) > 10 else "")
         count = f"{len(left_out)} of {len(chosen)} problems of {task.name}"
-        progress.warn(f"{count} were in training and are left out: {ids}")
+        progress.warn(f"{count} were in training and are skipped: {ids}")
     alike = overlap(unseen, [*learned, *read])
     if (sentence := alike.warning()) is not None:
         progress.warn(f"{task.name}: {sentence}")
@@ -280,9 +268,9 @@ def _unseen(
 
 
 def _answers(target: Target, asked: Mapping[str, Any], settings: Settings, progress: Progress) -> Answers:
-    """What a former call of the same kind left, or nothing: of the same weights, problems, sampling and modes."""
+    """The answers of an earlier call with the same weights, problems, sampling and modes; empty without one."""
     if target.folder is None and not os.access(".", os.W_OK):
-        progress.warn("answers are not kept while they come: the current folder cannot be written")
+        progress.warn("answers are not saved during the evaluation: the current folder cannot be written")
         return Answers()
     config = target.config
     identity = {
@@ -299,7 +287,7 @@ def _answers(target: Target, asked: Mapping[str, Any], settings: Settings, progr
     named = re.sub(r"[^\w.-]+", "-", "-".join(names))[:80]
     answers = Answers(identity, folder / f"{named.strip('-')}-{key_of(identity)[:12]}{SUFFIX}")
     if answers.lines:
-        progress.say(f"going on with the answers to {len(answers.lines)} questions in {answers.path}")
+        progress.say(f"continuing with the answers to {len(answers.lines)} questions in {answers.path}")
     return answers
 
 
@@ -313,7 +301,6 @@ def _evaluations(
     progress: Progress,
     poll: Callable[[], None],
 ) -> list[Evaluation]:
-    """Each task in each mode, under one phase of the progress."""
     pairs = [(each, spec) for each in chosen for spec in specs]
     parts = [len(each.problems) * find_mode(spec.mode).stages(spec.seats) for each, spec in pairs]
     several, found = len(pairs) > 1, list[Evaluation]()

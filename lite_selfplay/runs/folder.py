@@ -1,4 +1,4 @@
-"""The run folder: what a run writes down, and how it is read back."""
+"""The run folder: writing and reading a run's files."""
 
 import contextlib
 import difflib
@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import socket
 import stat
 import subprocess
@@ -44,8 +45,8 @@ ADAPTERS, CHECKPOINTS, CARD, BUDGET = "adapters", "checkpoints", "README.md", "b
 EVALUATIONS, EXAMPLES, COLLECTIONS, PREFLIGHT = "eval", "cold_start.jsonl", "collections", "preflight.json"
 TRACKER, TENSORBOARD, WANDB = "tracker.json", "tensorboard", "wandb"
 ROLLOUTS, TOKENS = "rollouts", "tokens"
+# The value of `only` in `environment.json` if the run was only a cold start.
 COLD_START = "cold start"
-"""What `environment.json` says of a folder whose seats were taught their format `only`."""
 _Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
 _Score = create_model("_Score", pass_at_1=float, ci95=_Interval)
 _FIELDS: dict[str, Any] = {
@@ -67,51 +68,54 @@ def _whole(found: Any) -> Any:
         or (found.moment is not None and found.step is None)
         or (len(found.directions) > 1 and found.mean_of_directions is None)
     ):
-        raise ValueError("it is no whole evaluation")
+        raise ValueError("the evaluation is incomplete")
     return found
 
 
 _CHECKS: dict[str, Any] = {"whole": model_validator(mode="after")(_whole)}
-# What is read of an evaluation.
+# The checked keys of an evaluation, and of `environment.json`.
 _Evaluation = create_model("_Evaluation", __validators__=_CHECKS, **_FIELDS)
+_Environment = create_model("_Environment", base=str)
 PACKAGES = ("lite-selfplay", "torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "unsloth")
 
 
 class RunFolder:
-    """A run's own folder. Lines are appended whole and flushed, a step at a time.
+    """A run's folder. A step's lines are appended and flushed together.
 
-    `ours`: whether this process writes it. Of several that play a run together, one does.
+    `ours`: whether this process writes it; of several processes of a run, one does.
     """
 
     def __init__(self, path: Path, ours: bool = True):
         self.path, self.ours = path, ours
 
     def require_free(self) -> None:
-        """Raises RunFolderError where something is there already, or where nothing can be, as under too long a name."""
+        """Raises RunFolderError if the folder exists and is not empty, or its name is impossible."""
         path = self.path
-        none = contextlib.suppress(FileNotFoundError, NotADirectoryError)
-        with failing_as(RunFolderError, f"cannot read {path}"), none:
+        with (
+            failing_as(RunFolderError, f"cannot read {path}"),
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+        ):
             os.lstat(path)
             if not os.path.isdir(path) or any(path.iterdir()):
                 raise self._taken()
 
     def _taken(self) -> RunFolderError:
-        again = f", or go on with `{self.go_on()}`"
+        again = f", or continue the run with `{self.resume_command()}`"
         return RunFolderError(
             f"{self.path} exists already and a run folder is never overwritten: choose another --run-dir"
             f"{again if os.path.isfile(self.path / CONFIG) else ''}"
         )
 
     def create(self, config: RunConfig, tasks: str = "", **facts: Any) -> None:
-        """Make the folder with `config.yaml`, what `write_environment` writes and `tasks`, problems that were given as
-        objects, in one rename where none was there.
+        """Create the folder with `config.yaml`, `environment.json` and `tasks`, problems that were given as objects.
 
-        Raises RunFolderError where it is not free or cannot be written.
+        `facts` are added to the environment. A new folder appears by one rename. Raises RunFolderError if it is not
+        free or cannot be written.
         """
         self.require_free()
         new = [path for path in self.path.parents if not os.path.lexists(path)]
-        # An empty folder that is there stays: it may be where a disk is mounted.
-        partial = self.path if os.path.exists(self.path) else self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        beside = not os.path.exists(self.path)  # an empty folder stays: a disk may be mounted there
+        partial = self.path.with_name(f".{self.path.name}.{os.getpid()}") if beside else self.path
         try:
             partial.mkdir(parents=True, exist_ok=True)
             with (partial / CONFIG).open("x", encoding="utf-8") as file:
@@ -119,23 +123,25 @@ class RunFolder:
             if tasks:
                 write_whole(partial / OBJECTS, tasks + "\n")
             write_whole(partial / ENVIRONMENT, _as_json({**environment(), **facts}))
-            if partial != self.path:
+            if beside:
                 partial.rename(self.path)
         except OSError as error:
-            beside = partial != self.path
-            # Whether another run was quicker.
+            # Whether another run was faster.
             taken = isinstance(error, FileExistsError) or (beside and os.path.exists(self.path))
-            made = [partial / name for name in (CONFIG, OBJECTS, ENVIRONMENT) if beside or not taken]
-            for path in [*made, *([partial, *new] if beside else [])]:
-                with contextlib.suppress(OSError):
-                    path.unlink() if path in made else path.rmdir()
+            if beside:
+                shutil.rmtree(partial, ignore_errors=True)
+                for path in new:
+                    with contextlib.suppress(OSError):
+                        path.rmdir()
             if taken:
                 raise self._taken() from None
+            for name in () if beside else (CONFIG, OBJECTS, ENVIRONMENT):
+                (partial / name).unlink(missing_ok=True)
             raise RunFolderError(f"cannot write to {self.path}: {error.strerror or error}") from None
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """A folder that a run wrote. Raises RunFolderError for any other."""
+        """An existing run folder. Raises RunFolderError if it is none."""
         if not os.path.isfile(path / CONFIG):
             raise RunFolderError(f"{path} is not a run folder: it has no {CONFIG}{nearest_runs(path)}")
         return cls(path)
@@ -147,11 +153,11 @@ class RunFolder:
         return config.having({"tasks": str(file.absolute())}) if os.path.isfile(file) else config
 
     def config_to_load(self, trust_remote_code: bool, unsafe_code: bool = False) -> RunConfig:
-        """`config`, for who loads the base, the game and the tasks.
+        """`config`, before its base, game and tasks are loaded.
 
-        Raises ConfigError where code of the base, or of what it writes, is to be run without protection, and that is
-        not asked for anew: that the folder says so is not enough, since it may be a stranger's. So does a game or a
-        task whose code this user has not run here. Reward functions and losses are looked at by who calls them.
+        The folder may be a stranger's. So it raises ConfigError if the run trusts code of the base, or runs programs
+        that the model writes without protection, and that is not asked for again; and if this user has not run the code
+        of its game or tasks here. Reward functions and losses are checked by their callers.
         """
         config = self.config()
         places = places_in(config.values()).items()
@@ -159,31 +165,30 @@ class RunFolder:
         require_accepted(played, self.path / CONFIG)
         if config.model.trust_remote_code and not trust_remote_code:
             raise ConfigError(
-                f"{self.path} was made with a model that runs Python code of its own ({config.model.name}): read that "
-                "code, and if you trust it give --trust-remote-code again"
+                f"the model of {self.path} runs Python code of its own ({config.model.name}): read that code, and if "
+                "you trust it give --trust-remote-code again"
             )
         if config.tasks.unsafe_code and not unsafe_code:
             raise ConfigError(
-                f"{self.path} was made with --unsafe-code, under which programs that the model writes may run without "
-                "protection: if that is meant, give --unsafe-code again"
+                f"{self.path} was made with --unsafe-code, with which programs that the model writes may run without "
+                "protection: if you want that, give --unsafe-code again"
             )
         return config
 
     def rewrite_config(self, config: RunConfig) -> None:
-        """Put another configuration in the place of the old one. Raises RunFolderError where that cannot be."""
+        """Replace the configuration. Raises RunFolderError if that fails."""
         with write_errors(f"to {self.path}"):
             write_whole(self.path / CONFIG, config.to_yaml())
 
     def require_own_files(self) -> None:
-        """Raises RunFolderError where a part of the folder is a link, through which a run would write elsewhere."""
-        parts = (ADAPTERS, CHECKPOINTS, CARD, BUDGET, EVALUATIONS, EXAMPLES, COLLECTIONS, PREFLIGHT, LOCK)
-        of_trackers = (TRACKER, TENSORBOARD, WANDB)
-        for name in (CONFIG, ENVIRONMENT, METRICS, EPISODES, OBJECTS, *parts, *of_trackers, ROLLOUTS, TOKENS):
+        """Raises RunFolderError if a part of the folder is a link, so that a run would write elsewhere."""
+        files = (CONFIG, ENVIRONMENT, METRICS, EPISODES, OBJECTS, CARD, BUDGET, EXAMPLES, PREFLIGHT, LOCK, TRACKER)
+        for name in (*files, ADAPTERS, CHECKPOINTS, EVALUATIONS, COLLECTIONS, TENSORBOARD, WANDB, ROLLOUTS, TOKENS):
             require_no_link(self.path / name)
 
     def noted(self, what: Literal["code", "data"]) -> dict[str, dict[str, Any]]:
-        """The user's own code (`config.user_files.sources_of`), or the problems (`Plan.data`), that the run was made
-        with, as far as that was noted: where `environment.json` is damaged, in the newest checkpoint."""
+        """The recorded facts about the user's own code (`config.user_files.sources_of`) or the problems (`Plan.data`);
+        from the newest checkpoint if `environment.json` is damaged."""
         found = self._environment().get(what)
         if not _is_of_objects(found):
             from lite_selfplay.runs.checkpoints import MANIFEST, find_checkpoints
@@ -193,54 +198,49 @@ class RunFolder:
         return found if _is_of_objects(found) else {}
 
     def rewards(self) -> str:
-        """What completions earn, in words; empty where the run's `environment.json` does not say."""
+        """What completions earn, in words; empty if `environment.json` does not say."""
         return str(self._environment().get("rewards") or "")
 
     def _environment(self) -> dict[str, Any]:
-        """What `environment.json` holds; nothing where it is damaged, without which a run goes on."""
+        """The contents of `environment.json`; empty if it is damaged, since a run can continue without it."""
         with contextlib.suppress(RunFolderError):
             return read_json(self.path / ENVIRONMENT)
         return {}
 
     def note(self, facts: Mapping[str, Any]) -> None:
-        """Write down what the run goes on with: its code, its rewards, and other facts that `environment.json` lacks.
-
-        Raises RunFolderError where that cannot be.
-        """
+        """Update code and rewards in `environment.json`, and add facts that it lacks. Raises RunFolderError if that
+        fails."""
         was = self._environment()
         if (now := {**facts, **was, "code": facts["code"], "rewards": facts["rewards"]}) != was:
             with write_errors(f"to {self.path}"):
                 write_whole(self.path / ENVIRONMENT, _as_json(now))
 
-    def go_on(self, again: str = "", more: str = "") -> str:
-        """The command that goes on with the run, or the call, where its reward was given in Python. `again` and `more`:
-        what the command is given besides the folder."""
+    def resume_command(self, again: str = "", more: str = "") -> str:
+        """The command that continues the run, or the Python call if its reward was given in Python. `again` and `more`
+        are added to the command."""
         if (reward := self.noted("code").get("reward")) is not None:
-            name = re.sub(r"[^\w.<>]", "", str(reward.get("name")))  # it may be a stranger's, and is there to be copied
+            name = re.sub(r"[^\w.<>]", "", str(reward.get("name")))  # users copy it, and the folder may be a stranger's
             return f"resume({str(self.path)!r}, reward={name})"
         return f"lite-selfplay train --resume {shlex.quote(str(self.path))}{again}{more}"
 
     def seats(self) -> dict[str, Path]:
-        """The folder of each seat's adapter that has been saved. Raises RunFolderError where they lie elsewhere."""
+        """The folder of each saved seat's adapter. Raises RunFolderError if `adapters` is a link."""
         require_no_link(self.path / ADAPTERS)
         found = sorted((self.path / ADAPTERS).glob("*/adapter_config.json"))
         return {file.parent.name: file.parent for file in found}
 
     def base(self) -> str:
-        """The identity of the base model. Raises RunFolderError where `environment.json` does not say."""
+        """The identity of the base model. Raises RunFolderError if `environment.json` does not say."""
         path = self.path / ENVIRONMENT
         try:
-            base = read_json(path).get("base")
+            return str(read_json(path, _Environment)["base"])
         except RunFolderError as error:
             raise RunFolderError(f"{path} does not say which base the run was made over ({error})") from None
-        if not isinstance(base, str):
-            raise RunFolderError(f"{path} does not say which base the run was made over")
-        return base
 
     # Evaluations
 
     def write_evaluation(self, name: str, result: Mapping[str, Any]) -> Path:
-        """Write `eval/NAME.json` in the place of an older one. Raises RunFolderError where that cannot be."""
+        """Write or replace `eval/NAME.json`. Raises RunFolderError if that fails."""
         path = self.path / EVALUATIONS / f"{name}.json"
         text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         with write_errors(f"to {path.parent}"):
@@ -249,19 +249,20 @@ class RunFolder:
         return path
 
     def evaluations(self) -> dict[str, dict[str, Any]]:
-        """The evaluations made in training, by their moment, in the order of the steps."""
+        """The evaluations made in training by their moment, in the order of steps. Raises RunFolderError for a damaged
+        file, like `best` and `later_evaluations`."""
         found = [result for result in self._evaluation_files().values() if "moment" in result]
         return {result["moment"]: result for result in sorted(found, key=lambda result: result["step"])}
 
     def best(self) -> dict[str, Any] | None:
-        """Of the evaluations made in training at a step whose checkpoint is there the one with the highest pass@1, that
-        of the best seat or direction; of equals, the earliest. Raises RunFolderError for a damaged file."""
+        """The evaluation made in training with the highest pass@1 (of its best seat or direction) among those whose
+        checkpoint exists; the earliest of equals."""
         saved = {path.parent.name for path in (self.path / CHECKPOINTS).glob("step-*/manifest.json")}
         there = [found for found in self.evaluations().values() if f"step-{found['step']}" in saved]
         return max(there, key=lambda found: (found["pass_at_1"], -found["step"]), default=None)
 
     def later_evaluations(self) -> dict[str, dict[str, Any]]:
-        """Those made of the finished run, by the name of their file. Both raise RunFolderError for a damaged file."""
+        """The evaluations made after training, by file name."""
         return {name: result for name, result in self._evaluation_files().items() if "moment" not in result}
 
     def _evaluation_files(self) -> dict[str, dict[str, Any]]:
@@ -270,7 +271,7 @@ class RunFolder:
     # Lines
 
     def append(self, metrics: Mapping[str, Any], episodes: Iterable[Mapping[str, Any]], limit_mb: float) -> bool:
-        """Write a step's lines. Returns False once `episodes.jsonl` has reached its limit and is left as it is."""
+        """Append a step's lines. Returns False if `episodes.jsonl` has reached its limit and was not extended."""
         path = self.path / EPISODES
         room = (path.stat().st_size if path.exists() else 0) < limit_mb * 1e6
         if room:
@@ -279,7 +280,7 @@ class RunFolder:
         return room
 
     def keep_tokens(self, step: int, columns: Mapping[str, "np.ndarray"]) -> None:
-        """Write `tokens/step-N.safetensors`, in the place of one of a step that is played again. Raises OSError."""
+        """Write `tokens/step-N.safetensors`, or replace it if the step is repeated. Raises OSError."""
         from safetensors.numpy import save
 
         (self.path / TOKENS).mkdir(exist_ok=True)
@@ -287,7 +288,7 @@ class RunFolder:
             file.write(save(dict(columns)))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of `metrics.jsonl`. Raises RunFolderError naming a damaged line, as `episodes` does."""
+        """The lines of `metrics.jsonl`. Raises RunFolderError for a damaged line, like `episodes`."""
         return [row for _, row in _lines(self.path / METRICS)]
 
     def episodes(self) -> Iterator[dict[str, Any]]:
@@ -295,30 +296,23 @@ class RunFolder:
         return (row for _, row in _lines(self.path / EPISODES))
 
     def cut(self, step: int) -> None:
-        """Drop the lines of all steps after this one, counted from 1, as a resume behind it needs.
+        """Remove the lines of all steps after this one (counted from 1), before a resume repeats them.
 
-        Raises RunFolderError, with nothing changed, where a line cannot be read or the folder cannot be written.
+        Raises RunFolderError, with nothing changed, if a line is damaged or the folder cannot be written.
         """
         paths = [path for name in (METRICS, EPISODES) if (path := self.path / name).exists()]
         with write_errors(f"to {self.path}"):
-            with contextlib.ExitStack() as stack:  # neither takes its place before both are written
+            with contextlib.ExitStack() as stack:  # both are written before either replaces its file
                 for path, file in [(path, stack.enter_context(written_whole(path))) for path in paths]:
                     file.writelines(line for line, row in _lines(path) if row["step"] <= step)
             for path in (self.path / TOKENS).glob("step-*.safetensors"):
                 if int(path.stem.removeprefix("step-")) > step:
                     path.unlink()
 
-    def write_environment(self, **facts: Any) -> None:
-        """Write versions, machine and some more facts. Raises RunFolderError where that cannot be."""
-        with write_errors(f"to {self.path}"):
-            write_whole(self.path / ENVIRONMENT, _as_json({**environment(), **facts}))
-
 
 def nearest_runs(path: Path) -> str:
-    """The run that is called most alike, of those beside a path, here and in `runs`, as a sentence after another one.
-
-    Empty where there is none, or something at the path.
-    """
+    """A sentence about the run with the most similar path, of those beside it, here and in `runs`. Empty without runs,
+    or if the path exists."""
     places = {Path(), Path("runs"), *([path.parent] if os.path.isdir(path.parent) else [])}
     runs = sorted(str(found.parent) for place in places for found in place.glob(f"*/{CONFIG}"))
     near = difflib.get_close_matches(str(path), runs, 1, 0.0)
@@ -327,19 +321,18 @@ def nearest_runs(path: Path) -> str:
 
 @contextlib.contextmanager
 def as_written(path: Path) -> Iterator[None]:
-    """A context that shows what a run wrote. Raises RunFolderError where a line or file does not hold what runs write:
-    each key that is shown would have to be checked else."""
+    """A context for showing a run. Raises RunFolderError if a line or file has unexpected content, so that not every
+    key needs a check."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise RunFolderError(
-            f"{path} does not hold what a run writes ({type(error).__name__}: {error}); `lite-selfplay train --resume "
-            f"{path}` names what is damaged"
+            f"{path} is damaged ({type(error).__name__}: {error}); `lite-selfplay train --resume {path}` names the file"
         ) from error
 
 
 def environment() -> dict[str, Any]:
-    """Versions, machine and, in a checkout, the commit."""
+    """Versions, machine and, in a git checkout, the commit."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -353,17 +346,14 @@ def _as_json(facts: Mapping[str, Any]) -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout this library is imported from, None where it is installed otherwise."""
-    here = Path(__file__).resolve().parents[1]
+    """The commit of the checkout that this library is imported from, None if it is installed otherwise."""
+    here = Path(__file__).resolve().parents[2]
     if not (here / ".git").exists():
         return None
-    try:
-        asked = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return asked.stdout.strip()
+    asked = ["git", "-C", str(here), "rev-parse", "HEAD"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.check_output(asked, stderr=subprocess.DEVNULL, text=True, timeout=5).strip()
+    return None
 
 
 def _is_of_objects(found: Any) -> TypeGuard[dict[str, dict[str, Any]]]:
@@ -379,36 +369,35 @@ def _append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """The lines of a step's file and what each holds. Raises RunFolderError for one that does not name its step."""
+    """(bytes, object) of each line of a file of steps. Raises RunFolderError for a line without its step."""
     for number, line, row in read_lines(path):
         if type(row.get("step")) is not int:
-            raise RunFolderError(f"{path}, line {number}: does not say which step it is of")
+            raise RunFolderError(f"{path}, line {number}: has no step number")
         yield line, row
 
 
 LOCK = ".lock"
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-_PATIENCE_S = 0.2  # `writer` takes the lock for a moment, too
+_PATIENCE_S = 0.2  # `writer` also takes the lock for a moment
 
 
 @contextlib.contextmanager
 def writing(folder: Path, patience_s: float = _PATIENCE_S, *, insist: bool = False, again: str = "") -> Iterator[None]:
-    """Hold a run folder's lock, for the length of a context, having waited for it as long as patience allows.
+    """A context that holds a run folder's lock, after waiting for it up to `patience_s` seconds.
 
-    `again`: what a resume is given besides the folder (`RolloutsSection.again`). `insist`: a file system without locks
-    is an error as well. Raises RunFolderError, naming the process, where another one holds it, and where the folder
-    cannot be written.
+    `again`: further arguments of a resume (`RolloutsSection.again`). `insist`: a file system without locks is an error,
+    too. Raises RunFolderError if another process holds the lock, naming it, or if the folder cannot be written.
     """
     path = folder / LOCK
     if os.path.exists(path) and not stat.S_ISREG(path.stat().st_mode):
-        raise RunFolderError(f"{path} is no file: take it away if no run writes {folder}")
+        raise RunFolderError(f"{path} is not a file: remove it if no run writes {folder}")
     lock = FileLock(path, timeout=patience_s, on_acquired=_sign)
     try:
         lock.acquire()
     except Timeout:
         raise RunFolderError(
             f"{folder} is being written by {_holder(path)}; wait until it has ended, or stop it (it saves first), and "
-            f"go on with `lite-selfplay train --resume {folder}{again}`"
+            f"continue with `lite-selfplay train --resume {folder}{again}`"
         ) from None
     except OSError as error:
         if insist or error.errno not in _NO_LOCKS:
@@ -416,28 +405,26 @@ def writing(folder: Path, patience_s: float = _PATIENCE_S, *, insist: bool = Fal
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # Windows removes no open file
+        with contextlib.suppress(OSError):  # Windows cannot remove an open file
             path.unlink()
         lock.release()
 
 
 def writer(folder: Path) -> str | None:
-    """Who writes a run folder right now, as `process 12 on HOST`; None where nobody does. Nothing is written."""
+    """Who is writing a run folder, as `process 12 on HOST`; None if nobody is. Writes nothing."""
     path = folder / LOCK
-    try:  # without waiting, where it is a pipe
+    with contextlib.suppress(OSError):
+        # O_NONBLOCK: opening a pipe would wait.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-    except OSError:
-        return None
-    try:
-        return None if lock_descriptor(descriptor, blocking=False) else _holder(path)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
+        try:
+            return None if lock_descriptor(descriptor, blocking=False) else _holder(path)
+        finally:
+            os.close(descriptor)
+    return None
 
 
 def _sign(descriptor: int) -> None:
-    """Write down who holds the lock, for the others' message; behind the first byte, which Windows lets nobody read."""
+    """Write who holds the lock into its file, after the first byte, which others cannot read on Windows."""
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f" {os.getpid()} {socket.gethostname()}\n".encode())
@@ -452,19 +439,19 @@ def _holder(path: Path) -> str:
     return "another process"
 
 
+# The bytes at the end of `metrics.jsonl` that are searched for the last step.
 LAST_LINE = 2**20
-"""Bytes at the end of `metrics.jsonl` in which the last step is looked for."""
 
 Stage = Literal["running", "finished", "stopped", "cold start", "not begun", "damaged"]
 
 
 @dataclass(frozen=True)
 class RunState:
-    """A run at a glance.
+    """A run's state in short.
 
-    `step`: how many steps were played, of `steps` that were asked for. `best`: the checkpoint that was measured best,
-    in words, empty without one. `size` in bytes, of all files. `resume`: the command that goes on, None where there is
-    nothing to go on from or nothing left to do, as after a `cold start` alone. `problem` says why the run is `damaged`.
+    `step` of `steps` steps were played. `best` describes the best checkpoint, empty without one. `size`: bytes of all
+    files. `resume`: the command that continues the run, None if it cannot be continued or has nothing left to do.
+    `problem` says why the run is `damaged`.
     """
 
     path: Path
@@ -480,7 +467,7 @@ class RunState:
 
 
 def state_of(path: Path) -> RunState:
-    """A run folder at a glance; a damaged one has a `problem`. Raises RunFolderError where there is no run folder."""
+    """A run folder's state in short; a damaged one has a `problem`. Raises RunFolderError if it is no run folder."""
     folder = RunFolder.open(path)
     size = _size(path)
     try:
@@ -499,15 +486,13 @@ def state_of(path: Path) -> RunState:
     if writer(path) is not None:
         stage = "running"
     can = stage in ("stopped", "not begun") and any((path / CHECKPOINTS).glob("step-*/manifest.json"))
-    resume = folder.go_on(config.rollouts.again) if can else None
+    resume = folder.resume_command(config.rollouts.again) if can else None
     return RunState(path, config.game.label, config.model.name, step, steps, stage, best, size, resume)
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """The run folders in a folder, or the folder itself where it is one, oldest first.
-
-    Raises RunFolderError where there is no such folder, or it may not be read.
-    """
+    """The run folders in a folder, oldest first; the folder itself if it is one. Raises RunFolderError if it cannot be
+    read."""
     with failing_as(RunFolderError, f"cannot read {folder}"):
         if (folder / CONFIG).is_file():
             return [folder]
@@ -516,23 +501,23 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def last_step(path: Path) -> dict[str, Any] | None:
-    """The last whole line of a run's `metrics.jsonl`, None without one. Raises RunFolderError where it is damaged."""
+    """The last complete line of a run's `metrics.jsonl`, None without one. Raises RunFolderError if it is damaged."""
     file = path / METRICS
     if not file.exists():
         return None
     with open_file(file, RunFolderError) as opened:
         opened.seek(max(0, opened.seek(0, 2) - LAST_LINE))
-        lines = opened.read(LAST_LINE).split(b"\n")[:-1]  # what stands behind the last line end was cut short
+        lines = opened.read(LAST_LINE).split(b"\n")[:-1]  # a kill may have cut the last one short
     if not lines:
         return None
     row = parse_object(lines[-1], f"{file}, its last line")
     if type(row.get("step")) is not int:
-        raise RunFolderError(f"{file}, its last line: does not say which step it is of")
+        raise RunFolderError(f"{file}, its last line: has no step number")
     return row
 
 
 def _size(path: Path) -> int:
-    """Bytes of all files in a folder, links apart; one that goes away meanwhile does not count."""
+    """The bytes of all files in a folder. Links count by their own size, and files removed meanwhile do not count."""
     total = 0
     for place, _, names in os.walk(path):
         for name in names:

@@ -1,4 +1,4 @@
-"""A run in play: a loop of steps, and when what is measured and saved."""
+"""The loop of a run: its steps, and when it evaluates and saves."""
 
 import contextlib
 import shutil
@@ -43,17 +43,14 @@ from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.training.trainer import SelfPlayTrainer, reference_name
 from lite_selfplay.training.updates import StepReport
 
+# The prompt for measuring the rounding differences between sampler and trainer.
 PROBE = "Name three things you can see from a window, and say what each of them is for."
-"""What the base is asked where only its rounding matters."""
+# Errors that stop a run between two updates: a signal, a user's own code, the checker, another process.
 STOPS = (Interrupted, RewardError, GameError, LossError, WorkerStartError, ProcessLost, RolloutsLost)
-"""What stops a run between two updates: a signal, code of a user's own, the answer checker, another process."""
 
 
 class RunLoop:
-    """Plays what is held in memory to its end.
-
-    `began` is when the run began, by the clock, if that was before.
-    """
+    """Plays a run whose resources are in memory. `began`: when the run began, by the clock, if not now."""
 
     def __init__(
         self, resources: Resources, *, clock: Callable[[], float] = time.monotonic, began: float | None = None
@@ -62,7 +59,7 @@ class RunLoop:
         ranks, config = resources.ranks, resources.config
         clock = ranks.shared_clock(clock)
         self.table = resources.table(LiveTable)
-        # Held-out answers are judged by the checker, so that runs with different rewards can be compared.
+        # The checker judges held-out answers, so that runs with different rewards can be compared.
         answered = all(problem.answer is not None for problem in resources.plan.held_out)
         self._measuring = resources.table(LiveTable, sources={}, reward=None if answered else resources.reward)
         self._saver = Saver(resources, clock)
@@ -85,12 +82,12 @@ class RunLoop:
         self._start_state: dict[str, Any] = {}
 
     def run(self) -> None:
-        """Play to the last step, from the beginning or from what was loaded.
+        """Play to the last step, from the beginning or from a loaded checkpoint.
 
-        Raises ConfigError where the tracker cannot be started; PreflightError before the first step, where the run
-        could not learn; Interrupted after saving the state before the step that was cut short; TrainingError after too
-        many steps with numbers that are not finite, or sampled from other weights; SaveFailed where the folder's lines
-        or its last checkpoint cannot be written.
+        Raises ConfigError if the tracker cannot be started; PreflightError, before the first step, if the run cannot
+        learn; Interrupted after saving the state before the unfinished step; TrainingError after too many steps with
+        numbers that are not finite or samples of other weights; SaveFailed if the lines or the last checkpoint cannot
+        be written.
         """
         begins = self._resumed_from is None
         if self.resources.tracker is not None:
@@ -109,7 +106,7 @@ class RunLoop:
             if begins and (rewards := self.resources.plan.rewards):
                 self.resources.progress.say(f"rewards: {rewards}")
             self._show_training()
-            self.resources.progress.activity("sampler and trainer are compared")
+            self.resources.progress.activity("comparing sampler and trainer")
             self.trainer.check.calibrate(self.resources.loaded.chat.encode(PROBE).ids)
             while self.done < self.resources.config.run.steps and not self.game.over():
                 report, metrics = self._step()
@@ -119,10 +116,10 @@ class RunLoop:
             self.save()
             self._evaluate()
             self._saver.write_card(self.done)
-        self._close()
+        self._show_closing_report()
 
     def cold_start_only(self) -> None:
-        """Teach the seats and stop: the folder is what another run's `init` takes."""
+        """Teach the seats and stop. Another run can start from the folder by `init`."""
         with self._saved_when_stopped():
             self._prepare()
             self.save()
@@ -130,14 +127,14 @@ class RunLoop:
             self._saver.write_card(0)
         path = self.folder.path
         if self.folder.ours:
-            self.folder.write_environment(**self.resources.facts(), only=COLD_START)
+            self.folder.note({**self.resources.facts(), "only": COLD_START})
         train = f"lite-selfplay train {self.resources.config.game.name} --init {path} ..."
         self.resources.progress.finished([f"the run: {path}", f"train from it: {train}"])
 
     # A step
 
     def _step(self) -> tuple[StepReport, dict[str, Any]]:
-        """Play a step and train on it; gives its line of `metrics.jsonl`, too."""
+        """Play a step and train on it. Returns its report and its line of `metrics.jsonl`."""
         step, self._start_state = self.done, self.state()
         with self._budget.timing("step"):
             self._step_log.begin_step()
@@ -149,7 +146,7 @@ class RunLoop:
                     label = self.resources.config.game.label
                     raise GameError(f"{label} played a step and returned {episode!r:.200}, no Episode")
             report = self.trainer.update(step, episode, seats)
-            # Before the clock is read, for which the other processes are asked: a run that stops there has moved.
+            # Before the shared clock is read: that may fail, and the weights have changed by now.
             return report, self._write_down(report)
 
     def _write_down(self, report: StepReport) -> dict[str, Any]:
@@ -168,26 +165,26 @@ class RunLoop:
             self.resources.progress.say(few)
 
     def _save_and_measure_if_due(self, asked: Episode) -> None:
-        """After a step that is not the last one, as its number, the time or the game's `asked` episode wants it."""
+        """Save and evaluate after a step, if its number, the time or the game's `asked` episode requires it."""
         done, config = self.done, self.resources.config
         if done >= config.run.steps or self.game.over():
             return
         measured = (asked.measure or done in evaluation_steps(config)) and bool(self._held_out)
-        # While steps are being skipped, the last good state stays the last one saved.
+        # While steps are skipped, the last good state stays the newest checkpoint.
         if not self._step_log.bad_steps and (measured or asked.save or self._saver.is_due(done)):
             self._saver.try_save(done, self.state(), self.trainer.optimizer)
         if measured:
-            self._start_state = self.state()  # an evaluation may be stopped: the step before it is complete
+            self._start_state = self.state()  # if the evaluation is stopped, this complete step is saved
             self._evaluate()
             self._show_training()
 
     def _show_training(self) -> None:
-        """Show that training goes on, and for how many steps, where the game does not end by itself."""
+        """Show the training phase, with the number of steps unless the game ends by itself."""
         self.resources.progress.phase("training", None if self.game.open_ended else self.resources.config.run.steps)
         self.resources.progress.advance(self.done)
 
     def _keep_to_the_budget(self) -> None:
-        """Play as many steps as fit into the run's minutes: the configuration, its file and the schedules say so."""
+        """Change the number of steps to those that fit into the run's minutes, and with it config and schedules."""
         progress, config = self.resources.progress, self.resources.config
         asked = config.run.steps
         steps = self._budget.steps(self.done, asked, config.eval.every)
@@ -199,7 +196,7 @@ class RunLoop:
         self._show_training()
 
     def _choose_problems_per_step(self) -> None:
-        """Let a step have as many problems as `run.least_steps` leave time for."""
+        """Reduce the problems per step so that `run.least_steps` fit."""
         run = self.resources.config.run
         rows = (self.game.rollouts_per_step() or run.group_size * run.problems_per_step) // run.problems_per_step
         if said := self._budget.choose_problems_per_step(run.problems_per_step, run.least_steps, rows):
@@ -209,13 +206,13 @@ class RunLoop:
             self.resources.progress.say(said)
 
     def _updates(self, steps: int) -> dict[str, int]:
-        """How many of so many steps move each seat."""
+        """How many of `steps` steps update each seat."""
         return {**dict.fromkeys(self.resources.config.seats, steps), **self.game.updates(steps)}
 
     # The beginning and the end
 
     def _prepare(self) -> None:
-        """The seats as they enter training: another run's, taught by a cold start, or as they were made."""
+        """Initialise the seats: from another run, by a cold start, or not at all."""
         if self.resources.config.run.init is not None:
             before = RunFolder.open(Path(self.resources.config.run.init))
             for seat, weights in self.resources.seats_of(before).items():
@@ -225,42 +222,37 @@ class RunLoop:
             teach(self.resources, self.trainer, self._saver, self._budget)
         self._cold_started = True
 
-    def _close(self) -> None:
-        """Say what the run came to."""
+    def _show_closing_report(self) -> None:
         if self.resources.ranks.main:
-            metrics, evaluations = self.folder.metrics(), self.folder.evaluations()
-            closing = closing_report(type(self.game), self.resources.config, metrics, evaluations, self.folder.path)
-            doubtful, demo = (
-                not any(each.sure for each in changes(evaluations)),
-                self.resources.config.run.preset == "demo",
-            )
-            outcome = self._budget.outcome(self.done, doubtful=doubtful, demo=demo)
+            config, evaluations = self.resources.config, self.folder.evaluations()
+            closing = closing_report(type(self.game), config, self.folder.metrics(), evaluations, self.folder.path)
+            doubtful = not any(each.sure for each in changes(evaluations))
+            outcome = self._budget.outcome(self.done, doubtful=doubtful, demo=config.run.preset == "demo")
             self.resources.progress.finished([*closing, *outcome])
 
     @contextlib.contextmanager
     def _saved_when_stopped(self) -> Iterator[None]:
-        """What stops a run between two updates finds it saved."""
+        """A context that saves the run if one of `STOPS` ends it."""
         try:
             self.resources.loaded.poll()
             with leaving_as_an_error():
                 yield
-            self.resources.ranks.gather("the last save")  # by one process; another makes up for it where that is lost
+            self.resources.ranks.gather("the last save")  # by one process, or by another one if that is lost
         except STOPS as stop:
             self.resources.ranks.leave(stop)
             if save_in_turn(self.resources.ranks, self.folder, self.done, self._save_what_changed):
-                raise type(stop)(f"{stop}; saved before step {self.done + 1}. {self._saver.go_on()}") from None
+                raise type(stop)(f"{stop}; saved before step {self.done + 1}. {self._saver.how_to_resume()}") from None
             raise type(stop)(f"{stop}. {self._saver.what_is_whole()}") from None
 
     # Held-out problems
 
     @property
     def _held_out(self) -> Sequence[Problem]:
-        """The problems that are evaluated: as many of those held out as the run's minutes allow."""
+        """The problems to evaluate: as many held-out ones as the run's minutes allow."""
         held_out = self.resources.plan.held_out
         return held_out[: self._budget.problems(len(held_out))]
 
     def _evaluate(self) -> None:
-        """Measure the seats as the game asks for."""
         if not self._held_out:
             return
         first = "after cold start" if self.resources.config.cold_start.enabled else "before training"
@@ -292,7 +284,7 @@ class RunLoop:
         )
 
     def _evaluate_what_is_missing(self) -> None:
-        """Measure the untouched base, and the seats as they are now, where that is due and was not done."""
+        """Evaluate the untouched base and the current seats if that is due and has not been done."""
         of_the_base = EvalSpec(mode_of_the_base(self.game), (BASE,))
         if self.done == 0 and self.resources.plan.held_out:
             untouched = filter(self.resources.loaded.adapters.is_the_base, self.resources.loaded.adapters.seats)
@@ -300,7 +292,7 @@ class RunLoop:
             self._choose_problems()
             due = not self.resources.config.run.init and not self._was_evaluated("base")
             if due and self._budget.before_s() <= 0:
-                self.resources.progress.say("the untouched base is not measured: a third of the minutes is over")
+                self.resources.progress.say("the untouched base is not evaluated: a third of the minutes is over")
             elif due:
                 with self._budget.timing("part" if self._answers_at_first.alike else "untouched"):
                     self._measure("base", of_the_base, step=-1, moment="untouched")
@@ -310,14 +302,14 @@ class RunLoop:
             self._evaluate()
 
     def _choose_problems(self) -> None:
-        """Let the minutes of the run decide how many problems are evaluated: one of the seats answers the first."""
+        """Choose how many problems are evaluated by timing one seat on the first ones, if the run has minutes."""
         spec, held_out = self.game.evaluation(), self.resources.plan.held_out
         alone = EvalSpec(mode_of_the_base(self.game), spec.seats[:1])
 
         def evaluate(number: int) -> tuple[float, float]:
             self._answers(alone, held_out[:number], "evaluation, timed")
             each, alike = find_mode(spec.mode).stages(spec.seats), self._answers_at_first.alike
-            others = 1 - sum(seat in alike for seat in spec.seats)  # the base's, and those that are the base's
+            others = 1 - sum(seat in alike for seat in spec.seats)  # those of the base, and of seats that equal it
             return len(evaluation_steps(self.resources.config)) * each + others, each + others
 
         self._budget.choose_problems(len(held_out), evaluate)
@@ -329,7 +321,7 @@ class RunLoop:
     # Checkpoints
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds beside weights, as JSON."""
+        """The part of a checkpoint without tensors, as JSON."""
         return {
             "game": self.game.state(),
             "sources": {name: source.state() for name, source in self.resources.sources.items()},
@@ -339,21 +331,21 @@ class RunLoop:
         }
 
     def save(self, state: Mapping[str, Any] | None = None) -> None:
-        """Save the run as it stands, or in the state before the step that was cut short."""
+        """Save the run with its current `state`, or that before an unfinished step."""
         self._saver.save(self.done, state or self.state(), self.trainer.optimizer)
 
     def _save_what_changed(self) -> None:
-        if self.done != self._resumed_from:  # else nothing has changed since
+        if self.done != self._resumed_from:  # otherwise nothing has changed
             self._step_log.write_what_is_missing()
             self.save(self._start_state)
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint. Raises RunFolderError, with nothing written, where the run could not."""
+        """Restore a checkpoint. Raises RunFolderError, with nothing written, if it does not belong to this run."""
         resources, adapters, path = self.resources, self.resources.loaded.adapters, checkpoint.path / STATE
         state = read_state(checkpoint)
         if not resources.ranks.main and (theirs := self.folder.path / COLLECTIONS).is_dir():
             shutil.copytree(theirs, resources.collections)
-        if state["cold_started"]:  # else it was stopped during the cold start, which is short: it begins again
+        if state["cold_started"]:  # otherwise it was stopped during the cold start, which starts again
             load_optimizer_state(self.trainer.optimizer, adapters, load_checkpoint(checkpoint, adapters))
             self.trainer.schedule.apply()
             try:
@@ -363,7 +355,7 @@ class RunLoop:
                 self.trainer.restore(state)
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 raise RunFolderError(
-                    f"{path} is not the state of such a run: {type(error).__name__}: {error} in its game or sources"
+                    f"{path} does not belong to this run: {type(error).__name__}: {error} in its game or sources"
                 ) from None
             self._step_log.restore(state)
             with as_written(self.folder.path):
@@ -371,7 +363,7 @@ class RunLoop:
                     if row["step"] <= checkpoint.step:
                         self._saver.count(row)
             self._cold_started, self.done, self._resumed_from = True, checkpoint.step, checkpoint.step
-        resources.ranks.gather("the checkpoint", checkpoint.step)  # until all have read it, nobody writes
+        resources.ranks.gather("the checkpoint", checkpoint.step)  # nobody writes until all have read it
 
 
 def _evaluation_name(step: int) -> str:
@@ -379,23 +371,19 @@ def _evaluation_name(step: int) -> str:
 
 
 def teach(resources: Resources, trainer: SelfPlayTrainer, saver: Saver, budget: Budget) -> None:
-    """The cold start: gather examples, write them into the run folder, and let every seat learn its own."""
-    config, plan, section, seed = (
-        resources.config,
-        resources.plan,
-        resources.config.cold_start,
-        resources.config.run.seed,
-    )
-    # Problems of their own, where the task makes them: training starts on problems it has not seen.
+    """Run the cold start: collect examples, write them into the run folder, and train every seat on its own."""
+    config, plan = resources.config, resources.plan
+    section, seed = config.cold_start, config.run.seed
+    # A generated task makes other problems for the cold start than for training.
     own_seed = derived_seed(seed, "cold start")
     task = training_side(problems_of(config, resources.game, own_seed, section.tasks), plan.never_taught)
     keeps_to_limits = within_limits(resources.loaded.chat, config, plan.max_completion_tokens)
 
     def fits(role: str, example: Example) -> bool:
-        resources.loaded.poll()  # files of examples may be long
+        resources.loaded.poll()  # there may be many examples
         return keeps_to_limits(role, example)
 
-    # A table at which the base plays for examples, on problems and randomness of its own.
+    # The base plays for examples with separate problems and randomness.
     sources = resources.sources_of({**plan.sources, "problems": task.problems})
     pool = gather(
         resources.game,
@@ -417,7 +405,7 @@ def teach(resources: Resources, trainer: SelfPlayTrainer, saver: Saver, budget: 
 
 
 def keep_references(resources: Resources) -> None:
-    """Keep seats as they enter training: all where a role has a KL term, and those that the game asks for."""
+    """Keep copies of seats before training: all if a role has a KL term, and those that the game asks for."""
     adapters = resources.loaded.adapters
     if any(role.beta and role.reference == "seat" for role in resources.config.roles.values()):
         for seat in adapters.seats:

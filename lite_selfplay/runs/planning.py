@@ -1,8 +1,7 @@
-"""A run before it starts: its configuration filled in and checked. Nothing is downloaded, nothing written."""
+"""Plans a run: fills in its configuration and checks it, without downloading or writing anything."""
 
 import importlib.util
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,23 +24,22 @@ from lite_selfplay.tasks.hub_data import DATA_VARIABLE
 from lite_selfplay.tasks.passages import passages_of, read_passages
 from lite_selfplay.tasks.split import data_facts, evaluation_set, fingerprint, training_side
 from lite_selfplay.training.examples import require_examples, source_of
-from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.verify import programs
 
+# Sources that may be empty.
 OPTIONAL = ("solutions",)
-"""Sources that may hold nothing: a game looks whether there is any."""
-# Problems of a procedural task that are checked: they are made one by one, and all in one way.
-_LOOKED_AT = 50
+# How many problems of a generated task are checked: each is generated on access, and all are alike.
+_CHECKED = 50
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The whole configuration, the game, the problems to train on and those held out, checked against each other.
+    """The complete configuration, the game, its problems and the held-out ones, checked against each other.
 
-    `sources` holds what the game draws from, by name; `passages` may still be longer than a base's tokens allow.
-    `choices` are what nobody said, and `open` what a look at the untouched base is still to decide. `judge`: whose
-    verdict is paid for in the place of a right answer, where that is a reward function.
+    `sources` has the problems that the game draws from, by name; `passages` may still be too long for the base.
+    `choices` are the settings that were not given, and `open` those left to a probe of the untouched base. `judge`
+    names the reward function if one replaces the checker.
     """
 
     config: RunConfig
@@ -56,7 +54,7 @@ class Plan:
 
     @property
     def rewards(self) -> str:
-        """What a completion of each role earns, in words; empty where the game does not say."""
+        """What each role's completions earn, in words; empty if the game does not say."""
         roles: dict[str, list[str]] = {}
         for role, what in self.game.rewards().items():
             roles.setdefault(what.replace(FOR_RIGHT, f"by {self.judge}") if self.judge else what, []).append(role)
@@ -64,11 +62,11 @@ class Plan:
 
     @property
     def never_taught(self) -> list[Problem]:
-        """What no cold start may learn from: what the run, or the game as it plays, is measured on."""
+        """Problems that no cold start may use: those that the run, or its game, measures on."""
         return [*self.held_out, *self.sources.get("validation", ())]
 
     def after(self, choice: Default) -> "Plan":
-        """The same once something more is chosen. Raises ConfigError where a cold start would find no examples."""
+        """This plan with one more choice. Raises ConfigError if a cold start would find no examples."""
         config = self.config.having(layer_of([choice]))
         tokens = config.run.max_completion_tokens or self.max_completion_tokens
         found = replace(self, config=config, choices=[*self.choices, choice], max_completion_tokens=tokens)
@@ -76,7 +74,7 @@ class Plan:
         return found
 
     def data(self) -> dict[str, dict[str, Any]]:
-        """What is noted of a run's problems, by what they are for: a resume is held to their fingerprints."""
+        """Facts about a run's problems, by their use; a resume compares their fingerprints."""
         tasks = self.config.tasks
         named = {"eval": self.config.eval.tasks, "passages": tasks.knowledge, "validation": tasks.validation}
         return {"tasks": {"tasks": tasks.train, **data_facts(self.task)}} | {
@@ -86,20 +84,20 @@ class Plan:
         }
 
     def chosen(self, *what: str) -> list[str]:
-        """What was chosen, a line each: all, or what it says of these."""
+        """The plan's lines about settings that were chosen: about all of them, or those of `what`."""
         rows = self._lines_by_subject()
         names = dict.fromkeys(choice.what for choice in self.choices if choice.what in rows)
         return [f"{name}: {rows[name]}" for name in names if not what or name in what]
 
     def lines(self) -> list[str]:
-        """What would happen, a line each; behind what nobody said stands why, and the flag that says otherwise."""
+        """The whole plan in lines; each choice has its reason and the flag that changes it."""
         return [
             *(f"{what}: {value}" for what, value in self._lines_by_subject().items()),
             *self.game.describe(self.config.run.steps),
         ]
 
     def _lines_by_subject(self) -> dict[str, str]:
-        """The lines that are not the game's own, by what each is about."""
+        """The lines without the game's own, by their subject."""
         config, game, run = self.config, self.game, self.config.run
         length = "until the game ends" if game.open_ended else f"{run.steps} steps"
         seats = [f"{name} (lr {seat.lr:g}, rank {seat.rank})" for name, seat in config.seats.items()]
@@ -112,8 +110,8 @@ class Plan:
             "rewards": self.rewards,
             "seats": ", ".join(seats) + (f", from {run.init}" if run.init else ""),
             "samplers": ", ".join(config.rollouts.servers),
-            **{key: getattr(config.model, key) if key in why else "" for key in ("backend", "thinking")},
-            "before the first step": f"a look at the base decides on {', '.join(self.open)}" if self.open else "",
+            "thinking": config.model.thinking if "thinking" in why else "",
+            "before the first step": f"a probe of the base decides on {', '.join(self.open)}" if self.open else "",
             "minutes": f"{run.minutes:g}, for as many of the steps as fit" if run.minutes else "",
             "cold start": self._cold_start_line(),
             "a step": self._step_line(),
@@ -149,14 +147,15 @@ class Plan:
     def _step_line(self) -> str:
         each, tokens = self.game.rollouts_per_step(), self.max_completion_tokens
         most = self.game.most_rollouts(self.config.run.steps)
-        step = "completions, their number varies," if each is None else f"{each} completions"
-        of = f" of up to {tokens:,} tokens"
-        return f"{step}{of}" + (f"; at most {most:,} in all, {most * tokens:,} tokens" if most is not None else "")
+        step = "a varying number of completions" if each is None else f"{each} completions"
+        return f"{step} of up to {tokens:,} tokens" + (
+            f"; at most {most:,} in all, {most * tokens:,} tokens" if most is not None else ""
+        )
 
     def _evaluation_line(self) -> str:
         section, spec = self.config.eval, self.game.evaluation()
         if not self.held_out:
-            return "none; --eval-tasks names problems to measure the run on"
+            return "none; --eval-tasks T evaluates the run on the problems of T"
         times = "before and after" if self.game.open_ended else f"{len(evaluation_steps(self.config))} times"
         each = find_mode(spec.mode).stages(spec.seats) * len(self.held_out) * section.samples
         seats = " and ".join(spec.seats)
@@ -167,15 +166,15 @@ class Plan:
 
 
 def evaluation_steps(config: RunConfig) -> list[int]:
-    """After how many steps a run is measured: before the first, every `eval.every`, and after the last."""
+    """The numbers of steps after which a run is evaluated: 0, every `eval.every`, and the last."""
     steps, every = config.run.steps, config.eval.every or config.run.steps
     return sorted({0, steps, *range(every, steps, every)})
 
 
 def draws_problems(config: RunConfig, game: Game) -> bool:
-    """Whether anything is learned from `tasks.train`: the game draws from it, or a cold start takes its examples there.
+    """Whether the run learns from `tasks.train`: its game draws from it, or its cold start has examples from it.
 
-    Passages, and what a game measures a seat on, come from it where nothing else is named for them.
+    Passages and validation problems come from it unless they are given.
     """
     section, taught = config.tasks, config.cold_start
     named = {"problems": None, "passages": section.knowledge, "validation": section.validation}
@@ -184,20 +183,20 @@ def draws_problems(config: RunConfig, game: Game) -> bool:
 
 
 def plan(config: RunConfig, *, own_checker: bool = False, ranks: Ranks = ALONE) -> Plan:
-    """Fill in everything a configuration leaves open, and check it.
+    """Fill in all open settings of a configuration, and check it.
 
-    `own_checker`: a reward function takes the checker's place, so problems need no answers. Of several processes the
-    first one chooses. Raises ConfigError, UnknownNameError or TaskError.
+    `own_checker`: a reward function replaces the checker, so problems need no answers. Of several processes the first
+    one chooses. Raises ConfigError, UnknownNameError or TaskError.
     """
     game = make_game(config.game.name, config.game.options)
-    choices = [Default(*each) for each in ranks.from_main("what is chosen", lambda: choices_of(config, game))]
+    choices = [Default(*each) for each in ranks.from_main("the choices", lambda: choices_of(config, game))]
     resolved, game = filled_in(config, choices, game)
     asked = tuple(open_questions(config, game))
     task = problems_of(resolved, game, resolved.run.seed)
     kept_apart = held_out(resolved, game)
     task = training_side(task, kept_apart)
     tokens = resolved.run.max_completion_tokens or task.max_completion_tokens
-    taught = bool(resolved.cold_start.enabled) and resolved.run.init is None  # else it was, where it starts from
+    taught = bool(resolved.cold_start.enabled) and resolved.run.init is None  # the run given by `init` was taught
     named = whole_paths(resolved.values())
     folder, init = resolved.rollouts.folder, resolved.run.init
     filled = {
@@ -218,9 +217,9 @@ def plan(config: RunConfig, *, own_checker: bool = False, ranks: Ranks = ALONE) 
         if role.own_loss:
             load_loss(role.loss)
     if game.open_ended and whole.run.minutes:
-        raise ConfigError(f"{whole.game.label} ends by itself, so run.minutes cannot choose its steps: leave it out")
+        raise ConfigError(f"{whole.game.label} ends by itself, so run.minutes cannot choose its steps: omit it")
     if whole.tasks.solutions is not None and "solutions" not in game.sources:
-        raise ConfigError(f"{whole.game.label} takes no solutions: --solutions is for games that work on their steps")
+        raise ConfigError(f"{whole.game.label} takes no solutions: --solutions is for games about solution steps")
     if whole.run.init is not None:
         RunFolder.open(Path(whole.run.init))
     _check_problems(ready, own_checker)
@@ -228,7 +227,7 @@ def plan(config: RunConfig, *, own_checker: bool = False, ranks: Ranks = ALONE) 
 
 
 def problems_of(config: RunConfig, game: Game, seed: int, tasks: str | None = None) -> Task:
-    """The problems of some tasks, by default a run's own; numbers in their place for a game that draws nothing."""
+    """The problems of `tasks`, by default the run's; plain numbers for a game without problems."""
     tasks, name = tasks or config.tasks.train or "", config.game.name
     if game.without_tasks and not tasks:
         return numbered(name)
@@ -236,7 +235,7 @@ def problems_of(config: RunConfig, game: Game, seed: int, tasks: str | None = No
 
 
 def _source(name: str, config: RunConfig, task: Task, kept_apart: Sequence[Problem]) -> Sequence[Problem]:
-    """What a game draws from under a name: the run's own task, where nothing else is named for it."""
+    """A source of the game, by name: the run's own task unless another is given for it."""
     section = config.tasks
     if name == "passages":
         return read_passages(section.knowledge) if section.knowledge else passages_of(task)
@@ -250,15 +249,15 @@ def _source(name: str, config: RunConfig, task: Task, kept_apart: Sequence[Probl
             return []
         brought = training_side(load_task(section.solutions), kept_apart)
         if not any(isinstance(problem.extra.get("solution"), str) for problem in brought.problems):
-            raise ConfigError(f"{section.solutions} has no 'solution' in any of its lines")
+            raise ConfigError(f"no line of {section.solutions} has a 'solution'")
         return brought.problems
     return task.problems
 
 
 def _backend(config: RunConfig) -> str:
-    """What computes: over servers that sample the transformers backend, whose loss takes the ratio to them.
+    """The backend. If servers sample it must be transformers, whose loss has the ratio to their samples.
 
-    Raises ConfigError where another one was asked for.
+    Raises ConfigError for another one.
     """
     model = config.model
     if not config.rollouts.servers:
@@ -279,25 +278,23 @@ def _check_model(config: RunConfig) -> None:
 def _check_problems(ready: Plan, own_checker: bool) -> None:
     name, game = ready.config.game.label, ready.game
     if game.own_labels and own_checker:
-        raise ConfigError(f"{name} judges by labels of its own making: a reward function has nothing to judge there")
+        raise ConfigError(f"{name} makes its own labels, so it takes no reward function")
     needing = [source for source in ("problems", "validation") if source in ready.sources]
     for source in needing if game.needs_answers and not own_checker else ():
         problems = ready.sources[source]
-        looked_at = problems[:_LOOKED_AT] if ready.task.procedural else problems
-        missing = next((problem.id for problem in looked_at if problem.answer is None), None)
-        if missing is not None:
-            raise ConfigError(f"{name} needs an answer to every problem; {missing} has none")
+        _require_answers(name, problems[:_CHECKED] if ready.task.procedural else problems)
     judged = [ready.held_out, *([] if own_checker else ready.sources.values())]
-    # Those of a procedural task are alike.
-    looked = (p for each in judged for p in (each if isinstance(each, list) else each[:_LOOKED_AT]))
-    if game.runs_programs or any(problem.kind == programs.KIND for problem in looked):
-        programs.shared_sandbox(unsafe_code=ready.config.tasks.unsafe_code)  # refused before anything is loaded
+    checked = (p for each in judged for p in (each if isinstance(each, list) else each[:_CHECKED]))
+    if game.runs_programs or any(problem.kind == programs.KIND for problem in checked):
+        programs.shared_sandbox(unsafe_code=ready.config.tasks.unsafe_code)  # raises before anything is loaded
     _check_examples(ready, own_checker)
-    if own_checker:
-        return
-    unanswered = next((problem.id for problem in ready.held_out if problem.answer is None), None)
-    if unanswered is not None:
-        raise ConfigError(f"evaluation needs an answer to every problem; {unanswered} has none")
+    if not own_checker:
+        _require_answers("evaluation", ready.held_out)
+
+
+def _require_answers(what: str, problems: Sequence[Problem]) -> None:
+    if (missing := next((problem.id for problem in problems if problem.answer is None), None)) is not None:
+        raise ConfigError(f"{what} needs an answer to every problem; {missing} has none")
 
 
 def _check_examples(ready: Plan, own_checker: bool = False) -> None:
@@ -307,8 +304,8 @@ def _check_examples(ready: Plan, own_checker: bool = False) -> None:
 
 
 def held_out(config: RunConfig, game: Game | None = None) -> list[Problem]:
-    """The problems a run, of a `game` that was made before, is measured on: the same ones whatever the run's seed, so
-    that runs can be compared."""
+    """The held-out problems of a run: the same for every seed, so that runs can be compared. `game`: its game, if it
+    was made before."""
     section = config.eval
     if section.tasks is None:
         return []
@@ -320,25 +317,12 @@ def held_out(config: RunConfig, game: Game | None = None) -> list[Problem]:
 
 
 def mode_of_the_base(game: Game) -> str:
-    """The mode in which the untouched base is measured: `single`, unless the game measures on tasks of its own kind."""
+    """The mode that evaluates the untouched base: `single`, unless the game's mode has tasks of its own kind."""
     mode = game.evaluation().mode
     return "single" if find_mode(mode).tasks is None else mode
 
 
 def _data_folder(config: RunConfig, specs: Iterable[str]) -> str | None:
-    """The folder of downloaded data, by its whole path: a run that uses it finds it again from anywhere."""
-    used = any(map(is_data, specs))
-    given = config.tasks.data_dir or (os.environ.get(DATA_VARIABLE) if used else None)
+    """The absolute path of the folder of downloaded data, if it is used, so that a resume finds it from anywhere."""
+    given = config.tasks.data_dir or (os.environ.get(DATA_VARIABLE) if any(map(is_data, specs)) else None)
     return str(Path(given).resolve()) if given else None
-
-
-class Tracker(Progress, ABC):
-    """A `Progress` that is begun after some steps, and ended."""
-
-    @abstractmethod
-    def open(self, done: int) -> None:
-        """Begin, or go on after `done` steps. Raises ConfigError where the tracker cannot be started."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End, so that all is written."""

@@ -1,15 +1,15 @@
-"""Before the first step: a little of the game is really played, and what is doubtful is said before hours are spent.
+"""The probe of the base and the pre-flight: small steps of the game before the first step.
 
-Small steps are played until it is decided, by the bounds of what was counted, whether answers end, whether they have
-the format and whether rewards differ, or until a minute is over. Nothing of the run is changed by it: the game, its
-problems and its seeds are others. A run that cannot learn is refused; what is doubtful is said, in the words of `why`.
+Small steps are played for up to a minute, until confidence bounds settle three questions: do answers end, do they have
+the format, do rewards differ? This does not affect the run: it uses its own game, problems and seeds. A run that cannot
+learn is refused, and other findings are warnings, worded as by `why`.
 """
 
 import contextlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from math import inf
@@ -19,35 +19,35 @@ from typing import Any
 from lite_selfplay.config import RunConfig, RunSection
 from lite_selfplay.config.user_files import unnoticed
 from lite_selfplay.data import Completion, Episode, Problem, Sampling, TokenScores, Turn, Verdict
-from lite_selfplay.errors import GameError, Interrupted, LiteSelfPlayError, PreflightError, SaveFailed
+from lite_selfplay.errors import GameError, LiteSelfPlayError, PreflightError, SaveFailed
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.models.adapters import BASE
-from lite_selfplay.runs.defaults import LONGEST, Streams, after_a_look, left_open, sized
+from lite_selfplay.runs.defaults import LONGEST, Streams, after_probe, left_open, sized
 from lite_selfplay.runs.folder import COLLECTIONS, PREFLIGHT, RunFolder
 from lite_selfplay.runs.report.diagnosis import FEWEST_WELL_FORMED, MOST_SILENT, Cause, foreseen
 from lite_selfplay.runs.report.figures import MEANINGS
 from lite_selfplay.runs.report.step_rows import figures, only_finite
-from lite_selfplay.runs.resources import Resources, leaving_as_an_error
+from lite_selfplay.runs.resources import Resources
 from lite_selfplay.stats import clopper_pearson, is_above
 from lite_selfplay.tasks.files import write_errors, write_whole
 from lite_selfplay.training.progress import OutOfTime, printable
 from lite_selfplay.training.rollout import LiveTable, load_chat
 
+# The most seconds, the largest share of `run.minutes`, and the share of that time during which answers are awaited.
 SECONDS, SHARE, SAMPLED = 60.0, 1 / 20, 3 / 4
-"""The most seconds that it takes, the most of `run.minutes`, and how much of that until no answer is waited for."""
+# Completions of the first small step, doubled at each step up to the second number.
 FIRST, MOST = 8, 32
-"""Completions of the first small step and of a later one: each has twice those of the one before it, up to the most."""
-ENDLESS = {"truncation": "at the token limit", "loops": "as they repeated themselves"}
-"""Causes for which answers do not end."""
-NOBODYS_STEP = -1
-"""The first step that its seeds follow from, and the next ones below: none of the run's."""
+# Causes for which answers do not end.
+ENDLESS = {"truncation": "at the token limit", "loops": "for repeating themselves"}
+# The step number that seeds the first small step; later ones have lower numbers. No step of a run has such a number.
+FIRST_SEED = -1
 
 
 @dataclass(frozen=True)
 class Played:
-    """What small steps showed: the seconds they took, `streams` as in `metrics.jsonl`, what could not be done, and how
-    many completions nobody waited for, which are in no figure."""
+    """The result of small steps: the seconds they took, `streams` as in `metrics.jsonl`, notes about problems, and the
+    number of completions that were not awaited, which count in no metric."""
 
     seconds: float
     streams: Streams
@@ -64,54 +64,38 @@ class Played:
         return any(s["groups"] > s["zero_variance_groups"] for s in self.streams.values())
 
     def lines(self, game: type[Game], name: str = "pre-flight") -> list[str]:
-        """What is told of it, a sentence a line."""
-        others = f", and {self.left_off} whose end was not waited for" if self.left_off else ""
+        others = f"; {self.left_off} more were not awaited" if self.left_off else ""
         lines = [f"{name}: {self.samples} completions in {self.seconds:.0f} s{others}"]
         return [*lines, *(_stream_line(game, role, stream) for role, stream in self.streams.items()), *self.notes]
 
 
-@contextlib.contextmanager
-def _saving_nothing() -> Iterator[None]:
-    """A context in which a signal leaves no folder of a run behind, and says so."""
-    try:
-        with leaving_as_an_error():
-            yield
-    except Interrupted as error:
-        raise Interrupted(f"{error}: nothing was saved") from None
+def probe_base(resources: Resources) -> None:
+    """Probe the untouched base to choose whether it thinks, its token limit, and whether it gets a cold start.
 
-
-@_saving_nothing()
-def look_at_the_base(resources: Resources) -> None:
-    """Let what the untouched base does decide whether it thinks, how long its answers may be, and whether it is taught
-    the format: one after the other, each time with another look. Raises Interrupted where that is stopped."""
-    limit, latest = (
-        LONGEST * resources.plan.max_completion_tokens,
-        time.monotonic() + 2 * most_seconds(resources.config),
-    )
-    # Whoever brings a reward of their own knows what an answer is to look like.
+    Each choice is followed by another probe. Raises Interrupted if a signal stops it.
+    """
+    seconds, limit = most_seconds(resources.config), LONGEST * resources.plan.max_completion_tokens
+    latest, progress = time.monotonic() + 2 * seconds, resources.progress
+    # A user with a reward function has an answer format of their own.
     asked = [what for what in resources.plan.open if resources.reward is None or what != "a cold start"]
-    choice = None
-    while (resources.loaded.chat.thinks or asked != ["thinking"]) and (
-        choice is None or (choice.what != "cold start" and time.monotonic() < latest)
-    ):
-        resources.progress.phase("a look at the base")
-        found = play(
-            resources, lambda game: dict.fromkeys(game.seats(0), BASE), left_open, most_seconds(resources.config)
-        )
-        for line in found.lines(type(resources.game), "a look at the base"):
-            resources.progress.say(line)
-        choice = after_a_look(
-            asked, resources.plan.max_completion_tokens, limit, resources.loaded.chat.thinks, found.streams
-        )
+    while resources.loaded.chat.thinks or asked != ["thinking"]:
+        progress.phase("probe of the base")
+        found = play(resources, lambda game: dict.fromkeys(game.seats(0), BASE), left_open, seconds)
+        for line in found.lines(type(resources.game), "probe of the base"):
+            progress.say(line)
+        tokens, thinks = resources.plan.max_completion_tokens, resources.loaded.chat.thinks
+        choice = after_probe(asked, tokens, limit, thinks, found.streams)
         if choice is None:
             return
         resources.plan = resources.plan.after(choice)
-        resources.progress.say(resources.plan.chosen(choice.what)[-1])
+        progress.say(resources.plan.chosen(choice.what)[-1])
         resources.loaded.chat = load_chat(resources.config, resources.model)
+        if choice.what == "cold start" or time.monotonic() >= latest:
+            return
 
 
 def most_seconds(config: RunConfig) -> float:
-    """The most seconds that it takes to play small steps."""
+    """The most seconds that small steps may take."""
     return min(SECONDS, SHARE * 60 * config.run.minutes or SECONDS)
 
 
@@ -121,10 +105,9 @@ def play(
     assumed: Callable[[Streams], Sequence[str]],
     seconds: float,
 ) -> Played:
-    """Play small steps of a run's game aside, always its first, until nothing of what they show has to be `assumed`, or
-    so many seconds are over.
+    """Play the first step of a run's game, at small sizes, until nothing is `assumed` any more, or time is over.
 
-    `seats` says who plays. What is checked meanwhile counts for nothing.
+    `seats` maps roles to seats. The verdicts do not count for the run.
     """
     started, notes, most, played = time.monotonic(), list[str](), FIRST, dict[str, str]()
     config, counted = resources.config, resources.loaded.verifier.reasons.copy()
@@ -137,8 +120,8 @@ def play(
                 while not table.samples or assumed(table.streams(played)):
                     game, before = small_game(resources.game, config.run, most), table.samples
                     played = dict(seats(game))
-                    table.most = 10**9 if game.without_tasks else before + most  # of matches none is cut short
-                    table.open(NOBODYS_STEP - before, played)
+                    table.most = 10**9 if game.without_tasks else before + most  # matches are played to their end
+                    table.open(FIRST_SEED - before, played)
                     with contextlib.suppress(Enough), resources.guarded():
                         table.note(game.play(0, table))
                     resources.loaded.poll()
@@ -147,8 +130,9 @@ def play(
                     most = min(2 * most, MOST)
         except OutOfTime:
             if still := assumed(table.streams(played)):
-                notes.append(f"not known for sure when the time for this was over, and assumed: {', '.join(still)}")
-        except GameError as error:  # what it says on one line: that of a user's own game may be anything
+                notes.append(f"time ran out before this was certain; assumed: {', '.join(still)}")
+        except GameError as error:
+            # On one line: the message of a user's own game may be anything.
             words = " ".join(printable(str(error)[:2000]).split())[:500]
             notes.append(f"so small a step could not be played: {words}")
     resources.loaded.verifier.reasons = counted
@@ -158,7 +142,7 @@ def play(
 
 
 def unsettled(streams: Streams) -> list[str]:
-    """What is to be assumed of roles: that their answers end and have the format, and that rewards differ."""
+    """The assumptions of a pre-flight that are not certain: those of `left_open`, and that rewards differ."""
     silent = [(s["zero_variance_groups"], s["groups"]) for s in streams.values() if s["groups"]]
     known = all(is_above(equal / groups, groups, MOST_SILENT) is not None for equal, groups in silent)
     varied = known or any(equal < groups for equal, groups in silent)
@@ -166,10 +150,9 @@ def unsettled(streams: Streams) -> list[str]:
 
 
 def preflight(resources: Resources, seconds: float) -> None:
-    """Play a little before the first step, so many seconds at most, and judge what the seats showed: write
-    `preflight.json`, and say it.
+    """Let the seats play small steps for up to `seconds`; print the findings and write them to `preflight.json`.
 
-    Raises PreflightError where the run cannot learn, SaveFailed where the file cannot be written.
+    Raises PreflightError if the run cannot learn, SaveFailed if the file cannot be written.
     """
     config, game, path, progress = resources.config, type(resources.game), resources.folder.path, resources.progress
     progress.phase("pre-flight")
@@ -184,7 +167,7 @@ def preflight(resources: Resources, seconds: float) -> None:
         progress.say(line)
     if refused:
         raise PreflightError(
-            f"pre-flight: {refused}. To train all the same: {RunFolder(path).go_on(config.rollouts.again)}, or "
+            f"pre-flight: {refused}. To train anyway: {RunFolder(path).resume_command(config.rollouts.again)}, or "
             "--no-preflight on a new run"
         )
     for cause in causes:
@@ -192,7 +175,7 @@ def preflight(resources: Resources, seconds: float) -> None:
 
 
 def doubts(found: Played, config: RunConfig, game: type[Game], path: Path) -> list[Cause]:
-    """What is doubtful, as far as the counts bear it out. An answer that was cut off says nothing of the format."""
+    """The findings that are certain by their counts. Answers that were cut off tell nothing about the format."""
     causes = []
     for role, stream in found.streams.items():
         count, most, loops = stream["completions"], MEANINGS["truncated"].most, stream["loops"]
@@ -208,25 +191,25 @@ def doubts(found: Played, config: RunConfig, game: type[Game], path: Path) -> li
 
 
 def refusal(found: Played, causes: Sequence[Cause]) -> str:
-    """Why nothing can be learned, and what mends it: no group has variance, and answers do not end, or none is right
-    or well-formed. Empty where that is not certain."""
+    """Why the run cannot learn, and what helps: no group has variance, and answers do not end, or none is right or
+    well-formed. Empty if that is not certain."""
     streams = found.streams.values()
     judged = sum(s["judged"] for s in streams)
     good = any(s["accuracy"] or s["well_formed"] for s in streams)
     cut = round(sum(s["truncated"] * s["completions"] for s in streams))
     cut_off = bool(found.samples) and is_above(cut / found.samples, found.samples, MEANINGS["truncated"].most)
-    endless = [cause for cause in causes if cut_off and cause.name in ENDLESS]  # which is none where it does no harm
+    endless = [cause for cause in causes if cut_off and cause.name in ENDLESS]  # none if it is harmless
     if found.varied or not (endless or (not good and is_above(0.0, judged, FEWEST_WELL_FORMED) is False)):
         return ""
     named = endless or [cause for cause in causes if cause.name == "format"]
-    mended = f". What mends it: {named[0].next}" if named else ""
+    remedy = f". Try: {named[0].next}" if named else ""
     if endless:
         how = ENDLESS[endless[0].name]
-        return f"{cut} of {found.samples} completions were cut off {how}, and no group has variance{mended}"
+        return f"{cut} of {found.samples} completions were cut off {how}, and no group has variance{remedy}"
     high = percent(round(clopper_pearson(0, judged)[1], 2))
     return (
         f"none of {judged} completions was right or well-formed (with 95% confidence at most {high} are), and no group "
-        f"has variance: there is nothing to learn from{mended}"
+        f"has variance: there is nothing to learn from{remedy}"
     )
 
 
@@ -239,28 +222,27 @@ def _stream_line(game: type[Game], role: str, stream: Mapping[str, Any]) -> str:
     return f"{role} {stream['seat']}: {', '.join(parts)}, {stream['tokens_mean']:.0f} tokens"
 
 
+# (group size, problems) of a small step: the first with few enough completions is taken.
 SIZES = ((4, 4), (4, 2), (4, 1), (2, 4), (2, 2), (2, 1))
-"""Group sizes and problems of a small step: the first that samples few enough completions is taken."""
 
+# The share of a call's completions that are not awaited: even if all were cut off, they would settle nothing. A
+# completion without news for `SILENT` tokens of the others has ended; backends report 16 tokens at a time.
 STRAGGLERS, SILENT = 1 / 8, 64
-"""The share of the completions of a call that nobody waits for: were all cut off, they would decide nothing. And after
-how many tokens of others one that is not heard of has ended, whatever ended it: backends tell of 16 at a time."""
 
 Hear = Callable[[int, int, int, int], bool]
+# Makes up a completion from (role, prompt, problems drawn so far).
 Words = Callable[[str, str, Sequence[Problem]], str]
-"""What a role says to a prompt, made up; the problems are those drawn so far."""
 
 
 class Enough(LiteSelfPlayError):
-    """Ends the game once as many completions were sampled as were to be."""
+    """Ends a small step once it has enough completions."""
 
 
 class RecordingTable(LiveTable):
-    """A table that notes the `completions` of each role, and the `verdicts` on it by the completion's identity.
+    """A table that records the `completions` of each role, and their `verdicts` by `id` of the completion.
 
-    Of what is asked for beyond `most` completions a first part is sampled, and the game ends there, by Enough. The last
-    few of a call are not waited for, nor any after the time `until`; no figure holds these. With `words` nothing is
-    sampled: completions are made up, and no backend is needed.
+    After `most` completions it ends the game by raising Enough. The last few of a call are not awaited, nor any after
+    the time `until`; these count in no metric. With `words` completions are made up, and no backend is needed.
     """
 
     def __init__(
@@ -308,12 +290,12 @@ class RecordingTable(LiveTable):
         raise Enough
 
     def _patience(self, seeds: Sequence[Sequence[int]], hear: Hear | None) -> Hear:
-        """Who listens while completions are drawn, and wants no more once most have ended or the time is over."""
+        """A listener that stops the sampling once most completions have ended, or the time is over."""
         rows, ends = sum(map(len, seeds)), set(self._loaded.chat.eos_ids)
         now, reached = 0.0, dict[tuple[int, int], float]()
 
         def listen(p: int, k: int, number: int, token: int) -> bool:
-            nonlocal now  # in tokens: those that run get theirs side by side, and one that waited begins where they are
+            nonlocal now  # in tokens: running ones advance together, and one that waited starts where they are
             place = reached.get((p, k), now) + 1
             now, reached[p, k] = max(now, place), -inf if token in ends else place
             running = rows - len(reached) + sum(place > now - SILENT for place in reached.values())
@@ -323,7 +305,7 @@ class RecordingTable(LiveTable):
         return listen
 
     def left_off(self, completion: Completion) -> bool:
-        """Whether nobody waited for its end. What came half as far as it may, thinking aloud, counts as cut off."""
+        """Whether it was not awaited. While thinking, half of the token limit counts as cut off instead."""
         most = completion.sampling.max_tokens * (1 / 2 if self.thinks else 1)
         return completion.stop == "length" and len(completion.token_ids) < most
 
@@ -345,28 +327,27 @@ class RecordingTable(LiveTable):
         return found
 
     def note(self, episode: object) -> None:
-        """Keep a step that was played to its end: what the game itself judged comes before the checker's verdicts."""
+        """Record a step that was played to its end; the game's own verdicts override the checker's."""
         if not isinstance(episode, Episode):  # a user's own game may return anything
             return
         self.episodes.append(episode)
-        streams = (*episode.streams, *episode.record)
-        samples = [sample for stream in streams for group in stream.groups for sample in group.samples]
+        groups = [group for stream in (*episode.streams, *episode.record) for group in stream.groups]
+        samples = [sample for group in groups for sample in group.samples]
         self.verdicts |= {id(sample.completion): sample.verdict for sample in samples if sample.verdict}
 
     @property
     def samples(self) -> int:
-        """Completions so far."""
         return sum(map(len, self.completions.values()))
 
     def streams(self, seats: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-        """What each role did, under the keys of `metrics.jsonl`; groups and rewards are of whole steps."""
+        """Each role's metrics, under the keys of `metrics.jsonl`; groups and rewards are those of complete steps."""
         found = {}
         for role, all_completions in self.completions.items():
             if completions := [completion for completion in all_completions if not self.left_off(completion)]:
                 judged = [self.verdicts[id(c)] for c in completions if id(c) in self.verdicts]
                 groups = [group for e in self.episodes for s in e.streams if s.role == role for group in s.groups]
                 ended = [[s for s in group.samples if not self.left_off(s.completion)] for group in groups]
-                whole = zip(groups, ended, strict=True)  # or two of it at least: one has no variance to lose
+                whole = zip(groups, ended, strict=True)  # or with at least two samples: one has no variance
                 known = [replace(g, samples=own) for g, own in whole if len(own) >= min(2, len(g.samples))]
                 seat = seats.get(role, completions[0].seat)
                 found[role] = {**figures(seat, completions, judged, known), "judged": len(judged)}
@@ -374,7 +355,7 @@ class RecordingTable(LiveTable):
 
 
 def small_game(game: Game, run: RunSection, most: int) -> Game:
-    """A run's game anew, at a step of at most so many completions where their number is fixed, else of few."""
+    """A new game like the run's, whose step has at most `most` completions if their number is fixed, else few."""
     fitting = [(g, p) for g, p in SIZES if g <= run.group_size and p <= run.problems_per_step]
     for group_size, problems in fitting:
         game = sized(game, group_size, problems)

@@ -1,4 +1,4 @@
-"""What a run holds in memory before its first step: the base with its seats, the problems, and tables to play at."""
+"""What a run has in memory: the base with its seats, the problems, and tables for its game."""
 
 import contextlib
 import tempfile
@@ -20,9 +20,9 @@ from lite_selfplay.models.backends.backend import REMEDY, Rollouts
 from lite_selfplay.models.backends.vllm import require_temperature
 from lite_selfplay.models.chat_template import DATE
 from lite_selfplay.models.sources import ResolvedModel
-from lite_selfplay.runs.defaults import without_its_card
+from lite_selfplay.runs.defaults import without_its_gpu
 from lite_selfplay.runs.folder import COLLECTIONS, ROLLOUTS, RunFolder
-from lite_selfplay.runs.planning import OPTIONAL, Plan, Tracker
+from lite_selfplay.runs.planning import OPTIONAL, Plan
 from lite_selfplay.scan import extra
 from lite_selfplay.tasks import Source
 from lite_selfplay.tasks.passages import short_enough
@@ -36,10 +36,10 @@ T = TypeVar("T", bound=LiveTable)
 
 @dataclass
 class Resources:
-    """A plan whose base is in memory, with the problems that its game draws from; `close` when done with it.
+    """A plan with its base in memory and the problems of its game; must be closed.
 
-    `reward` takes the checker's place. Of several processes that play the run, the one whose `folder` it is writes, and
-    its `tracker` hears of it. `scratch` is a folder for what is not the run's. `plan` may be replaced.
+    `reward` replaces the checker. Of several processes, only the main one writes `folder` and has a `tracker`.
+    `scratch` is a temporary folder. `plan` may be replaced.
     """
 
     plan: Plan
@@ -47,7 +47,7 @@ class Resources:
     folder: RunFolder
     reward: RewardFunction | None
     loaded: Loaded
-    tracker: Tracker | None
+    tracker: Any  # `extras.trackers.AccelerateTracker`, or None
     sources: dict[str, Source]
     scratch: tempfile.TemporaryDirectory[str]
 
@@ -66,11 +66,10 @@ class Resources:
         """Load the base that a plan names."""
         config, progress = plan.config, progress or Progress()
         ranks.poll = Poll(progress, poll)
-        if doubt := without_its_card(config):
+        if doubt := without_its_gpu(config):
             progress.warn(doubt)
         progress.say(f"loading {model.name} in {config.model.precision}")
-        rollouts = _rollouts(plan, folder)
-        loaded = Loaded.of(config, model, progress, Poll(progress, poll), ranks=ranks, rollouts=rollouts)
+        loaded = Loaded.of(config, model, progress, Poll(progress, poll), ranks=ranks, rollouts=_rollouts(plan, folder))
         tracker = None
         if ranks.main and config.run.report_to != "none":
             made = extra("trackers").AccelerateTracker
@@ -107,7 +106,7 @@ class Resources:
         return self.loaded.ranks
 
     def close(self) -> None:
-        """End the checking processes, undo what the backend changed, and remove what was written aside."""
+        """End the checker's processes, undo the backend's changes, and remove temporary files."""
         if self.tracker is not None:
             self.tracker.close()
         self.loaded.close()
@@ -115,12 +114,12 @@ class Resources:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What a resume is held to: the base, the game, the problems and the user's own code, as they were read."""
+        """What a resume is compared with: the base, the game, the problems and the user's own code."""
         code = sources_of(self.config.values(), None if self.config.run.reward else self.reward)
         return {**identity_of(self.plan, self.model), "data": self.plan.data(), "code": code}
 
     def facts(self) -> dict[str, Any]:
-        """What `environment.json` says of this run beside the versions."""
+        """The facts for `environment.json` besides versions."""
         config, device = self.config, self.loaded.backend.device
         cpu = f"{torch.get_num_threads()} CPU threads"
         return {
@@ -135,49 +134,48 @@ class Resources:
         }
 
     def sources_of(self, items: Mapping[str, Sequence[Problem]]) -> dict[str, Source]:
-        """What the game draws from, each item short enough for this base."""
+        """The sources of the game, with passages short enough for this base."""
         found = {name: items[name] for name in self.game.sources}
         if "passages" in found:
             limit, chat = self.config.tasks.passage_tokens, self.loaded.chat
             found["passages"] = short_enough(found["passages"], lambda text: len(chat.tokens(text)), limit)
-        seed = self.config.run.seed
         return {
-            name: Source(problems, seed=seed, name=name, may_be_empty=name in OPTIONAL)
+            name: Source(problems, seed=self.config.run.seed, name=name, may_be_empty=name in OPTIONAL)
             for name, problems in found.items()
         }
 
     def _require_short_problems(self) -> None:
-        """Warn of problems that are too long to be asked, whatever stands around them; TaskError where most are."""
+        """Warn of problems that are longer than a prompt may be. Raises TaskError if most are."""
         task, tokens, limit = self.plan.task, self.loaded.chat.tokens, self.config.run.max_prompt_tokens
         drawn = task.problems if "problems" in self.sources and not task.procedural else ()
-        # No token is less than a byte.
+        # A token has at least one byte.
         if too_long := sum(len(p.text.encode()) > limit and len(tokens(p.text)) > limit for p in drawn):
             found = f"{too_long} of {len(drawn)} problems of {task.name} have more than {limit} tokens"
             if 2 * too_long > len(drawn):
-                raise TaskError(f"{found} and would never be asked: raise run.max_prompt_tokens, or leave them out")
-            self.progress.warn(f"{found} and are never asked: run.max_prompt_tokens")
+                raise TaskError(f"{found} and would never be asked: raise run.max_prompt_tokens, or remove them")
+            self.progress.warn(f"{found} and are never asked: raise run.max_prompt_tokens")
 
     @property
     def collections(self) -> Path:
-        """Where the game writes: in a process that does not write the run folder, into a copy of its own."""
+        """The folder that the game writes to; a temporary copy in processes that do not write the run folder."""
         return (self.folder.path if self.ranks.main else Path(self.scratch.name)) / COLLECTIONS
 
     def table(self, kind: type[T], **others: Any) -> T:
-        """A table of a kind for the run's sources, config and reward, or `others`."""
+        """A table of a kind with the run's sources, config and reward, or `others`."""
         asked: dict[str, Any] = {"sources": self.sources, "config": self.config, "reward": self.reward}
         asked |= {"max_completion_tokens": self.plan.max_completion_tokens, "folder": self.collections, **others}
         return kind(self.loaded, **asked)
 
     def guarded(self) -> contextlib.AbstractContextManager[None]:
-        """Where a game of a user's own plays: what it raises is that game's error, and finds the run saved."""
+        """A context for playing the game: errors of a user's own game become GameError, which saves the run."""
         if file_of(self.config.game.name) is None:
             return contextlib.nullcontext()
         return guarded(f"the game {self.config.game.label}", GameError, self.progress.warn)
 
     def seats_of(self, other: RunFolder) -> dict[str, State]:
-        """The weights another run has for this one's seats: of the seat of the same name, or of its only one.
+        """Another run's weights for this run's seats: of the seat of the same name, or of its only seat.
 
-        Raises RunFolderError where it is over another base, or a seat is missing, damaged or of another shape.
+        Raises RunFolderError if it has another base, or a seat is missing, damaged or of another shape.
         """
         base = self.model.identity
         if (theirs := other.base()) != base:
@@ -193,7 +191,7 @@ class Resources:
 
 @contextlib.contextmanager
 def leaving_as_an_error() -> Iterator[None]:
-    """A context in which a call of `sys.exit`, by a game's or a task's own code, raises GameError."""
+    """A context in which `sys.exit`, called by a game's or a task's own code, becomes a GameError."""
     try:
         yield
     except SystemExit as left:
@@ -201,12 +199,11 @@ def leaving_as_an_error() -> Iterator[None]:
 
 
 def identity_of(plan: Plan, model: ResolvedModel) -> dict[str, str]:
-    """The base and the game of a run."""
     return {"base": model.identity, "game": plan.config.game.label}
 
 
 def _rollouts(plan: Plan, folder: RunFolder) -> Rollouts | None:
-    """How the run samples on servers; None where it samples here."""
+    """How the run samples on servers; None if it samples here."""
     config, tokens = plan.config, plan.max_completion_tokens
     if not config.rollouts.servers:
         return None

@@ -1,6 +1,6 @@
-"""What a run saves as it goes: checkpoints, the seats, its card, and which checkpoint was measured best.
+"""Saves a run: checkpoints, the seats, its model card, evaluations, and which checkpoint is the best.
 
-Of several processes that play it, another one saves where the first was lost.
+Of several processes the first one saves; if it is lost, another one does.
 """
 
 import shutil
@@ -21,41 +21,36 @@ from lite_selfplay.training.examples import ExamplePool
 from lite_selfplay.training.optimizer import optimizer_state
 from lite_selfplay.training.ranks import Ranks
 
+# Seconds to wait until the process that writes the run folder has saved; torchrun ends all after 30.
 PATIENCE_S = 20.0
-"""Seconds to wait for the process that writes the run folder to have saved; torchrun ends all after 30."""
-# What process 0 may end with where another one could not save either.
+# Errors of process 0 after which another one could not save either.
 _UNSAVED = ("SaveFailed", "RunFolderError")
 
 
 class Saver:
-    """Saves a run into its folder, where that is this process's; `clock` gives seconds."""
+    """Saves a run into its folder, if this process writes that. `clock` returns seconds."""
 
     def __init__(self, resources: Resources, clock: Callable[[], float]):
-        self._resources, self._folder, self._adapters, self._clock = (
-            resources,
-            resources.folder,
-            resources.loaded.adapters,
-            clock,
-        )
-        self._last = clock()
-        self._totals: dict[str, Any] | None = None  # a line of `metrics.jsonl` that stands for all
+        self._resources, self._folder, self._adapters = resources, resources.folder, resources.loaded.adapters
+        self._clock, self._last = clock, clock()
+        self._totals: dict[str, Any] | None = None  # the sum of all lines of `metrics.jsonl`, as one line
 
     def count(self, metrics: Mapping[str, Any]) -> None:
-        """Take note of a step's line, for the card: at a save the lines before are not read again."""
+        """Add a step's line to the totals for the model card, so that no save reads the lines again."""
         before = self._totals["tokens"] if self._totals else {}
         tokens = {key: before.get(key, 0) + metrics["tokens"][key] for key in ("generated", "trained")}
         self._totals = {"tokens": tokens, "over": metrics.get("over")}
 
     def is_due(self, done: int) -> bool:
-        """Whether to save after so many steps: by their number, or by the time since the last save."""
+        """Whether to save after `done` steps, by their number or by the time since the last save."""
         run = self._resources.config.run
         late = run.save_minutes > 0 and self._clock() - self._last >= 60 * run.save_minutes
         return late or done % run.save_every == 0
 
     def save(self, step: int, state: Mapping[str, Any], optimizer: Any) -> None:
-        """Save the run as it stands before step number `step`; `optimizer` is None before there is one.
+        """Save the run before step number `step`. `optimizer` is None until there is one.
 
-        Raises SaveFailed where the folder cannot be written, TrainingError for seats that are not finite.
+        Raises SaveFailed if the folder cannot be written, TrainingError if weights are not finite.
         """
         self._last = self._clock()
         if (found := find_nonfinite(self._adapters, optimizer)) is not None:
@@ -68,10 +63,9 @@ class Saver:
                 adapters=self._adapters,
                 optimizer=optimizer_state(optimizer, self._adapters) if optimizer is not None else {},
                 state=state,
-                identity=self._resources.identity,
+                identity={**self._resources.identity, "config_hash": hash_of(self._resources.config)},
                 keep=self._resources.config.run.keep_checkpoints,
                 best=best["step"] if (best := self._folder.best()) else None,
-                config_hash=hash_of(self._resources.config),
             )
             with written_whole_folder(self._folder.path / ADAPTERS) as partial:
                 for seat in self._adapters.seats:
@@ -81,19 +75,19 @@ class Saver:
         self.write_card(step)
 
     def try_save(self, step: int, state: Mapping[str, Any], optimizer: Any) -> None:
-        """Save, and where that fails say so and go on: the next save tries again."""
+        """Save; if that fails, only warn, since the next save tries again."""
         try:
             self.save(step, state, optimizer)
         except SaveFailed as error:
-            self._resources.progress.warn(f"{error}. The run goes on, and tries again at the next save")
+            self._resources.progress.warn(f"{error}. The run continues, and tries again at the next save")
 
     def change_config(self, config: RunConfig) -> None:
-        """Let the run go by another configuration from now on, and write it. Raises SaveFailed."""
+        """Replace the run's configuration and its file. Raises SaveFailed."""
         self._resources.config = config
         self._write(f"writing {CONFIG}", lambda: self._folder.rewrite_config(config))
 
     def write_evaluation(self, name: str, result: Mapping[str, Any]) -> None:
-        """Write an evaluation, and which checkpoint is the best one now. Raises SaveFailed."""
+        """Write an evaluation, and update `best.json`. Raises SaveFailed."""
 
         def write() -> None:
             self._folder.write_evaluation(name, result)
@@ -103,32 +97,33 @@ class Saver:
         self._write(f"writing the evaluation {name}", write)
 
     def write_examples(self, pool: ExamplePool) -> None:
-        """Write what a cold start teaches. Raises SaveFailed."""
+        """Write a cold start's examples. Raises SaveFailed."""
         self._write(f"writing {EXAMPLES}", lambda: pool.save(self._folder.path / EXAMPLES))
 
     def keep_examples(self, before: RunFolder) -> None:
-        """Keep what taught the seats in the run they start from: a game may learn from it again. Raises SaveFailed."""
+        """Copy the examples of the run that this one starts from: its game may use them. Raises SaveFailed."""
         taught = before.path / EXAMPLES
         if taught.is_file():
             self._write(f"writing {EXAMPLES}", lambda: shutil.copyfile(taught, self._folder.path / EXAMPLES))
 
     def write_card(self, step: int) -> None:
         """Write the model card of a run after `step` steps. Raises SaveFailed."""
-        metrics = [self._totals] if self._totals else []
 
         def write() -> None:
-            rewards, evaluations = self._resources.plan.rewards, self._folder.evaluations()
-            wrapped = bool(self._adapters.text_part)
             card = model_card(
-                self._resources.config, step, rewards, metrics=metrics, evaluations=evaluations, wrapped=wrapped
+                self._resources.config,
+                step,
+                self._resources.plan.rewards,
+                metrics=[self._totals] if self._totals else [],
+                evaluations=self._folder.evaluations(),
+                wrapped=bool(self._adapters.text_part),
             )
             write_whole(self._folder.path / CARD, card)
 
         self._write(f"writing {CARD}", write)
 
     def _write(self, what: str, write: Callable[[], object]) -> None:
-        """Write into the folder, where that is this process's. Where it fails, SaveFailed says what, and what is
-        whole."""
+        """Call `write` if this process writes the folder. If it fails, SaveFailed says which checkpoint is intact."""
         if not self._folder.ours:
             return
         try:
@@ -138,22 +133,22 @@ class Saver:
             raise SaveFailed(f"{what} failed: {why}. {self.what_is_whole()}") from None
 
     def what_is_whole(self) -> str:
-        """Which checkpoint a resume would find, and how."""
+        """Sentences about the newest intact checkpoint, and how to continue from it."""
         found = find_checkpoints(self._folder.path / CHECKPOINTS)
         if not found:
             return f"No checkpoint has been saved yet: remove {self._folder.path} and start the run again"
-        return f"{found[-1].path} is whole. {self.go_on()}"
+        return f"{found[-1].path} is intact. {self.how_to_resume()}"
 
-    def go_on(self) -> str:
-        return f"Go on with: {self._folder.go_on(self._resources.config.rollouts.again)}"
+    def how_to_resume(self) -> str:
+        return f"Continue with: {self._folder.resume_command(self._resources.config.rollouts.again)}"
 
 
 def save_in_turn(ranks: Ranks, folder: RunFolder, done: int, save: Callable[[], None]) -> bool:
-    """Save a run that ends after `done` steps: process 0 does, and another one where that has ended before it could.
+    """Save a run that ends after `done` steps: process 0 does, or another one if process 0 has ended before it could.
 
-    Whoever has the folder's lock writes it: process 0 keeps it to its end, however that comes, and of several others
-    one has it at a time. Returns whether the run is saved: not where process 0 could not write the folder, or where the
-    lock cannot be had. Raises SaveFailed.
+    The folder's lock decides who writes: process 0 holds it until it ends, and then one other at a time. Returns
+    whether the run is saved, which it is not if process 0 could not write, or the lock cannot be acquired. Raises
+    SaveFailed.
     """
     if ranks.main:
         save()

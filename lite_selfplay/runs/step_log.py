@@ -1,4 +1,4 @@
-"""What becomes of a finished step: its lines in the run folder, what is shown of it, its warnings, and bad numbers."""
+"""Handles a finished step: writes its lines, shows it, and warns."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,27 +22,22 @@ from lite_selfplay.training.rollout import LiveTable
 from lite_selfplay.training.updates import StepReport
 
 SILENT_STEPS_WARNING = 3
+# Steps between two warnings of one kind.
 WARNING_EVERY = 10
-"""Steps between two warnings of one kind that a game gives about its steps."""
 
 
 class StepLog:
-    """Counts, writes and shows what a run's steps came to. `what_is_whole` says what a resume would find.
+    """Counts, writes and shows a run's steps. `what_is_whole` says which checkpoint a resume would find.
 
-    `skipped_steps` moved nothing; `nonfinite_steps` of them met a number that is not finite. `bad_steps` is how many
-    in a row, up to the last step, did that or were sampled from other weights than they train.
+    `skipped_steps` updated nothing; `nonfinite_steps` of them had a number that is not finite. `bad_steps` counts the
+    last steps in a row with such a number, or with samples of other weights.
     """
 
     def __init__(self, resources: Resources, table: LiveTable, what_is_whole: Callable[[], str]):
-        self._resources, self._game, self._folder, self._progress = (
-            resources,
-            resources.game,
-            resources.folder,
-            resources.progress,
-        )
-        self._table, self._what_is_whole = table, what_is_whole
+        self._resources, self._game, self._folder = resources, resources.game, resources.folder
+        self._progress, self._table, self._what_is_whole = resources.progress, table, what_is_whole
         self.skipped_steps = self.nonfinite_steps = self.bad_steps = 0
-        self._prompts = self._too_long = 0  # of the steps since training began or went on
+        self._prompts = self._too_long = 0  # since training began or was resumed
         self._steps_without_signal = self._warned_timeouts = 0
         self._warned_full = False
         self._unwritten: tuple[int, Mapping[str, Any], Sequence[Mapping[str, Any]], Mapping[str, Any]] | None = None
@@ -50,28 +45,25 @@ class StepLog:
         self._streams_so_far: list[Mapping[str, Any]] = []
 
     def write_what_is_missing(self) -> None:
-        """Write the last step's lines where the process that writes them has ended before it did. Raises SaveFailed."""
+        """Write the last step's lines if the process that writes them ended before it could. Raises SaveFailed."""
         if self._unwritten is None:
             return
         step, metrics, rows, tokens = self._unwritten
         if not any(line["step"] == step + 1 for line in self._folder.metrics()):
-            self._folder.cut(step)  # its completions may be there, and not its metrics
+            self._folder.cut(step)  # its completions may be written, and not its metrics
             self._write(step, metrics, rows, tokens)
 
     def begin_step(self) -> None:
         self._step_started = time.perf_counter()
 
     def counts(self) -> dict[str, int]:
-        """What a checkpoint keeps of it."""
         return {"skipped_steps": self.skipped_steps, "nonfinite": self.nonfinite_steps}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Put `counts` back."""
         self.skipped_steps, self.nonfinite_steps = state["skipped_steps"], state["nonfinite"]
 
     def write_step(self, report: StepReport) -> dict[str, Any]:
-        """Write a step's lines, and return what that of `metrics.jsonl` holds. Raises SaveFailed where they cannot be
-        written."""
+        """Write a step's lines, and return that of `metrics.jsonl`. Raises SaveFailed if that fails."""
         trained, table = report.trained, self._table
         self._prompts, self._too_long = self._prompts + table.prompts, self._too_long + table.too_long
         trains = self._game.trains(report.episode.log)  # a game may skip a step
@@ -86,9 +78,9 @@ class StepLog:
         return metrics
 
     def judge(self, report: StepReport) -> None:
-        """Warn of a step that was skipped for a number that is not finite, or for whose weights had sampled it.
+        """Warn of a step that was skipped for a number that is not finite, or for samples of other weights.
 
-        Raises TrainingError after too many in a row, and where with 95% confidence most prompts are never asked.
+        Raises TrainingError after too many in a row, or if with 95% confidence most prompts are never asked.
         """
         if self._too_long and is_above(self._too_long / self._prompts, self._prompts, 0.5):
             raise TrainingError(f"{_never_asked(self._too_long, self._prompts)}. {self._what_is_whole()}")
@@ -98,7 +90,7 @@ class StepLog:
             return
         most = self._resources.config.run.max_bad_steps
         self._progress.warn(
-            f"step {report.step + 1} was skipped, nothing moved: {what} "
+            f"step {report.step + 1} was skipped and updated nothing: {what} "
             f"({self.bad_steps} in a row, the run stops at {most})"
         )
         if self.bad_steps < most:
@@ -106,11 +98,10 @@ class StepLog:
         steps, whole = f"{most} step{'s' if most > 1 else ''} in a row", self._what_is_whole()
         if report.foreign is not None:
             raise TrainingError(
-                f"{steps} could not be trained on, at step {report.step + 1} because {report.foreign}. Rollouts that "
-                "come from the base, another seat or an adapter as it was before an update do not train a seat: "
-                "look at what samples them (model.backend, --rollouts and their --logprobs-mode; "
-                "does --backend transformers agree without them?). "
-                f"docs/sampler.md says how it is checked. Nothing was saved since: {whole}"
+                f"{steps} could not be trained on, at step {report.step + 1} because {report.foreign}. Completions of "
+                "the base, of another seat or of an older adapter must not train a seat: check what samples them "
+                "(model.backend, --rollouts and their --logprobs-mode; does --backend transformers agree without them?). "
+                f"docs/sampler.md explains the check. Nothing was saved since: {whole}"
             )
         raise TrainingError(
             f"{steps} met a number that is not finite, at step {report.step + 1} {report.nonfinite}. Nothing was saved "
@@ -134,10 +125,7 @@ class StepLog:
                 "verify": round(self._table.seconds["verify"], 4),
                 "update": round(report.update_s, 4),
             },
-            "tokens": {
-                "generated": table.tokens_generated,
-                "trained": sum(update.tokens for update in report.streams),
-            },
+            "tokens": {"generated": table.tokens_generated, "trained": sum(update.tokens for update in report.streams)},
             "prompts": {"asked": table.prompts - table.too_long, "too_long": table.too_long},
             "streams": streams,
             "seats": report.seats,
@@ -157,11 +145,7 @@ class StepLog:
         }
 
     def _write(
-        self,
-        step: int,
-        metrics: Mapping[str, Any],
-        rows: Sequence[Mapping[str, Any]],
-        tokens: Mapping[str, Any],
+        self, step: int, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], tokens: Mapping[str, Any]
     ) -> None:
         if not self._folder.ours:
             self._unwritten = step, metrics, rows, tokens
@@ -174,14 +158,14 @@ class StepLog:
         except OSError as error:
             raise SaveFailed(
                 f"cannot write step {step + 1} to {self._folder.path}: {error.strerror or error}. The run stops, "
-                f"since a step without its line would be lost. {self._what_is_whole()}"
+                f"because this step's metrics would be lost. {self._what_is_whole()}"
             ) from None
         if not room and not self._warned_full:
             self._warned_full = True
-            self._progress.warn(f"episodes.jsonl has reached its limit of {limit:g} MB: no more are written")
+            self._progress.warn(f"episodes.jsonl has reached its limit of {limit:g} MB: no more is written")
 
     def show(self, step: int, metrics: Mapping[str, Any], left: str) -> None:
-        """Report a step by its line with the time `left`, and warn, where the run folder is this process's."""
+        """Show a step's line with the time `left`, and its warnings, if this process writes the run folder."""
         if not self._folder.ours:
             return
         progress, game = self._progress, type(self._game)
@@ -189,30 +173,24 @@ class StepLog:
         progress.step(metrics, progress_line(game, metrics, steps, left, progress.verbose))
         progress.advance(step + 1)
         for sentence in metrics["warnings"]:
-            self._warn_now_and_then(sentence, step)
+            kind = warning_kind(sentence)
+            if step - self._warned.get(kind, -WARNING_EVERY) >= WARNING_EVERY:
+                self._warned[kind] = step
+                progress.warn(sentence)
         self._streams_so_far.append({"streams": metrics["streams"]})
         for sentence in too_fast(self._streams_so_far) if (step + 1) % WARNING_EVERY == 0 else ():
             progress.warn(f"{sentence}; lite-selfplay why {self._folder.path} says what to try")
         if self._steps_without_signal == SILENT_STEPS_WARNING:
             progress.warn(
-                f"{SILENT_STEPS_WARNING} steps in a row gave every completion of each group the same reward, so "
-                "nothing moved. What helps: problems that are neither too easy nor too hard, a larger --group-size, "
-                "and --cold-start where the answer format is missing"
+                f"in {SILENT_STEPS_WARNING} steps in a row all completions of each group had the same reward, so "
+                "nothing was updated. What helps: problems that are neither too easy nor too hard, a larger "
+                "--group-size, --cold-start if the answer format is missing"
             )
-        if self._resources.loaded.verifier.reasons["timeout"] > self._warned_timeouts:
-            new = self._resources.loaded.verifier.reasons["timeout"] - self._warned_timeouts
+        if new := self._resources.loaded.verifier.reasons["timeout"] - self._warned_timeouts:
             self._warned_timeouts += new
             most = self._resources.config.run.verify_timeout_s
-            progress.warn(f"{new} answers took longer than {most:g} s to check: wrong")
-
-    def _warn_now_and_then(self, sentence: str, step: int) -> None:
-        """A warning that a game repeats from step to step, whatever its figures, is shown every so many steps."""
-        kind = warning_kind(sentence)
-        if step - self._warned.get(kind, -WARNING_EVERY) >= WARNING_EVERY:
-            self._warned[kind] = step
-            self._progress.warn(sentence)
+            progress.warn(f"{new} answers took longer than {most:g} s to check and count as wrong")
 
 
 def _never_asked(too_long: int, prompts: int) -> str:
-    """What is said of prompts that are too long."""
     return f"{too_long} of {prompts} prompts are too long and were never asked: a larger run.max_prompt_tokens helps"

@@ -1,4 +1,4 @@
-"""What can be evaluated: a run's folder or a base model, and what it learned from; how results are written down."""
+"""Targets of an evaluation: runs and base models, the data they were trained on, and where results are written."""
 
 import contextlib
 import os
@@ -34,9 +34,9 @@ _WEIGHTS = "adapter_model.safetensors"
 
 @dataclass(frozen=True)
 class Target:
-    """A run, or with `folder` None a base model, whose configuration then holds only what loading it takes.
+    """A run or, with `folder` None, a base model, whose `config` then has only what loading it needs.
 
-    `past` maps `SEAT@STEP`, or a snapshot's name, to a seat and where its adapter lies in a checkpoint: see `at`.
+    `past` maps `SEAT@STEP` or a snapshot's name to a seat and the adapter's path in a checkpoint: see `at`.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Target:
         unsafe_code: bool = False,
         answer_from: str | None = None,
     ) -> "Target":
-        """A run where the folder has a `config.yaml`, else a base model by any name it goes by.
+        """A run if the folder has a `config.yaml`, else a base model by any of its names.
 
         Raises UnknownNameError, ModelNotFoundError or ConfigError.
         """
@@ -74,7 +74,7 @@ class Target:
             return cls(str(name), config, folder, spec.mode, spec.seats, game.other_evaluations())
         place, near = Path(name), nearest_runs(Path(name))
         in_it = os.path.isdir(place.parent) and any(place.parent.glob(f"*/{CONFIG}"))
-        # Where runs lie, a path is no hub id, as `runs/nope` might be.
+        # A path beside runs is not a hub id, although `runs/nope` looks like one.
         if not os.path.exists(place) and place.parent != Path() and (place.parent.name == "runs" or in_it):
             raise RunFolderError(f"there is no run at {name}{near}")
         try:
@@ -82,7 +82,7 @@ class Target:
         except (UnknownNameError, ModelNotFoundError) as error:
             error.args = (f"{str(error).rstrip('.')}{near}",)
             raise
-        # A configuration names a game; there is none. Its one seat is there because PEFT wants an adapter.
+        # There is no game. There is one seat because PEFT needs an adapter.
         config = RunConfig(
             game="none",
             model={
@@ -97,8 +97,8 @@ class Target:
         return cls(str(name), config, None, "single", (BASE,))
 
     def at(self, names: Sequence[str]) -> "Target":
-        """The same, where those of the names that are of a checkpoint (`A@20`) can speak, or are snapshots that the
-        newest one holds (`critic@round-1`). Raises what `saved_adapters` raises."""
+        """This target with the named seats of checkpoints (`A@20`), and snapshots in the newest one (`critic@round-1`).
+        Raises the errors of `saved_adapters`."""
         asked = [name for name in names if "@" in name]
         if not asked or self.folder is None:
             return self
@@ -110,7 +110,7 @@ class Target:
         return replace(self, past={**kept, **{name: (seat, path) for name, (seat, _, path) in found.items()}})
 
     def spec(self, mode: str | None, seats: Sequence[str] | None) -> EvalSpec:
-        """How it is measured: as asked for, else as the game says. Raises UnknownNameError."""
+        """The mode and seats of an evaluation, by default the game's. Raises UnknownNameError."""
         mode = mode or self.mode
         find_mode(mode)
         known = (*self.config.seats, *self.past, BASE) if self.folder else (BASE,)
@@ -120,17 +120,17 @@ class Target:
         return EvalSpec(mode, tuple(seats or self.others.get(mode, self.seats)))
 
     def require_adapters(self) -> None:
-        """Raises RunFolderError where a seat of the run has no adapter."""
+        """Raises RunFolderError if a seat of the run has no adapter."""
         for seat in self.config.seats if self.folder else ():
             path = self._adapter(seat)
             if not (path / _WEIGHTS).is_file():
                 raise RunFolderError(
                     f"{self.name} has no adapter of seat {seat!r}: {path / _WEIGHTS} is missing. A run writes its "
-                    "adapters at its checkpoints and at its end"
+                    "adapters with its checkpoints and at its end"
                 )
 
     def require_base(self, identity: str) -> None:
-        """Raises RunFolderError where the run was made over another base than the one its model name means now."""
+        """Raises RunFolderError if the run was made over another base than its model's name means now."""
         if self.folder is None:
             return
         base, model = self.folder.base(), self.config.model.name
@@ -139,14 +139,9 @@ class Target:
 
     @contextlib.contextmanager
     def table(
-        self,
-        model: "ResolvedModel",
-        max_completion_tokens: int,
-        progress: Progress,
-        poll: Poll,
-        ranks: Ranks = ALONE,
+        self, model: "ResolvedModel", max_completion_tokens: int, progress: Progress, poll: Poll, ranks: Ranks = ALONE
     ) -> "Iterator[LiveTable]":
-        """The base in memory with the run's adapters, and a checker, for the length of a context."""
+        """A context with a table: the base in memory with the run's adapters, and a checker."""
         from lite_selfplay.models.adapter_files import check_folder
         from lite_selfplay.training.rollout import LiveTable, Loaded
 
@@ -158,7 +153,7 @@ class Target:
             yield LiveTable(loaded, {}, self.config, max_completion_tokens=max_completion_tokens)
 
     def weights(self) -> dict[str, str]:
-        """The SHA-256 of each seat's adapter, by the seat; none of a base model."""
+        """The SHA-256 of each seat's adapter, by seat; empty for a base model."""
         places = {seat: self._adapter(seat) for seat in self.config.seats} if self.folder else {}
         places |= {name: place for name, (_, place) in self.past.items()}
         return {name: sha256_of(place if place.is_file() else place / _WEIGHTS) for name, place in places.items()}
@@ -171,12 +166,12 @@ class Target:
 def saved_adapters(
     folder: RunFolder, seats: Collection[str], names: Sequence[str]
 ) -> dict[str, tuple[str, int | None, Path]]:
-    """The seat, the step and the adapter's folder that each name means: `A` as saved last (step None), `A@20` as in the
-    checkpoint of step 20, `A@best` as in the one that was measured best in training.
+    """(seat, step, adapter's folder) of each name: `A` as saved last (step None), `A@20` in the checkpoint of step 20,
+    `A@best` in the best checkpoint.
 
-    Raises UnknownNameError with those there are, RunFolderError where a checkpoint is damaged or none was measured.
+    Raises UnknownNameError with the known names, RunFolderError if a checkpoint is damaged or there is no best one.
     """
-    with quiet():  # what it imports speaks up
+    with quiet():  # its imports print
         from lite_selfplay.runs.checkpoints import list_checkpoints
 
     place = folder.path / CHECKPOINTS
@@ -188,7 +183,7 @@ def saved_adapters(
         if at and step == "best":
             best = folder.best()
             if best is None:
-                raise RunFolderError(f"{folder.path} has no best checkpoint: it was not evaluated where it was saved")
+                raise RunFolderError(f"{folder.path} has no best checkpoint: none was saved at an evaluation")
             step = str(best["step"])
         if seat not in seats or (at and step not in there):
             raise UnknownNameError("seat", name, known)
@@ -204,10 +199,10 @@ def saved_adapters(
 def find_task(
     spec: str, data_dir: Path | str | None, seed: int, own: Callable[[str], Task] | None = None
 ) -> tuple[Task, str]:
-    """The held-out side of a task and its name. In `data_dir` lie the data of benchmarks and of `hub:NAME`; any other
-    bare name is `data_dir/NAME.jsonl` where that exists.
+    """The held-out side of a task, and its name.
 
-    `own` reads it in the place of `load_task`, for a mode with tasks of its own.
+    `data_dir` has the data of benchmarks and of `hub:NAME`; another bare name means `data_dir/NAME.jsonl` if that
+    exists. `own` replaces `load_task`, for a mode with tasks of its own.
     """
     folder = folder_of_data(data_dir)
     if folder is not None and not is_data(spec) and not os.path.isfile(spec):
@@ -223,39 +218,36 @@ def find_task(
 
 
 def trained_on(config: RunConfig, progress: Progress) -> list[Problem]:
-    """The problems of the data that a run, and the run it started from, learned from: a training set that the game
-    never draws is none of them.
+    """The problems that a run, and the run it started from, were trained on, without those it held out itself.
 
-    Without those it held out itself. The two sides of a procedural task are apart as they come. A file that is gone is
-    a warning, and so is code of the run it started from that this user has not run here.
+    Generated tasks have none: their two sides never overlap. A missing file is only a warning, and so is code of the
+    run it started from that this user has not run here.
     """
     section, found = config.cold_start, list[Problem]()
     taught = [section.tasks, section.top_up] if section.enabled else []
     try:
         drawn = draws_problems(config, make_game(config.game.name, config.game.options))
         for spec in dict.fromkeys([config.tasks.train if drawn else None, *taught]):
-            if spec is None or not (Path(spec).is_absolute() or is_data(spec)):  # a run writes down whole paths
+            if spec is None or not (Path(spec).is_absolute() or is_data(spec)):  # runs save absolute paths
                 continue
             task = load_task(spec, seed=config.run.seed, data_dir=config.tasks.data_dir)
             found += [] if task.procedural else task.problems
         found = without(found, held_out(config)) if found else found
     except (TaskError, ConfigError) as error:
-        progress.warn(f"problems that the run was trained on may be among these: {error}")
+        progress.warn(f"these may include problems that the run was trained on: {error}")
     try:
         if (before := _started_from(config)) is not None:
-            found += trained_on(before.config_to_load(True, True), progress)  # neither base nor programs are run
+            found += trained_on(before.config_to_load(True, True), progress)  # runs neither base nor programs
     except ConfigError as error:
-        progress.warn(f"problems that the run before was trained on may be among these: {error}")
+        progress.warn(f"these may include problems that the earlier run was trained on: {error}")
     return found
 
 
 def texts_trained_on(folder: RunFolder, progress: Progress) -> Iterator[str]:
-    """The texts that a run, and the run it started from, read besides: examples of a cold start, passages."""
-    config = folder.config()
+    """Other texts that a run, and the run it started from, were trained on: examples of a cold start, passages."""
+    config, examples = folder.config(), folder.path / EXAMPLES
     try:
-        for _, row in (
-            read_object_lines(folder.path / EXAMPLES, TaskError) if os.path.isfile(folder.path / EXAMPLES) else ()
-        ):
+        for _, row in read_object_lines(examples, TaskError) if os.path.isfile(examples) else ():
             yield f"{row.get('prompt', '')}\n{row.get('completion', '')}"
         if config.tasks.knowledge is not None:
             yield from (passage.text for passage in read_passages(config.tasks.knowledge))
@@ -271,7 +263,7 @@ def _started_from(config: RunConfig) -> RunFolder | None:
 
 
 def write_result(folder: RunFolder, result: Mapping[str, Any]) -> Path:
-    """Write an evaluation to `eval/<mode>-<tasks>-<n>.json` of a run's folder, with -2, -3 after what is there."""
+    """Write an evaluation to `eval/<mode>-<tasks>-<n>.json` in a run's folder, with -2, -3, ... if that exists."""
     tasks = re.sub(r"[^\w.-]+", "-", result["tasks"]).strip("-")
     stem = f"{result['mode']}-{tasks}-{result['n']}"
     names = chain([stem], (f"{stem}-{number}" for number in count(2)))

@@ -42,7 +42,7 @@ def read_json(path: Path, kind: type[BaseModel] | None = None) -> dict[str, Any]
     except ValidationError as error:
         odd = error.errors()[0]
         key = ".".join(map(str, odd["loc"]))
-        raise RunFolderError(f"{path} is not what a run writes: {key or odd['msg']}") from None
+        raise RunFolderError(f"{path} is invalid: {key or odd['msg']}") from None
     return found
 
 

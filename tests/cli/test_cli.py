@@ -202,7 +202,7 @@ def test_a_run_its_report_and_no_second_one(here, call, refused):
     assert "== transcript " not in call("report", "run", "--duels", "0").out
 
     assert "never overwritten" in refused(*asked)
-    assert "is at step 2 already, past the 1 asked for" in refused("train", "--resume", "run", "--steps", "1")
+    assert "is already at step 2, past the 1 asked for" in refused("train", "--resume", "run", "--steps", "1")
     assert call("train", "--config", "run/config.yaml", "--run-dir", "again", "--dry-run").code == 0
 
 
@@ -214,8 +214,8 @@ def test_an_experiment_says_nothing_but_what_was_asked(call):
     assert set(re.findall(r"cold start: (\d+) steps of (\d+) examples", ended.out)) == {("7", "16")}
 
 
-def test_a_dry_run_says_where_a_preset_wants_a_card(call, monkeypatch):
-    assert "the preset t4 is for a card, and this machine has none" in call(*AGON, "--preset", "t4", "--dry-run").err
+def test_a_dry_run_says_where_a_preset_wants_a_gpu(call, monkeypatch):
+    assert "the preset t4 is for a GPU, and this machine has none" in call(*AGON, "--preset", "t4", "--dry-run").err
     assert call(*AGON, "--preset", "cpu", "--dry-run").err == ""
-    monkeypatch.setattr("lite_selfplay.runs.defaults._card", lambda config: CARDS["v100"])
+    monkeypatch.setattr("lite_selfplay.runs.defaults._gpu", lambda config: CARDS["v100"])
     assert call(*AGON, "--preset", "t4", "--dry-run").err == ""

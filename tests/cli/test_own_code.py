@@ -255,4 +255,4 @@ def test_problems_of_ones_own_that_were_in_training_are_left_out_of_evaluations(
     assert call("train", "grpo", "--tasks", place, *SMALL, "--steps", 1, *held_out, "--run-dir", "run").code == 0
     ended = call("eval", "run", "--tasks", place)
     assert ended.code == 0
-    assert "3 of 4 problems of few were in training and are left out" in ended.err
+    assert "3 of 4 problems of few were in training and are skipped" in ended.err

@@ -168,7 +168,7 @@ def test_who_names_it_is_obeyed_and_what_was_run_here_goes_on_until_it_changes(h
     assert call("list", "games", f"{own}:G").code == 0
     ended = call("train", "--resume", "own", "--steps", "3", "--reward", f"{own}:reward")
     assert ended.code == 0
-    assert "the source of reward (run.reward) is not what it was when the run was made" in ended.err
+    assert "the source of reward (run.reward) has changed since the run was made" in ended.err
 
 
 def much(completions: list[str], **rest: Any) -> list[float]:
@@ -185,7 +185,7 @@ def test_a_reward_given_in_python_is_not_forgotten(tmp_path: Path, call: Call):
     run = train(RunConfig(**small, run_dir=tmp_path / "run"), reward=much).path
     refused = call("train", "--resume", run, "--steps", "2")
     assert refused.code == 2
-    said = f"made with a reward given in Python, much of {__file__}: go on with resume('{run}', reward=much)"
+    said = f"made with a reward given in Python, much of {__file__}: continue it with resume('{run}', reward=much)"
     assert said in refused.err
     with pytest.raises(RunFolderError, match="given in Python"):
         resume(run, steps=2)
@@ -196,12 +196,12 @@ def test_a_reward_given_in_python_is_not_forgotten(tmp_path: Path, call: Call):
     assert min(row["reward"] for row in rows) > 1  # the checker gives at most 1
     with pytest.raises(RewardError, match=r"resume\('.*run', reward=broken\)"):
         resume(run, steps=3, reward=broken, progress=warned.append)
-    assert "the source of broken (reward) is not what it was when the run was made" in "\n".join(warned)
+    assert "the source of broken (reward) has changed since the run was made" in "\n".join(warned)
     with pytest.raises(ConfigError, match="no file at"):
         resume(run, steps=3, reward="gone.py:much")
     noted = run / "environment.json"
     noted.write_text(noted.read_text().replace('"name": "broken"', '"name": "f)\\nos.system(\'x\'"'))
-    assert RunFolder(run).go_on() == f"resume('{run}', reward=fos.systemx)"
+    assert RunFolder(run).resume_command() == f"resume('{run}', reward=fos.systemx)"
 
 
 def test_what_a_folder_says_drives_no_terminal_and_is_not_endless(here: Path, call: Call):

@@ -53,7 +53,7 @@ def stop(lab: Any, where: str, number: signal.Signals, rng: random.Random) -> St
         assert again.code == 0, f"after {number.name} in {met}: {ended.said}\n{again.said}"
         assert lab.differences(run) == [], f"after {number.name} in {met}"
         if met in ("generation", "update", "saving"):
-            assert f"Go on with: lite-selfplay train --resume {run}" in ended.said.splitlines()[-1]
+            assert f"Continue with: lite-selfplay train --resume {run}" in ended.said.splitlines()[-1]
     shutil.rmtree(run, ignore_errors=True)
     return Stop(where, met, ended.at - sent)
 

@@ -120,7 +120,7 @@ def saved(adapters: Adapters, place: Path) -> Iterator[Path]:
     adapters.snapshot("A", "reference-A")
     counts = {"cold_started": True, "skipped_steps": 0, "nonfinite": 0}
     state = {"game": {"round": 3}, "sources": {"problems": {"position": 1, "size": 4}}, **counts}
-    identity = {"base": "tiny:1", "game": "agon"}
+    identity = {"base": "tiny:1", "game": "agon", "config_hash": "x"}
     moments = optimizer_state(optimizer, adapters)
     yield checkpoints.save_checkpoint(
         place, 2, adapters=adapters, optimizer=moments, state=state, identity=identity, keep=3

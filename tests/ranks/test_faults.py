@@ -77,7 +77,7 @@ def test_what_cannot_go_on_in_one_process_ends_the_run_and_one_says_why(
     assert words in ended.said
     assert "error" not in ended.texts[1], "process 0 has said it"
     if saved is not None:  # which weights that drift apart are not
-        assert f"saved before step {saved}. Go on with: lite-selfplay train --resume" in ended.said
+        assert f"saved before step {saved}. Continue with: lite-selfplay train --resume" in ended.said
         assert (tmp_path / f"run/checkpoints/step-{saved - 1}").is_dir()
 
 

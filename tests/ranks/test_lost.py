@@ -65,7 +65,7 @@ def test_whoever_is_lost_the_run_is_saved(
     else:
         assert ended.codes == [STOPPED, STOPPED], ended.texts
     speaks = other if (rank, how) == (0, "SIGKILL") else 0
-    assert "Go on with: lite-selfplay train --resume" in ended.texts[speaks]
+    assert "Continue with: lite-selfplay train --resume" in ended.texts[speaks]
     assert "saved before step" in ended.texts[speaks]
     assert "error" not in ended.texts[1 - speaks]
     saved = max(saved_steps(run))

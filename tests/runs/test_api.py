@@ -130,7 +130,7 @@ def test_resume_goes_on_to_more_steps_and_refuses_fewer(trained: Run, tmp_path: 
     more = resume(path, steps=5)
     assert [row["step"] for row in more.metrics_rows()] == [1, 2, 3, 4, 5]
     assert more.config.run.steps == 5
-    with pytest.raises(RunFolderError, match="at step 5 already"):
+    with pytest.raises(RunFolderError, match="already at step 5"):
         resume(path, steps=4)
     shutil.rmtree(path / "checkpoints")
     with pytest.raises(RunFolderError, match="no complete checkpoint"):

@@ -326,7 +326,7 @@ def test_fewer_problems_are_evaluated_and_a_resume_evaluates_as_many(tmp_path, m
     with by_clock(lambda step: 10.0) as clock:
         run = train(config(tmp_path / "run", **short), progress=ear)
     assert {step: found["n"] for step, found in run.evaluations().items()} == asked
-    left_out = "the untouched base is not measured: a third of the minutes is over"
+    left_out = "the untouched base is not evaluated: a third of the minutes is over"
     assert (left_out in ear.said) == (-1 not in asked)
     assert timed == [("single", ("A",), 20)]  # a seat, which answers as the evaluations' seats do
     shutil.rmtree(run.path / f"checkpoints/step-{max(asked)}")

@@ -1,4 +1,4 @@
-"""What a bare command chooses: problems, an evaluation, a size; and what a look at the base decides."""
+"""What a bare command chooses: problems, an evaluation, a size; and what a probe decides."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from lite_selfplay.errors import PreflightError
 from lite_selfplay.games import game_names, make_game
 from lite_selfplay.models.memory import CARDS, GIB, Card
 from lite_selfplay.runs import defaults as choosing
-from lite_selfplay.runs.defaults import after_a_look, choices_of, layer_of, left_open, open_questions, shorter, size
+from lite_selfplay.runs.defaults import after_probe, choices_of, layer_of, left_open, open_questions, shorter, size
 from lite_selfplay.runs.planning import plan
 from lite_selfplay.tasks import hub_data
 from tests.made import jsonl
@@ -115,7 +115,7 @@ def test_without_network_it_is_said_in_seconds_with_retries_on(call, tmp_path: P
         assert sum(asked) + time.process_time() - begun < 10
         assert asked == [4.0]
         assert ended.code == 2
-        assert said(ended.out, "tasks: stories, 20,000 problems", "in place of gsm8k: the hub could not be reached (")
+        assert said(ended.out, "tasks: stories, 20,000 problems", "instead of gsm8k: the hub could not be reached (")
         assert said(ended.err, "Qwen/Qwen3-0.6B is neither a local folder nor", "the hub could not be reached (")
         assert not (tmp_path / "runs").exists()
         if how == "nowhere":  # a benchmark that was asked for
@@ -128,7 +128,7 @@ def test_without_network_it_is_said_in_seconds_with_retries_on(call, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("model", "card", "preset"),
+    ("model", "gpu", "preset"),
     [
         ("Qwen3-0.6B", None, "cpu"),
         ("Qwen3-0.6B", T4, "t4"),
@@ -139,8 +139,8 @@ def test_without_network_it_is_said_in_seconds_with_retries_on(call, tmp_path: P
         ("smollm2-135m", T4, "cpu"),
     ],
 )
-def test_the_size_is_that_of_the_preset_that_fits(model: str, card: Any, preset: str):
-    (choice,) = size(RunConfig(game="agon", model=model), make_game("agon", {}), card)
+def test_the_size_is_that_of_the_preset_that_fits(model: str, gpu: Any, preset: str):
+    (choice,) = size(RunConfig(game="agon", model=model), make_game("agon", {}), gpu)
     assert choice.values["run.preset"] == preset
     assert not {"model.name", "model.compute_dtype"} & choice.values.keys()
 
@@ -163,7 +163,7 @@ def test_sizes_that_were_said_and_those_of_a_recipe_stay():
     assert size(RunConfig(game="agon", preset="demo"), make_game("agon", {}), T4) == []
 
 
-# A look at the base
+# A probe of the base
 
 
 def stream(truncated: float, well_formed: float, n: int = 40, loops: float = 0.0) -> dict[str, Any]:
@@ -193,17 +193,17 @@ ALL = ("thinking", "the token limit", "a cold start")
         (ALL, True, 8192, stream(0.9, 0.5, loops=0.8), {"model.thinking": "off"}),
     ],
 )
-def test_what_a_look_decides(asked: Any, thinks: bool, limit: int, stream: Any, expected: Any):
-    choice = after_a_look(asked, 1024, limit, thinks, {"solver": stream})
+def test_what_a_probe_decides(asked: Any, thinks: bool, limit: int, stream: Any, expected: Any):
+    choice = after_probe(asked, 1024, limit, thinks, {"solver": stream})
     assert (None if choice is None else dict(choice.values)) == expected
 
 
 def test_one_role_that_never_has_the_format_is_enough():
-    choice: Any = after_a_look(ALL, 64, 512, False, {"coach": stream(0.0, 0.0), "player": stream(0.0, 1.0)})
+    choice: Any = after_probe(ALL, 64, 512, False, {"coach": stream(0.0, 0.0), "player": stream(0.0, 1.0)})
     assert choice.why == "0 of 40 answers of the base had the format"
 
 
-def test_a_look_goes_on_until_it_is_decided():
+def test_a_probe_goes_on_until_it_is_decided():
     shaped, cut = "that the solver's answers have the format", "that the solver's answers are cut off"
     for seen, assumed in (
         (stream(0.0, 0.0, 8), ["that the solver's answers end", shaped]),
@@ -219,12 +219,12 @@ def test_a_look_goes_on_until_it_is_decided():
 
 
 def test_the_sizes_of_a_shorter_step():
-    card = {"preset": "datacenter-80gb", "group_size": 8, "problems_per_step": 16, "max_completion_tokens": 4096}
+    large = {"preset": "datacenter-80gb", "group_size": 8, "problems_per_step": 16, "max_completion_tokens": 4096}
     for run, length, times, flags in (
-        (card, 322.0, 4.0, "--problems-per-step 4 or --max-completion-tokens 1024 or --preset consumer-24gb"),
-        (card, 600.0, 4.0, "--problems-per-step 4 or --preset consumer-24gb"),  # answers need the tokens
-        ({**card, "preset": "cpu", "problems_per_step": 4}, 3000.0, 2.0, "--problems-per-step 2"),
-        ({**card, "preset": "t4", "problems_per_step": 1}, 3000.0, 2.0, "--problems-per-step 1 --group-size 4"),
+        (large, 322.0, 4.0, "--problems-per-step 4 or --max-completion-tokens 1024 or --preset consumer-24gb"),
+        (large, 600.0, 4.0, "--problems-per-step 4 or --preset consumer-24gb"),  # answers need the tokens
+        ({**large, "preset": "cpu", "problems_per_step": 4}, 3000.0, 2.0, "--problems-per-step 2"),
+        ({**large, "preset": "t4", "problems_per_step": 1}, 3000.0, 2.0, "--problems-per-step 1 --group-size 4"),
     ):
         assert shorter(RunConfig(game="agon", model="tiny", run=run), length, times) == flags
 
@@ -246,7 +246,7 @@ def test_the_sizes_of_a_shorter_step():
         ({"game": "spc"}, ALL[:2]),  # whose recipe teaches
     ],
 )
-def test_what_a_look_is_asked(values: dict[str, Any], asked: Any):
+def test_what_a_probe_is_asked(values: dict[str, Any], asked: Any):
     settings = RunConfig(**{"game": "agon", "model": "Qwen3-0.6B", **values})
     assert tuple(open_questions(settings, make_game(settings.game.name, {}))) == asked
 
@@ -282,9 +282,9 @@ def test_a_dry_run_of_the_bare_command_shows_all_of_it(call: Callable[..., Any],
     ended = call("train", "agon", "--model", "Qwen3-0.6B", "--dry-run")
     assert ended.code == 0
     for line in (
-        "tasks: stories, 20,000 problems, 4 a step (in place of gsm8k: no hub; --tasks T changes that)",
-        "before the first step: a look at the base decides on thinking, the token limit, a cold start (nobody said; ",
-        "(sizes of the preset cpu, for what learns on a CPU; --preset P changes that)",
+        "tasks: stories, 20,000 problems, 4 a step (instead of gsm8k: no hub; --tasks T changes that)",
+        "before the first step: a probe of the base decides on thinking, the token limit, a cold start (not given; ",
+        "(sizes of the preset cpu, for runs on a CPU; --preset P changes that)",
         "evaluation: cascade of A and B on 100 held-out problems of stories, 2 times 400 completions",
     ):
         assert line in ended.out
@@ -301,4 +301,4 @@ def test_a_base_that_never_has_the_format_is_taught_it_by_itself(tmp_path: Path)
     assert load_run(tmp_path / "run").config.cold_start.enabled is True
     found = next(line for line in lines if line.startswith("cold start: 1 steps of 16"))
     assert "0 of 36 answers of the base had the format; --no-cold-start changes that" in found
-    assert lines.index("a look at the base") < lines.index("cold start of solver") < lines.index("pre-flight")
+    assert lines.index("probe of the base") < lines.index("cold start of solver") < lines.index("pre-flight")

@@ -55,7 +55,7 @@ def test_a_call_that_was_stopped_goes_on_with_its_answers(whole: Any, tmp_path: 
         return verify(self, pairs)
 
     monkeypatch.setattr(LiveTable, "verify", stopped)
-    with pytest.raises(Interrupted, match=r"stopped by SIGTERM; eval/.*partial.jsonl keeps what was answered"):
+    with pytest.raises(Interrupted, match=r"stopped by SIGTERM; eval/.*partial.jsonl has the answers so far: repeat"):
         evaluate_all("tiny", TASKS, MODES, ASKED)
     (kept,) = (tmp_path / "eval").iterdir()
     assert kept.name.endswith(SUFFIX)
@@ -64,7 +64,7 @@ def test_a_call_that_was_stopped_goes_on_with_its_answers(whole: Any, tmp_path: 
     calls = 3
     assert evaluate_all("tiny", TASKS, MODES, ASKED, progress=ear) == whole[0]
     assert calls == 3 + 2  # the other task's two stages
-    assert ear.said[0] == f"going on with the answers to 6 questions in {kept.relative_to(tmp_path)}"
+    assert ear.said[0] == f"continuing with the answers to 6 questions in {kept.relative_to(tmp_path)}"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -121,4 +121,4 @@ def test_rows_that_are_alike_are_asked_and_those_that_repeat_another_are_counted
     asked: dict[str, Any] = {"max_completion_tokens": 2, "precision": "fp32", "write": False, "progress": ear}
     result = evaluate("tiny", str(tasks), **asked).to_json()
     assert (result["n"], result["data"]["rows"], result["data"]["repeated"]) == (2, 3, 1)
-    assert "1 of 3 rows of capitals repeat another one and are not asked again" in ear.said
+    assert "1 of 3 rows of capitals repeat another row and are skipped" in ear.said

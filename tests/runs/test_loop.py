@@ -113,7 +113,7 @@ def test_a_cold_start_never_learns_from_what_the_game_is_measured_on(folder: Pat
 def test_a_game_that_stops_a_run_leaves_it_saved(folder: Path):
     # The random model writes no `<question>`: two steps in a row bring nothing to train on.
     game = {"name": "rzero", "max_empty_steps": 2, "votes": 2}
-    with pytest.raises(GameError, match=r"2 steps in a row .*; saved before step 2\. Go on with: "):
+    with pytest.raises(GameError, match=r"2 steps in a row .*; saved before step 2\. Continue with: "):
         train(config(folder / "run", game=game, problems_per_step=2, steps=5))
     assert saved_steps(folder / "run") == [0, 1]
 
@@ -190,7 +190,7 @@ def test_answer_checkers_that_do_not_start_find_the_run_saved(folder: Path, monk
             if metrics["step"] == 2:
                 monkeypatch.setattr(Verifier, "verify", refuse)
 
-    with pytest.raises(WorkerStartError, match=r"did not start; saved before step 3\. Go on with: "):
+    with pytest.raises(WorkerStartError, match=r"did not start; saved before step 3\. Continue with: "):
         train(config(folder / "run", game="grpo", tasks="letters", steps=4), progress=Watch())
     assert saved_steps(folder / "run") == [0, 2]
 

@@ -70,7 +70,7 @@ def test_bad_steps_are_skipped_counted_and_named_and_the_run_goes_on(tmp_path: P
     assert rows[3]["nonfinite_what"] is None
     # The state after step 2 would have been saved: a bad step came between, and the save waits for a good one.
     assert saved_steps(tmp_path / "run") == [0, 4, 5]
-    assert warnings(said, "step 2 was skipped, nothing moved: the loss of solver (seat solver) is nan (1 in a row")
+    assert warnings(said, "step 2 was skipped and updated nothing: the loss of solver (seat solver) is nan (1 in a row")
     assert warnings(said, "(2 in a row, the run stops at 3)")
     assert any("skipped, the loss of solver" in line for line in said)
     closing = closing_report(Game, loop.resources.config, rows, {}, "run")
@@ -83,7 +83,7 @@ def test_too_many_in_a_row_stop_the_run_and_the_last_good_state_stays(tmp_path: 
         spoil(loop, set(range(3, 9)))
         with pytest.raises(TrainingError, match=r"2 steps in a row .* at step 5 the loss of solver .* is na") as caught:
             loop.run()
-    assert f"{run}/checkpoints/step-2 is whole" in str(caught.value)
+    assert f"{run}/checkpoints/step-2 is intact" in str(caught.value)
     assert f"resume('{run}', reward=uneven)" in str(caught.value)  # by the checkpoint: this run has no environment.json
     assert caught.value.exit_code == 1
     assert saved_steps(run) == [0, 2]
@@ -98,7 +98,7 @@ def test_seats_that_are_not_finite_are_never_saved(tmp_path: Path):
         before = (run / "adapters/solver/adapter_model.safetensors").read_bytes()
         parameter = next(iter(loop.resources.loaded.adapters.parameters("solver").values()))
         parameter.data.view(-1)[0] = math.inf
-        with pytest.raises(TrainingError, match=r"weight of seat solver is not finite: not saved\. .*step-0 is whole"):
+        with pytest.raises(TrainingError, match=r"weight of seat solver is not finite: not saved\. .*step-0 is intact"):
             loop.save()
     assert saved_steps(run) == [0]
     assert (run / "adapters/solver/adapter_model.safetensors").read_bytes() == before
@@ -115,7 +115,7 @@ def gone(completions: list[str]) -> list[float]:
 @pytest.mark.parametrize(("fails", "how"), [(odd, "returned nan"), (gone, "raised KeyError")])
 def test_a_reward_function_that_fails_finds_the_run_saved(tmp_path: Path, fails: Any, how: str):
     run, rewards = tmp_path / "run", iter([uneven, fails])
-    with pytest.raises(RewardError, match=rf"{how}.*; saved before step 2\. Go on with"):
+    with pytest.raises(RewardError, match=rf"{how}.*; saved before step 2\. Continue with"):
         train(config(run, save_every=50), reward=lambda completions: next(rewards)(completions))
     assert saved_steps(run) == [0, 1]
     assert len(resume(run, steps=2, reward=uneven).metrics_rows()) == 2
@@ -150,12 +150,12 @@ def test_a_save_that_fails_is_said_and_tried_again_and_the_last_one_must_succeed
     said, run = list[str](), tmp_path / "run"
     save = failing({1, 4}, SaveFailed("the disk is full"), saving.save_checkpoint)
     monkeypatch.setattr(saving, "save_checkpoint", save)
-    with pytest.raises(SaveFailed, match=r"saving before step 5 failed: .*step-3 is whole") as caught:
+    with pytest.raises(SaveFailed, match=r"saving before step 5 failed: .*step-3 is intact") as caught:
         train(config(run, save_every=1), progress=said.append)
     assert caught.value.exit_code == 1
     (warning,) = warnings(said, "the disk is full")
-    assert f"saving before step 2 failed: the disk is full. {run}/checkpoints/step-0 is whole" in warning
-    assert "The run goes on, and tries again at the next save" in warning
+    assert f"saving before step 2 failed: the disk is full. {run}/checkpoints/step-0 is intact" in warning
+    assert "The run continues, and tries again at the next save" in warning
     assert saved_steps(run) == [0, 2, 3]
     assert len(resume(run).metrics_rows()) == 4
 
@@ -164,7 +164,7 @@ def test_a_line_that_cannot_be_written_ends_the_run(tmp_path: Path, monkeypatch:
     run = tmp_path / "run"
     error = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(RunFolder, "append", failing({3}, error, RunFolder.append))
-    with pytest.raises(SaveFailed, match=r"cannot write step 4 to .*: No space left on device.*step-2 is whole"):
+    with pytest.raises(SaveFailed, match=r"cannot write step 4 to .*: No space left on device.*step-2 is intact"):
         train(config(run))
     assert len(read_lines(run / "metrics.jsonl")) == 3
     assert len(resume(run).metrics_rows()) == 4

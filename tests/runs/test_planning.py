@@ -146,7 +146,7 @@ def test_games_that_run_programs_are_refused_without_a_sandbox(game: Any, monkey
 
 
 def test_a_reward_function_has_nothing_to_judge_where_labels_are_the_games_own():
-    with pytest.raises(ConfigError, match="reader judges by labels of its own making"):
+    with pytest.raises(ConfigError, match="reader makes its own labels"):
         plan(RunConfig(game="reader", model="tiny"), own_checker=True)
     assert plan(RunConfig(game="grpo", model="tiny", tasks="letters"), own_checker=True)
 

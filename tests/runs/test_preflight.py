@@ -88,7 +88,7 @@ def test_a_run_that_cannot_learn_is_refused_and_goes_on_where_that_is_wanted(tmp
     assert ended.code == 2
     for words in (
         "completions were cut off at the token limit, and no group has variance",
-        "--config run/config.yaml --max-completion-tokens 8. To train all the same",
+        "--config run/config.yaml --max-completion-tokens 8. To train anyway",
         "lite-selfplay train --resume run, or --no-preflight",
     ):
         assert words in ended.err
@@ -219,7 +219,7 @@ def test_it_ends_in_time_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(looking, "SECONDS", 0.0)
     ear = Ear()
     run = train(config(tmp_path / "run", steps=1), progress=ear)
-    assumed = "not known for sure when the time for this was over, and assumed: that answers end and have the format"
+    assumed = "time ran out before this was certain; assumed: that answers end and have the format"
     assert assumed in ear.said
     assert len(run.metrics_rows()) == 1
 

@@ -57,7 +57,7 @@ def test_a_run_most_of_whose_problems_are_too_long_is_refused_before_it_begins(t
 
 def test_a_run_most_of_whose_prompts_are_too_long_for_what_the_game_adds_ends(tmp_path: Path):
     """The problems themselves would do: it shows as the game is played, after the sixth prompt of six."""
-    with pytest.raises(TrainingError, match=r"8 of 8 prompts are too long and were never asked.*step-0 is whole"):
+    with pytest.raises(TrainingError, match=r"8 of 8 prompts are too long and were never asked.*step-0 is intact"):
         train(config(tmp_path, 0, limit=20, steps=9))
     assert [row["prompts"] for row in read_lines(tmp_path / "run" / "metrics.jsonl")] == 2 * [
         {"asked": 0, "too_long": 4}

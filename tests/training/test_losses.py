@@ -204,4 +204,4 @@ def test_a_run_with_it_goes_on_until_its_file_changes(call: Any, tmp_path: Path,
     assert "The ratio weighs every token's log-probability" in listed.out
     ended = call("train", "--resume", "run", "--steps", "2")
     assert ended.code == 0
-    assert "the source of cispo (roles.solver.loss) is not what it was when the run was made" in ended.err
+    assert "the source of cispo (roles.solver.loss) has changed since the run was made" in ended.err

@@ -160,7 +160,7 @@ def test_rollouts_from_other_weights_are_found_out(folder: Path, how: str, calle
     assert found[:2] == [None, None]
     assert all(called in what for what in found[2:])
     assert len(found) == 5
-    assert "come from the base, another seat or an adapter as it was before an update" in done.stderr
+    assert "of another seat or of an older adapter must not train a seat" in done.stderr
     assert rows[-1]["seats"]["A"]["updates"] == 2
 
 

@@ -39,10 +39,7 @@ def closing_report(
     for count, what in (
         (_silent_steps(metrics, game), "gave no signal (equal rewards in every group)"),
         (sum(row.get("nonfinite_what") is not None for row in metrics), "met a number that is not finite"),
-        (
-            sum(row.get("sampler_what") is not None for row in metrics),
-            "had completions that other weights had sampled",
-        ),
+        (sum(row.get("sampler_what") is not None for row in metrics), "had completions sampled with other weights"),
     ):
         lines += [f"{count} of {counted(len(metrics), 'step')} {what} and updated nothing"] if count else []
     lines.append(f"the run: {path}")
@@ -153,9 +150,9 @@ def _next(
     run = shlex.quote(str(path))
     report = f"lite-selfplay report {run} --duels 3"
     over = bool(metrics) and metrics[-1].get("over") is True  # it ended by itself
-    go_on, again = RunFolder(Path(path)).go_on, config.rollouts.again
+    command, again = RunFolder(Path(path)).resume_command, config.rollouts.again
     if len(metrics) < config.run.steps and not over:
-        return [("to finish it", go_on(again)), ("to read transcripts", report)]
+        return [("to finish it", command(again)), ("to read transcripts", report)]
     if 2 * _silent_steps(metrics, game) >= len(metrics):
         return [("to see why most steps gave no signal", report)]
     ways = []
@@ -170,7 +167,7 @@ def _next(
     gained = len(metrics) > 1 and any(change.sure and (change.points or 0.0) > 0 for change in changes(evaluations))
     if not over and gained and alike and all(_overall(old) < _overall(last) for old in alike):
         more = config.run.steps + max(10, config.run.steps // 2)
-        ways.append(("still improving at the last step: more steps may help", go_on(again, f" --steps {more}")))
+        ways.append(("still improving at the last step: more steps may help", command(again, f" --steps {more}")))
     return [*ways, ("to read transcripts", report)][:2]
 
 

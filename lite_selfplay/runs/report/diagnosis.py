@@ -144,7 +144,6 @@ class _About:
         return f"--set cold_start.steps={2 * section.steps}" if section.enabled else "--cold-start"
 
     def roles(self) -> dict[str, list[Row]]:
-        """The steps of each role that played."""
         names = dict.fromkeys(role for row in self.looked for role in row["streams"])
         return {name: [row["streams"][name] for row in self.looked if name in row["streams"]] for name in names}
 
@@ -233,11 +232,7 @@ def _declared(about: _About) -> Iterator[Cause]:
         )
         sentence = f"{figure.name[:1].upper()}{figure.name[1:]}: {shown}; healthy is {bound}. {figure.about}".strip()
         yield Cause(
-            as_words(figure.key),
-            "watch",
-            sentence,
-            f"game.{figure.key} {mean:.2f}",
-            f"lite-selfplay why {figure.key}",
+            as_words(figure.key), "watch", sentence, f"game.{figure.key} {mean:.2f}", f"lite-selfplay why {figure.key}"
         )
 
 

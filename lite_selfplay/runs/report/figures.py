@@ -10,11 +10,11 @@ from math import inf, isinf
 from typing import Any, Literal
 
 from lite_selfplay.config.user_files import file_of, was_run
-from lite_selfplay.errors import RequestError, RunFolderError, UnknownNameError
+from lite_selfplay.errors import RequestError, UnknownNameError
 from lite_selfplay.evaluation.result import scores_of
 from lite_selfplay.games import Game, find_game, game_names
 from lite_selfplay.games.presentation import Figure, Unit, number_of, value_in_words, value_of
-from lite_selfplay.runs.folder import METRICS, RunFolder
+from lite_selfplay.runs.folder import RunFolder
 
 Row = Mapping[str, Any]
 
@@ -44,207 +44,99 @@ class Meaning:
     figure: Figure | None = None
 
 
+# fmt: off
 _OF_A_RUN = (
-    Meaning(
-        "streams",
-        "reward_mean",
-        "The mean reward of a role's completions.",
-        "Rises, with noise from step to step.",
-        "Flat from the start: look at well_formed, truncated and zero_variance_groups first.",
-        name="reward",
-        group=LEARNING,
-    ),
-    Meaning(
-        "streams",
-        "reward_std",
-        "The standard deviation of the rewards of a role's completions.",
-        "Above 0: equal rewards give no gradient.",
-        "Problems that are neither too easy nor too hard; a larger --group-size.",
-    ),
-    Meaning(
-        "streams",
-        "accuracy",
-        "The share of a role's judged completions that are right, agree with their label, or are "
-        "accepted, depending on the game.",
-        "Between 10% and 90%, where there is most to learn.",
-        "Near 0: easier --tasks or --cold-start. Near 1: harder --tasks. Falling: a lower seats.*.lr.",
-        "share",
-        group=LEARNING,
-    ),
-    Meaning(
-        "streams",
-        "well_formed",
-        "The share of completions in the format that the prompt asks for.",
-        "Above 80% after the first steps.",
-        "--cold-start teaches the format; a larger --max-completion-tokens.",
-        "share",
-        name="well-formed",
-        group=LEARNING,
-    ),
-    Meaning(
-        "streams",
-        "truncated",
-        "The share of completions that reached their token limit, or were stopped because they repeated themselves.",
-        "Below 20%.",
-        "A larger --max-completion-tokens, or a cold start with short solutions; for repetition see `loops`.",
-        "share",
-        name="truncated",
-        group=HEALTH,
-        most=0.5,
-    ),
-    Meaning(
-        "streams",
-        "loops",
-        "The share of completions that were stopped because they repeated themselves; they also count as truncated.",
-        "Below 5%.",
-        "A larger token limit does not help. From the start: --cold-start, or a temperature of 1. Growing: a lower "
-        "seats.*.lr.",
-        "share",
-        name="loops",
-        group=HEALTH,
-        most=0.2,
-    ),
-    Meaning(
-        "streams",
-        "tokens_mean",
-        "The mean length of a role's completions, in tokens.",
-        "Well below run.max_completion_tokens.",
-        "A larger --max-completion-tokens if many reach it.",
-        name="length in tokens",
-        group=LEARNING,
-    ),
-    Meaning(
-        "streams",
-        SILENT,
-        "The share of groups whose completions all earned the same reward, which give no gradient; "
-        "metrics.jsonl has their number.",
-        "Below 50%.",
-        "Problems that are neither too easy nor too hard; a larger --group-size; --cold-start for the format.",
-        "share",
-        name="groups without variance",
-        group=HEALTH,
-    ),
-    Meaning(
-        "streams",
-        "rows_trained",
-        "The number of completions used in the update.",
-        "Above 0.",
-        "See zero_variance_groups.",
-    ),
-    Meaning(
-        "streams",
-        "loss",
-        "The loss of a role's update. A group's advantages sum to zero, so with one update per step its value is "
-        "near 0; its gradient is not.",
-        "Near 0 is normal, and says nothing about learning.",
-        "Nothing: look at reward_mean and accuracy.",
-        name="loss",
-        group=HEALTH,
-    ),
-    Meaning(
-        "streams",
-        "kl",
-        "The mean KL divergence from the reference per token, in nats; null without a KL term (beta 0).",
-        "Below 1, growing slowly.",
-        "A lower seats.*.lr, or a larger roles.*.beta.",
-        name="KL",
-        group=HEALTH,
-        most=1.0,
-    ),
-    Meaning(
-        "streams",
-        "clipped",
-        "The share of tokens whose probability ratio was clipped (of completions, if each has one ratio); null with "
-        "one update per step.",
-        "Below 20%.",
-        "A lower seats.*.lr, or fewer run.minibatches.",
-        "share",
-        name="ratios cut off",
-        group=HEALTH,
-        most=0.5,
-    ),
-    Meaning(
-        "streams",
-        "sampler_gap",
-        "The mean difference between the log-probabilities of the sampler and of the update, in nats per token; "
-        "with equal weights only rounding differs.",
-        "About 1e-6 in fp32, 0.01 to 0.05 in half precision.",
-        "docs/sampler.md explains larger values; compare with --backend transformers --precision fp32.",
-        name="sampler gap",
-        group=HEALTH,
-        most=0.1,
-    ),
-    Meaning(
-        "streams",
-        "base_gap",
-        "The distance of a seat from the base model, in nats per token.",
-        "Grows from 0; a few nats are much.",
-        "Growing while accuracy falls: a lower seats.*.lr.",
-        name="base gap",
-        group=HEALTH,
-    ),
-    Meaning(
-        "streams",
-        "step_gap",
-        "How far the step moved a seat, measured on a few of its own completions, in nats per token.",
-        "Below 0.01 on a base of a million parameters; largest in the first steps.",
-        "If accuracy does not rise with it: a lower seats.*.lr.",
-        name="moved by the step",
-        group=HEALTH,
-    ),
+    Meaning("streams", "reward_mean", "The mean reward of a role's completions.",
+            "Rises, with noise from step to step.",
+            "Flat from the start: look at well_formed, truncated and zero_variance_groups first.", name="reward",
+            group=LEARNING),
+    Meaning("streams", "reward_std", "The standard deviation of the rewards of a role's completions.",
+            "Above 0: equal rewards give no gradient.",
+            "Problems that are neither too easy nor too hard; a larger --group-size."),
+    Meaning("streams", "accuracy",
+            "The share of a role's judged completions that are right, agree with their label, or are accepted, "
+            "depending on the game.",
+            "Between 10% and 90%, where there is most to learn.",
+            "Near 0: easier --tasks or --cold-start. Near 1: harder --tasks. Falling: a lower seats.*.lr.", "share",
+            group=LEARNING),
+    Meaning("streams", "well_formed", "The share of completions in the format that the prompt asks for.",
+            "Above 80% after the first steps.", "--cold-start teaches the format; a larger --max-completion-tokens.",
+            "share", name="well-formed", group=LEARNING),
+    Meaning("streams", "truncated",
+            "The share of completions that reached their token limit, or were stopped because they repeated "
+            "themselves.",
+            "Below 20%.",
+            "A larger --max-completion-tokens, or a cold start with short solutions; for repetition see `loops`.",
+            "share", name="truncated", group=HEALTH, most=0.5),
+    Meaning("streams", "loops",
+            "The share of completions that were stopped because they repeated themselves; they also count as "
+            "truncated.",
+            "Below 5%.",
+            "A larger token limit does not help. From the start: --cold-start, or a temperature of 1. Growing: a "
+            "lower seats.*.lr.",
+            "share", name="loops", group=HEALTH, most=0.2),
+    Meaning("streams", "tokens_mean", "The mean length of a role's completions, in tokens.",
+            "Well below run.max_completion_tokens.", "A larger --max-completion-tokens if many reach it.",
+            name="length in tokens", group=LEARNING),
+    Meaning("streams", SILENT,
+            "The share of groups whose completions all earned the same reward, which give no gradient; "
+            "metrics.jsonl has their number.",
+            "Below 50%.",
+            "Problems that are neither too easy nor too hard; a larger --group-size; --cold-start for the format.",
+            "share", name="groups without variance", group=HEALTH),
+    Meaning("streams", "rows_trained", "The number of completions used in the update.", "Above 0.",
+            "See zero_variance_groups."),
+    Meaning("streams", "loss",
+            "The loss of a role's update. A group's advantages sum to zero, so with one update per step its value "
+            "is near 0; its gradient is not.",
+            "Near 0 is normal, and says nothing about learning.", "Nothing: look at reward_mean and accuracy.",
+            name="loss", group=HEALTH),
+    Meaning("streams", "kl",
+            "The mean KL divergence from the reference per token, in nats; null without a KL term (beta 0).",
+            "Below 1, growing slowly.", "A lower seats.*.lr, or a larger roles.*.beta.", name="KL", group=HEALTH,
+            most=1.0),
+    Meaning("streams", "clipped",
+            "The share of tokens whose probability ratio was clipped (of completions, if each has one ratio); "
+            "null with one update per step.",
+            "Below 20%.", "A lower seats.*.lr, or fewer run.minibatches.", "share", name="ratios cut off",
+            group=HEALTH, most=0.5),
+    Meaning("streams", "sampler_gap",
+            "The mean difference between the log-probabilities of the sampler and of the update, in nats per "
+            "token; with equal weights only rounding differs.",
+            "About 1e-6 in fp32, 0.01 to 0.05 in half precision.",
+            "docs/sampler.md explains larger values; compare with --backend transformers --precision fp32.",
+            name="sampler gap", group=HEALTH, most=0.1),
+    Meaning("streams", "base_gap", "The distance of a seat from the base model, in nats per token.",
+            "Grows from 0; a few nats are much.", "Growing while accuracy falls: a lower seats.*.lr.",
+            name="base gap", group=HEALTH),
+    Meaning("streams", "step_gap",
+            "How far the step moved a seat, measured on a few of its own completions, in nats per token.",
+            "Below 0.01 on a base of a million parameters; largest in the first steps.",
+            "If accuracy does not rise with it: a lower seats.*.lr.", name="moved by the step", group=HEALTH),
     Meaning("streams", "completions", "Completions of a role at a step.", "As the game and its settings determine."),
-    Meaning(
-        "streams",
-        "groups",
-        "Groups of a role at a step; the completions of a group share a baseline.",
-        "As the game and its settings determine.",
-    ),
+    Meaning("streams", "groups", "Groups of a role at a step; the completions of a group share a baseline.",
+            "As the game and its settings determine."),
     Meaning("streams", "tokens_generated", "Tokens that a role sampled at a step.", "As many as the answers need."),
-    Meaning(
-        "streams",
-        "tokens_trained",
-        "Tokens of a role's completions used in the update.",
-        "Above 0.",
-        "See zero_variance_groups.",
-    ),
-    Meaning(
-        "seats",
-        "grad_norm",
-        "The norm of a seat's gradient before clipping; null if the seat was not updated.",
-        "Steady; below about 10 times its first values.",
-        "Exploding: a lower seats.*.lr.",
-        name="gradient norm",
-        group=HEALTH,
-    ),
-    Meaning(
-        "seats", "lr", "A seat's learning rate at this step.", "As the schedule says.", "seats.*.lr, seats.*.schedule."
-    ),
-    Meaning(
-        "seats", "updates", "A seat's updates so far.", "Grows if the seat is trained.", "See zero_variance_groups."
-    ),
+    Meaning("streams", "tokens_trained", "Tokens of a role's completions used in the update.", "Above 0.",
+            "See zero_variance_groups."),
+    Meaning("seats", "grad_norm", "The norm of a seat's gradient before clipping; null if the seat was not updated.",
+            "Steady; below about 10 times its first values.", "Exploding: a lower seats.*.lr.", name="gradient norm",
+            group=HEALTH),
+    Meaning("seats", "lr", "A seat's learning rate at this step.", "As the schedule says.",
+            "seats.*.lr, seats.*.schedule."),
+    Meaning("seats", "updates", "A seat's updates so far.", "Grows if the seat is trained.",
+            "See zero_variance_groups."),
     Meaning("step", "skipped_steps", "Steps so far that updated nothing.", "Few.", "lite-selfplay why RUN says why."),
-    Meaning(
-        "step",
-        "nonfinite",
-        "Steps so far that met a number that is not finite and updated nothing.",
-        "0.",
-        "A lower seats.*.lr; another --precision.",
-    ),
-    Meaning(
-        "step",
-        "verify_timeouts",
-        "Answers so far whose check took longer than run.verify_timeout_s; they count as wrong.",
-        "0, or nearly.",
-        "A larger run.verify_timeout_s; docs/answers.md.",
-    ),
-    Meaning(
-        "step",
-        "not_judged",
-        "Answers so far that could not be checked because the machine was too busy; they are masked.",
-        "0.",
-        "Fewer other processes on the machine.",
-    ),
+    Meaning("step", "nonfinite", "Steps so far that met a number that is not finite and updated nothing.", "0.",
+            "A lower seats.*.lr; another --precision."),
+    Meaning("step", "verify_timeouts",
+            "Answers so far whose check took longer than run.verify_timeout_s; they count as wrong.", "0, or nearly.",
+            "A larger run.verify_timeout_s; docs/answers.md."),
+    Meaning("step", "not_judged",
+            "Answers so far that could not be checked because the machine was too busy; they are masked.", "0.",
+            "Fewer other processes on the machine."),
 )
+# fmt: on
 # The figures of every run.
 MEANINGS: Mapping[str, Meaning] = {meaning.key: meaning for meaning in _OF_A_RUN}
 
@@ -372,14 +264,12 @@ def curves_of(game: type[Game], metrics: Sequence[Row]) -> tuple[Curve, ...]:
 # The game's own log
 
 
-def _game_curves(game: type[Game], rows: Sequence[Row]) -> Iterator[Curve]:
+def _game_curves(game: type[Game], rows: Sequence[Row]) -> list[Curve]:
     """Curves of the game's declared figures; breakdowns and counts of steps come last."""
     logs = [(row["step"], row["game"]) for row in rows]
     declared = [(figure, list(_figure_curves(figure, logs))) for figure in game.figures]
-    last = [figure.how == "zeros" or any(curve.kind for curve in curves) for figure, curves in declared]
-    for at_the_end in (False, True):
-        found = zip(declared, last, strict=True)
-        yield from (curve for (_, curves), late in found if late is at_the_end for curve in curves)
+    declared.sort(key=lambda pair: pair[0].how == "zeros" or any(curve.kind for curve in pair[1]))  # stable
+    return [curve for _, curves in declared for curve in curves]
 
 
 def _figure_curves(figure: Figure, logs: Sequence[tuple[int, Row]]) -> Iterator[Curve]:
@@ -441,14 +331,9 @@ def charts_of(game: type[Game], folder: RunFolder, rows: Sequence[Row]) -> list[
 
     A chart has `name`, `group`, `unit`, `how`, the `healthy` bounds that the game declares, and `lines`, one for each
     role, seat or kind: `name`, `steps` counted from 1 (0 is before training), `values`; for measurements `low` and
-    `high`, the ends of the 95% interval; `within`, the bounds that the game declares for this line. Raises
-    RunFolderError, or an error that `as_written` handles, if a line is damaged.
+    `high`, the ends of the 95% interval; `within`, the bounds that the game declares for this line. A damaged
+    line raises an error that `as_written` handles.
     """
-    for row in rows:
-        if not all(
-            isinstance(part, Mapping) for part in (row["game"], *row["streams"].values(), *row["seats"].values())
-        ):
-            raise RunFolderError(f"{folder.path / METRICS}: step {row['step']} is not what a run writes")
     charts = _evaluations(folder.evaluations())
     named: dict[tuple[str, str], list[Curve]] = {}
     for curve in curves_of(game, rows):

@@ -1,4 +1,4 @@
-"""Pages of Markdown about a run: its model card, what the card of a single seat shares with it, and transcripts."""
+"""Markdown pages about a run: its model card, the common parts of an export's card, and transcripts."""
 
 import json
 import os
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from huggingface_hub import ModelCardData
 
 
-# What an export is, the library that reads it, and how it stands to its base, in the words of model cards.
+# (description, library, relation to the base) of each form of export, in the terms of model cards.
 FORMS = {
     "peft": ("A LoRA adapter", "peft", "adapter"),
     "merged": ("A model of its own: the base with the adapter merged into it,", "transformers", "finetune"),
@@ -41,21 +41,21 @@ def model_card(
     evaluations: Evaluations | None = None,
     wrapped: bool = False,
 ) -> str:
-    """The run folder's README: what the adapters are, how they came about, what was measured, how to load one.
+    """The run folder's README: its adapters, how they were trained and evaluated, and how to load one.
 
-    `rewards` says what completions earn. `metrics` are the lines of `metrics.jsonl` so far, for the number of tokens.
-    `evaluations` are the contents of the files in `eval/` by the moment they were made, in order.
+    `rewards`: what completions earn, in words. `metrics`: the lines of `metrics.jsonl` so far, for the number of
+    tokens. `evaluations`: the contents of the files in `eval/` by moment, in order.
     """
     of = "" if metrics and metrics[-1].get("over") is True else f" of {config.run.steps}"
     title = f"{plain(config.game.label)} on {plain(shown(config.model.name))}, after {step}{of} steps"
-    use = f"""A folder of `adapters/` loads in plain PEFT:
+    use = f"""Plain PEFT loads each folder in `adapters/`:
 
 {loading(config, f"adapters/{next(iter(config.seats))}", wrapped=wrapped)}
 
-`lite-selfplay eval RUN --tasks T` measures the adapters of this folder, the run folder, on the problems of a task.
-`config.yaml` repeats the run (`lite-selfplay train --config config.yaml`); `metrics.jsonl` holds a line a step,
-`episodes.jsonl` a line a completion."""
-    about = "LoRA adapters trained by self-play with lite-selfplay, one a seat, over one frozen base."
+`lite-selfplay eval RUN --tasks T` evaluates the adapters in this run folder on the problems of a task.
+`lite-selfplay train --config config.yaml` repeats the run. `metrics.jsonl` has a line per step, `episodes.jsonl` a line
+per completion."""
+    about = "LoRA adapters trained by self-play with lite-selfplay: one per seat, over one frozen base."
     return whole_card(config, metadata(config, "peft"), title, about, use, rewards, metrics, evaluations or {})
 
 
@@ -97,9 +97,9 @@ def whole_card(
 
 {_measured(config, evaluations)}
 
-This is meant for research on self-play over problems with checkable answers, in the prompts of this game. It was
-trained towards right final answers and a form alone, so expect nothing of it elsewhere, nor that its reasoning is sound
-where an answer is right. The base model's licence applies to any use with it; this card does not restate it.
+This is for research on self-play with checkable problems, in the prompts of this game. Training rewarded only right
+final answers and their format: do not expect it to be better at anything else, or its reasoning to be sound if an
+answer is right. The base model's licence applies to any use with it; this card does not restate it.
 """
     return str(ModelCard(card))
 
@@ -107,9 +107,9 @@ where an answer is right. The base model's licence applies to any use with it; t
 def loading(
     config: RunConfig, adapter: str, revision: str | None = None, *, tokenizer: str | None = None, wrapped: bool = False
 ) -> str:
-    """The Python lines, as Markdown, that load a seat's adapter in plain PEFT over the weights it was trained over.
+    """Python code, as Markdown, that loads a seat's adapter in plain PEFT over the base that it was trained on.
 
-    `adapter` is its folder, `revision` that of the base on a hub, `tokenizer` the folder of one other than the base's.
+    `adapter`: its folder. `revision`: that of the base on a hub. `tokenizer`: the folder of one that is not the base's.
     `wrapped`: the base is the text part of a model that also takes images.
     """
     auto = "AutoModelForImageTextToText" if wrapped else "AutoModelForCausalLM"
@@ -137,7 +137,7 @@ tokenizer = AutoTokenizer.from_pretrained({own})
 
 
 def metadata(config: RunConfig, form: str) -> "ModelCardData":
-    """What a hub reads of the card; `base_model` only for a hub id, since a hub takes nothing else there."""
+    """The card's metadata for a hub; `base_model` only for a hub id, since hubs accept nothing else."""
     from huggingface_hub import ModelCardData
 
     base, (_, library, relation) = base_id(config.model.name), FORMS[form]
@@ -151,12 +151,11 @@ def metadata(config: RunConfig, form: str) -> "ModelCardData":
 
 
 def base_id(name: str) -> str | None:
-    """The hub's name of a run's base; None for one that is a folder, or that only this library makes or converts."""
+    """The hub id of a base; None for a folder, or a base that only this library makes or converts."""
     return None if os.path.isdir(name) else hub_id(name.strip())
 
 
 def _facts(config: RunConfig, rewards: str, metrics: Metrics) -> str:
-    """What was trained on what, a line a fact."""
     run, cold, options = config.run, config.cold_start, config.game.options
     switches = ", ".join(f"{key}={shown(value)}" for key, value in options.items())
     source = code(shown(cold.source))
@@ -165,7 +164,7 @@ def _facts(config: RunConfig, rewards: str, metrics: Metrics) -> str:
     facts = {
         "game": code(config.game.label) + (f" ({plain(switches)})" if switches else ""),
         **({"rewards": plain(rewards)} if rewards else {}),
-        "base": f"{code(shown(config.model.name))}, weights held in {config.model.precision}",
+        "base": f"{code(shown(config.model.name))}, weights in {config.model.precision}",
         "problems": code(shown(config.tasks.train or "none")),
         "a step": f"{counted(run.problems_per_step, 'problem')}, groups of {run.group_size}",
         "start": f"the seats of {code(shown(run.init))}" if run.init else taught if cold.enabled else "no cold start",
@@ -178,9 +177,9 @@ def _facts(config: RunConfig, rewards: str, metrics: Metrics) -> str:
 
 
 def _measured(config: RunConfig, evaluations: Evaluations) -> str:
-    """Evaluations side by side, with what they can and cannot tell."""
+    """The evaluations side by side, with their limits."""
     if not evaluations:
-        return "Nothing: no figure in this folder comes from held-out problems."
+        return "Nothing: the run has no evaluation on held-out problems."
     columns, rows = comparison(evaluations)
     table = as_markdown([plain(column) for column in columns], [[plain(row[0]), *row[1:]] for row in rows])
     tasks = ", ".join(
@@ -188,32 +187,31 @@ def _measured(config: RunConfig, evaluations: Evaluations) -> str:
     )
     trained = code(shown(config.tasks.train or "none"))
     return (
-        f"pass@1 with 95% intervals on problems held out from training ({tasks}); `A->B` is B answering after A's "
-        f"draft.\n\n{table}\n\nThe run trained on problems of {trained}. One run does not show how "
-        "another seed would fare."
+        f"pass@1 with 95% intervals on problems held out from training ({tasks}); `A->B` means that B answers after "
+        f"A's draft.\n\n{table}\n\nThe run trained on problems of {trained}. Another seed may give other results."
     )
 
 
 def shown(value: object) -> str:
-    """A name or a value as a card has it: of a path only the last part, since a card is read on other machines."""
+    """A name or value for a card: only the last part of a path, since a card is read on other machines."""
     text = str(value)
     return Path(text).name if Path(text).is_absolute() else text
 
 
 def plain(text: str) -> str:
-    """Text on one line in which Markdown finds nothing to format."""
+    """Text on one line, escaped for Markdown."""
     return re.sub(r"([\\`*_\[\]<>#])", r"\\\1", " ".join(printable(text).split()))
 
 
 def code(text: str) -> str:
-    """Text on one line as inline code, whatever it holds."""
+    """Text on one line as inline code."""
     text = " ".join(printable(text).split())
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     pad = " " if "`" in text else ""
     return f"{fence}{pad}{text}{pad}{fence}"
 
 
-# How transcripts are chosen, so that nobody picks the nice ones by hand.
+# Rules for choosing transcripts, so that nobody selects the good ones.
 RULES = {
     "kinds": "the latest transcript of each kind in turn, the most telling kind first",
     "first": "the first transcripts of the run, in the order they were played",
@@ -239,7 +237,6 @@ def _latest_of_each_kind(game: type[Game], found: Sequence[Transcript], count: i
 
 
 def _spread(found: Sequence[Transcript], count: int) -> list[Transcript]:
-    """A single one is of the last step."""
     first: dict[int, Transcript] = {}
     for transcript in found:
         first.setdefault(transcript.step, transcript)
@@ -249,7 +246,7 @@ def _spread(found: Sequence[Transcript], count: int) -> list[Transcript]:
 
 
 def transcripts_markdown(game: type[Game], title: str, chosen: Sequence[Transcript], rule: str) -> str:
-    """Transcripts as a page of Markdown, with the rule they were chosen by at its top."""
+    """Transcripts as a page of Markdown that begins with the rule that chose them."""
     parts = [f"# {plain(title)}", f"Chosen by rule (`{rule}`): {RULES[rule]}. Nothing was picked by hand."]
     parts += [] if chosen else ["There are no transcripts to show."]
     for number, transcript in enumerate(chosen, 1):
@@ -258,7 +255,6 @@ def transcripts_markdown(game: type[Game], title: str, chosen: Sequence[Transcri
 
 
 def _parts(game: type[Game], transcript: Transcript, number: str) -> list[str]:
-    """The paragraphs of a transcript."""
     title = f"Step {transcript.step}, {plain(transcript.subject[:LONGEST_NAME])}: {transcript.kind}"
     parts = [f"## {number}{title}", "The problem:", fenced(transcript.problem)]
     posed = game.accuracy_of(transcript.rows[0]["role"]).proposals and len(transcript.rows) > 1
@@ -276,27 +272,27 @@ def _parts(game: type[Game], transcript: Transcript, number: str) -> list[str]:
 
 
 def seen(first: Row, later: Row) -> tuple[str, str]:
-    """What a later role was asked, as far as it is not what the first one was asked: a sentence, and the text of it."""
+    """(sentence, text) about the part of a later role's prompt that is not in the first one's."""
     role, before, prompt = plain(later["role"]), first["prompt"], later["prompt"]
     if prompt == before:
-        return f"The {role} saw the same, and nothing of what the {plain(first['role'])} wrote.", ""
+        return f"The {role} saw the same, but not the {plain(first['role'])}'s text.", ""
     if prompt.startswith(before):
         return f"The {role} saw the same, and then:", prompt.removeprefix(before)
     return f"The {role} saw:", prompt
 
 
 def fenced(text: str) -> str:
-    """A block that shows text as it stands, whatever fences are in it."""
+    """Text as a code block, whatever fences it contains."""
     text = printable(text).strip() or "(nothing)"
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}text\n{text}\n{fence}"
 
 
 def earned(row: Row) -> str:
-    """What a completion earned, to stand after its verdict; empty where it is there for the record alone."""
+    """A completion's reward, as text after its verdict; empty if it is only recorded."""
     return "" if row["reward"] is None else f", reward {row['reward']:g}"
 
 
 def outcome(game: type[Game], row: Row) -> bool | None:
-    """Whether an answer was right or agrees with its label; None for proposals, and where nobody judged that."""
+    """Whether an answer is right or agrees with its label; None for proposals, and if it was not judged."""
     return None if game.accuracy_of(row["role"]).proposals else row["correct"]

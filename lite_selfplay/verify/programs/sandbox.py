@@ -92,7 +92,7 @@ class Sandbox:
         """A description for people."""
         around = f"each program is confined by {', '.join(self.layers) or 'only limits'}"
         without = "; ".join(f"no {name}: {why}" for name, why in self.missing.items())
-        seen = f"; a canary tried in vain: {', '.join(self.tried)}" if self.tried else ""
+        seen = f"; a test program was denied: {', '.join(self.tried)}" if self.tried else ""
         return f"{self.tier}, {around}{f' ({without})' if without else ''}{seen}"
 
 
@@ -165,7 +165,7 @@ def probe(runner: "Zygotes") -> tuple[tuple[str, ...], str]:
         if possible:
             return names, f"a program could do this: {', '.join(possible)}"
         if "end" not in lines:
-            return names, f"a canary did not finish ({tried.reason}: {tried.detail})"
+            return names, f"the test program did not finish ({tried.reason}: {tried.detail})"
         return names, ""
 
 

@@ -137,7 +137,7 @@ def test_what_was_measured_of_these_very_weights_stands_on_the_card(make_run: Ma
     evaluated = run / "eval" / "single-letters-3.json"
     evaluated.write_text(json.dumps({**json.loads(evaluated.read_text()), "weights": {"A": "of other weights"}}))
     export(run, "A", out=tmp_path / "other", **FAST)
-    assert "Nothing: no figure in this folder" in (tmp_path / "other" / "README.md").read_text()
+    assert "Nothing: the run has no evaluation" in (tmp_path / "other" / "README.md").read_text()
 
 
 def test_an_export_names_no_folder_of_this_machine_and_claims_nothing_unverified(make_run: MakeRun, tmp_path: Path):

@@ -139,9 +139,9 @@ def test_a_run_that_loses_all_servers_is_saved_and_goes_on(servers: list[StandIn
     with pytest.raises(RolloutsLost, match="no rollout server is left") as ended:
         train(config(tmp_path / "run", servers), progress=Ear(lose))
     assert ended.value.exit_code == 1
-    command = f"Go on with: lite-selfplay train --resume {tmp_path / 'run'} --rollouts {address_of(servers)}"
+    command = f"Continue with: lite-selfplay train --resume {tmp_path / 'run'} --rollouts {address_of(servers)}"
     assert f"saved before step 3. {command}" in str(ended.value)
-    with pytest.raises(ConfigError, match=f"give --rollouts {address_of(servers)} again, or others, or none"):
+    with pytest.raises(ConfigError, match=f"repeat --rollouts {address_of(servers)}, or give other servers"):
         resume(tmp_path / "run")
     for server in servers:
         server.start()

@@ -19,7 +19,6 @@ from lite_selfplay.errors import ConfigError
 from lite_selfplay.extras.trackers import AccelerateTracker
 from lite_selfplay.games import find_game
 from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.runs.planning import Tracker
 from lite_selfplay.runs.report.figures import charts_of
 
 AGON = find_game("agon")
@@ -43,7 +42,7 @@ EXPECTED = {"Learning/reward/drafter": 1.5, "Learning/reward/challenger": 2.5, "
 EXPECTED |= {"Health/truncated/drafter": 0.25, "Health/gradient norm/A": 0.3, "The game/conversions a step": 2.0}
 
 
-def tell(tracker: Tracker) -> None:
+def tell(tracker: AccelerateTracker) -> None:
     """A run of two steps, as a session tells it."""
     tracker.open(0)
     for step in (1, 2):
@@ -53,7 +52,7 @@ def tell(tracker: Tracker) -> None:
     tracker.close()
 
 
-def told(sentences: list[str], folder: Path, kind: str) -> Tracker:
+def told(sentences: list[str], folder: Path, kind: str) -> AccelerateTracker:
     settings = RunConfig(game="agon", model="tiny", tasks="letters", report_to=kind)
     return AccelerateTracker(kind, settings, AGON, folder, sentences.append)
 

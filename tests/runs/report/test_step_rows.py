@@ -190,7 +190,7 @@ def test_steps_that_moved_nothing_are_counted_by_why_and_looked_into():
     assert "to see why most steps gave no signal: lite-selfplay report runs/x --duels 3" in closing(rows)
     foreign = [{**metrics(i, trained=0), "sampler_what": "the base"} for i in range(2)]
     said = closing([*foreign, *curve(*[0.5] * 6)])
-    assert "2 of 8 steps had completions that other weights had sampled and updated nothing" in said
+    assert "2 of 8 steps had completions sampled with other weights and updated nothing" in said
     assert "gave no signal" not in said
 
 
@@ -285,8 +285,8 @@ def test_a_card_holds_what_a_reader_needs():
     facts, text = front_matter(card)
     assert (facts["library_name"], facts["tags"]) == ("peft", ["lite-selfplay", "agon", "lora"])
     assert "base_model" not in facts  # `tiny` is on no hub
-    facts = ("seed: 7", "weights held in 4bit", "200 generated, 120 trained on", "cold start, 20 batches of 16")
-    said = ("no figure in this folder comes from held-out problems", "lite-selfplay eval RUN", "licence")
+    facts = ("seed: 7", "weights in 4bit", "200 generated, 120 trained on", "cold start, 20 batches of 16")
+    said = ("the run has no evaluation on held-out problems", "lite-selfplay eval RUN", "licence")
     for words in ("after 12 of 24 steps", *facts, *said):
         assert words in text
 

@@ -162,7 +162,7 @@ def test_a_page_of_questions_and_answers():
 
 def test_what_else_a_challenger_may_have_seen():
     draft, challenge = step_rows((W, R))
-    same, other = "the same, and nothing of what the drafter wrote.", "saw:\n\n```text\nSomething else\n```"
+    same, other = "the same, but not the drafter's text.", "saw:\n\n```text\nSomething else\n```"
     for prompt, seen in ((draft["prompt"], same), ("Something else", other)):
         found = AGON.transcripts([draft, {**challenge, "prompt": prompt}])
         assert seen in transcripts_markdown(AGON, "agon", found, "first")

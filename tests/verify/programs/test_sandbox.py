@@ -19,7 +19,7 @@ def test_a_sandbox_says_what_it_is():
         assert (found.tier, found.layers[0]) == ("kernel", "seccomp")
         assert set(found.layers) | set(found.missing) == set(LAYERS)
         assert set(found.tried) >= TRIED
-        assert all(name in found.sentence() for name in (*found.layers, *found.missing, "a canary tried in vain"))
+        assert all(name in found.sentence() for name in (*found.layers, *found.missing, "a test program was denied"))
 
 
 def test_without_seccomp_nothing_is_run_unless_asked_for():
