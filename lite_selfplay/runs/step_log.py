@@ -100,8 +100,8 @@ class StepLog:
             raise TrainingError(
                 f"{steps} could not be trained on, at step {report.step + 1} because {report.foreign}. Completions of "
                 "the base, of another seat or of an older adapter must not train a seat: check what samples them "
-                "(model.backend, --rollouts and their --logprobs-mode; does --backend transformers agree without them?). "
-                f"docs/sampler.md explains the check. Nothing was saved since: {whole}"
+                "(model.backend, --rollouts and their --logprobs-mode; does --backend transformers agree without "
+                f"them?). docs/sampler.md explains the check. Nothing was saved since: {whole}"
             )
         raise TrainingError(
             f"{steps} met a number that is not finite, at step {report.step + 1} {report.nonfinite}. Nothing was saved "
