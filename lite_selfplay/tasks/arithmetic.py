@@ -2,7 +2,7 @@
 
 Source of `multiplication`: the arithmetic test of SQLM, 4,096 problems "following the setup from TinyZero" (section
 5.1), whose script draws both factors from 0 to 999. Linear equations with up to two variables are the algebra task of
-SQLM, which is measured on OMEGA's.
+SQLM, which it evaluates on OMEGA.
 """
 
 import random
@@ -109,7 +109,7 @@ def _parts(limits: Sequence[int], ops: str, rng: random.Random) -> list[Part] | 
 
 
 def _solve(parts: list[Part]) -> tuple[list[str], int]:
-    """One sentence per operation, products first, and the value."""
+    """The solution's steps, a sentence for each operation, products first; and the value."""
     steps, products = [], []
     for sign, factors in parts:
         value = factors[0]
@@ -126,7 +126,7 @@ def _solve(parts: list[Part]) -> tuple[list[str], int]:
 
 
 def _by_partial_products(a: int, b: int) -> str:
-    """A product for each digit of `b` that is not 0, then their sum, one after another."""
+    """The steps of a product: one for each digit of `b` that is not 0, then their running sum."""
     if not b:
         return f"{a} * 0 = 0."
     digits = str(b)
@@ -151,7 +151,7 @@ def equations(seed: int = 0, held_out: bool = False, /, variables: str = "1", ma
 
 
 def _one(largest: int, rng: random.Random) -> tuple[str, str, dict[str, str]]:
-    """a x + b = c x + d."""
+    """A problem `a x + b = c x + d`: (text, answer, extra)."""
     a, b, c, d = (_coefficient(rng, largest) for _ in range(4))
     while c == a:
         c = _coefficient(rng, largest)
@@ -163,7 +163,7 @@ def _one(largest: int, rng: random.Random) -> tuple[str, str, dict[str, str]]:
 
 
 def _two(largest: int, rng: random.Random) -> tuple[str, str, dict[str, str]]:
-    """a x + b y = e and c x + d y = f, through whole numbers x and y."""
+    """A pair of equations in x and y with a solution in whole numbers: (text, answer, extra)."""
     while True:
         a, b, c, d = (_coefficient(rng, largest) for _ in range(4))
         if a * d != b * c:
@@ -224,9 +224,8 @@ _SHORT_STORIES = (
 def stories(seed: int = 0, held_out: bool = False, /, max: str = "20", steps: str = "2", **unknown: str) -> Task:
     """Problems `a +- b +- c` in words; numbers are from 1 to `max` (3 to a million), results are never negative.
 
-    With `steps=1` the problems are `a +- b`; with two steps a draft can make a mistake and continue from it. The same
-    story about another person and other things is the same problem. Raises TaskError for other values of these options
-    or an unknown option.
+    With `steps=1` the problems are `a +- b`. The same story about another person and other things is the same problem.
+    Raises TaskError for other values of these options or an unknown option.
     """
     refuse_unknown("stories", unknown, ("max", "steps"))
     largest = whole_number("stories", "max", max, 3, 1_000_000)

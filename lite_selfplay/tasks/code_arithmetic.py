@@ -24,8 +24,8 @@ Numbers = list[int]
 
 
 class _Step(NamedTuple):
-    """A step, or the output: in words, as Python code over the list `numbers`, and as a function. `changes`: a change
-    of each number."""
+    """A step, or the output: in words, as Python code over the list `numbers`, and as a function. `changes`: it changes
+    each number."""
 
     words: str
     code: str

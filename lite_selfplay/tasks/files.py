@@ -33,7 +33,7 @@ DATA_LINE_LIMIT = 10_000_000  # bytes of a line of problems, passages or example
 
 def read_json(path: Path, kind: type[BaseModel] | None = None) -> dict[str, Any]:
     """The object in a JSON file. Raises RunFolderError if the file cannot be read, is longer than `JSON_LIMIT`, is a
-    link, has no object or not one of this `kind`, or has a number such as NaN."""
+    link, does not hold an object of this `kind`, or has a number such as NaN."""
     require_no_link(path)
     found = parse_object(read_file(path, RunFolderError, JSON_LIMIT), str(path))
     try:
@@ -135,7 +135,7 @@ def first_link(folder: Path) -> Path | None:
 
 
 def parse_object(content: bytes, where: str, error: type[LiteSelfPlayError] = RunFolderError) -> dict[str, Any]:
-    """The object in the bytes of a JSON text. Raises `error`, beginning with `where`."""
+    """Parse bytes as a JSON object. Raises `error`, beginning with `where`."""
     try:
         found = json.loads(content.decode("utf-8"), parse_constant=_finite, parse_float=_finite)
         if b"\\u" in content:  # only escapes can be half a surrogate pair
@@ -217,7 +217,7 @@ def written_whole_folder(target: Path) -> Iterator[Path]:
 def replace_folder(aside: Path, target: Path) -> None:
     """Replace `target` by the folder `aside`, in the same parent, with a rename. Raises OSError.
 
-    Until then the older folder is kept, as `target` or as `.NAME.old`. If a killed process left both, the second is
+    Until then the older folder is kept, as `target` or as `.NAME.old`. If a killed process left both, the latter is
     whole.
     """
     old = target.with_name(f".{target.name}.old")

@@ -115,7 +115,7 @@ def deadline() -> float:
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """Return or raise what `call` does, or TimeoutError after `seconds`; the call then continues in a daemon thread,
+    """The result or error of `call`, or TimeoutError after `seconds`; the call then continues in a daemon thread,
     because a DNS look-up cannot be interrupted."""
     answer = Future[T]()
 
@@ -132,7 +132,7 @@ def within(seconds: float, call: Callable[[], T]) -> T:
 
 
 def _of_copy(folder: Path, data: HubData, columns: set[str]) -> Rows:
-    """The rows of a copy of a repository, streamed from its files: a cache could be older than the files."""
+    """The rows of a copy of a repository, streamed from its files: a cache could be older than they are."""
     why = f"cannot read the copy of a data set in {folder}"
     parts = (streamed(str(folder), data.config, split, why) for split in data.split.split("+"))
     for number, row in enumerate(chain.from_iterable(parts), 1):
@@ -182,7 +182,7 @@ def reason_of(error: Exception) -> str:
 
 
 def no_file(name: str, folder: Path | None) -> TaskError:
-    """The error if the file of one of `FILES` is not in the folder of downloaded data, or no folder is given."""
+    """The error for a missing file of one of `FILES`."""
     looked = f"which is not in {folder}" if folder else "and no folder of data is given"
     return TaskError(
         f"{name} is read from the file {name}.jsonl, {looked}. Download it from {FILES[name]}, put it into a folder "

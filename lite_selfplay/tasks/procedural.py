@@ -64,8 +64,8 @@ def by_rule(
     kind: str = "math",
     seeded: str = "",
 ) -> Task:
-    """A task of `size` problems, whose text, answer and `extra` `draw` makes, each with its own random generator.
-    `seeded` replaces the name in the generators' seeds."""
+    """A task of `size` problems. `draw` makes the text, answer and `extra` of each from a random generator of its own,
+    whose seed has the task's name (or `seeded`)."""
 
     def make(index: int, attempt: int) -> Problem:
         text, answer, extra = draw(attempt_rng(seed, seeded or name, index, attempt))

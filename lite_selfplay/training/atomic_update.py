@@ -1,4 +1,4 @@
-"""Makes an update atomic: every adapter is updated, or none, in all processes.
+"""Makes an update atomic: every seat (a named LoRA adapter) is updated, or none, in all processes.
 
 A number that is not finite ends a step, and earlier updates of the step are undone. If memory runs out, microbatches
 are halved. In float16 losses are multiplied by a factor, so that small gradients are not rounded to 0. With several
@@ -162,7 +162,8 @@ class Guard:
 
     @contextlib.contextmanager
     def step(self, report: StepReport) -> Iterator[None]:
-        """A context for a step's updates: any error undoes them. NotFinite and OffPolicyError end in the report."""
+        """A context for a step's updates: any error undoes them. NotFinite and OffPolicyError are noted in the report
+        instead of raised."""
         self._suspects, updated = largest_weights(self._adapters), False
         try:
             yield
@@ -203,7 +204,7 @@ class Guard:
             self._schedule.apply()
 
     def drop_gradients(self) -> None:
-        """Drop all gradients and the state of an unfinished loss."""
+        """Drop all gradients, and the tensors of an unfinished loss."""
         self._loss.forget()
         self._optimizer.zero_grad(set_to_none=True)
 
@@ -272,7 +273,7 @@ class Guard:
     def nonfinite_in_any(self, report: StepReport, figures: list[list[dict[str, float]]]) -> Iterator[None]:
         """A context for computing gradients: NotFinite in one process is raised in all.
 
-        `figures` are those of each stream: inside the context this process's, afterwards every process's. Raises
+        `figures` holds numbers of each stream: this process's inside the context, afterwards every process's. Raises
         TrainingError if weights or advantages differ between processes.
         """
         step = report.step + 1
@@ -344,7 +345,7 @@ class LossScale:
         return 2.0 ** (self.exponent or 0)
 
     def of(self, loss: Tensor, logprobs: Tensor) -> Tensor:
-        """A loss times the factor, which the run's first loss determines."""
+        """The loss times the factor. A run's first loss sets the factor."""
         if not self.needed:
             return loss
         if self.exponent is None:

@@ -41,7 +41,7 @@ _PATIENCE = 1000  # give up after so many problems without a new example
 
 
 class PlayTable(Table, Protocol):
-    """A table that can be opened for a step: the live or the scripted one."""
+    """What a game may ask for: the live or the scripted table, opened for each step."""
 
     def open(self, step: int, seats: Mapping[str, str]) -> None: ...
 

@@ -53,13 +53,14 @@ class LossRow:
 
 
 def with_gradient(rows: Sequence[LossRow], role: RoleConfig) -> list[LossRow]:
-    """The rows that can have a gradient: without a KL or entropy term or a user's own loss, those with an advantage."""
+    """The rows that can have a gradient: all if there is a KL or entropy term or a user's own loss, else those with an
+    advantage."""
     every_row_counts = role.beta != 0 or role.entropy != 0 or role.own_loss
     return [row for row in rows if every_row_counts or row.advantage != 0]
 
 
 def over_the_kept(rows: Sequence[LossRow], role: RoleConfig) -> list[LossRow]:
-    """The rows, with advantages scaled so that the mean policy term over all rows is that over the rows not dropped.
+    """The rows with advantages scaled so that the policy term's mean over all rows is its mean over those not dropped.
 
     The KL term remains a mean over all rows.
     """
@@ -140,7 +141,7 @@ class Given:
 
     @classmethod
     def of(cls, micro: MicroBatch, logprobs: Tensor, reference: Tensor | None) -> Self:
-        """From log-probabilities and the reference's (N,), which are required if the role has a KL term."""
+        """Build it from log-probabilities (N,) and, for a KL term, the reference's (N,)."""
         role, device = micro.role, logprobs.device
         mask, stored, gaps = placed(completion_mask(micro), device), None, None
         advantages = [row.advantage for row in micro.rows]

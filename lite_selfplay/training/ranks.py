@@ -193,7 +193,7 @@ class Ranks:
         return self.world == 1 or self._left
 
     def part(self, items: Sequence[T], cost: Callable[[T], int] = lambda item: 1) -> list[T]:
-        """This process's share of the items, consecutive ones. All shares cost about the same."""
+        """This process's share of the items: consecutive ones, of about the same cost as every other share."""
         ends = list(itertools.accumulate(map(cost, items)))
         total = ends[-1] if ends else 0
         middles = (2 * end - cost(item) for item, end in zip(items, ends, strict=True))
@@ -313,7 +313,7 @@ class Ranks:
             self._store.set(f"read/{self.rank}", "1")
 
     def last_words(self, rank: int, wait_s: float = 0.0) -> dict[str, str] | None:
-        """The last message of a process that has left: `kind`, an error's class, and `sentence`; else None."""
+        """The last message of a process that has left: its error's class as `kind`, and a `sentence`; else None."""
         with contextlib.suppress(RuntimeError, ValueError, AttributeError):
             if self._has([f"left/{rank}"], wait_s):
                 note = json.loads(self._store.get(f"left/{rank}"))
@@ -321,7 +321,7 @@ class Ranks:
         return None
 
     def _has(self, names: list[str], wait_s: float = 0.0) -> bool:
-        """Whether the store has all of these keys, after waiting so long. False if the store is gone."""
+        """Whether the store has all of these keys, after waiting up to `wait_s` seconds. False if the store is gone."""
         with contextlib.suppress(RuntimeError):
             if wait_s and names:
                 self._store.wait(names, datetime.timedelta(seconds=wait_s))

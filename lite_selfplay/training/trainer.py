@@ -1,4 +1,4 @@
-"""The trainer: updates the seats from a step's episode.
+"""The trainer: updates the seats (named LoRA adapters) from a step's episode.
 
     for part in parts(episode):                   # `run.minibatches` of them
         for stream in part:                       # the samples of one role, played by one seat
@@ -107,7 +107,7 @@ class SelfPlayTrainer:
     # A step
 
     def update(self, step: int, episode: Episode, seats: Mapping[str, str]) -> StepReport:
-        """Train on the episode of a step (from 0), whose roles were played by `seats`, and carry out its actions.
+        """Train on the episode of a step (from 0) with the roles of `seats`; then make its snapshots or restore them.
 
         Raises GameError for samples that would train a seat wrongly, LossError if a user's own loss fails,
         TrainingError if memory does not suffice for a single row or a seat's weights are no longer finite.

@@ -79,13 +79,14 @@ def calculate(text: str) -> Fraction | None:
 
 
 def angle(tree: Expression) -> Number:
-    """A formula without variables as the argument of a sine: in radians, where a degree sign means pi/180."""
+    """The value in radians of a formula without variables, as the argument of a sine: a degree sign means pi/180."""
     return _value(tree, 0, degrees=True)
 
 
 def point_of(name: str, point: int) -> Number:
-    """The value of a variable at a point: in (0.3, 2.7), from the fourth point on also ten or a hundred times as large.
-    All variables are positive at point 0. Each is negative at one of points 1 and 2, one of 3 and 4, etc."""
+    """The value of a variable at a point. Its size is in (0.3, 2.7), from the fourth point on also ten or a hundred
+    times that. All variables are positive at point 0; each is negative at one of points 1 and 2, one of 3 and 4, etc.
+    """
     digest = hashlib.sha256(f"{point}:{name}".encode()).digest()
     share = _context.mpf(int.from_bytes(digest, "big")) / _context.mpf(256) ** len(digest)
     size = (_context.mpf("0.3") + share * _context.mpf("2.4")) * (1, 10, 100)[point // FEW_POINTS % 3]

@@ -197,8 +197,8 @@ def split_top(text: str, separators: set[str], keep: frozenset[int] = frozenset(
 
 
 def at_top(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """The matches outside all brackets and environments, which the pattern matches as well. A round bracket may close a
-    square one, as in intervals."""
+    """The matches of `pattern` outside all brackets and environments, which it must match as well. A round bracket may
+    close a square one, as in intervals."""
     depth = 0
     for match in pattern.finditer(text):
         token = match[0].removeprefix("\\")

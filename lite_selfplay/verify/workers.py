@@ -134,7 +134,7 @@ class Workers(ABC, Generic[W, J, R]):
             return [batch.results[number] for number in range(len(jobs))]
 
     def _belong(self) -> None:
-        """Register with this process: workers end when this object is collected or the interpreter exits."""
+        """Close the workers when this object is collected or the interpreter exits, in this process only."""
         self._pid = os.getpid()
         self._cleanup = weakref.finalize(self, _close_all, self._workers, self._pid)
 

@@ -78,7 +78,7 @@ def judge_all(
     limits: Limits,
     poll: Callable[[], None] = lambda: None,
 ) -> list[Report]:
-    """Test each program and report; None stands for a completion without a program."""
+    """Test each program and report; a program of None is a completion without one."""
     parts: list[_Part] = []
     for number, (program, tests) in enumerate(programs):
         if program is not None:
