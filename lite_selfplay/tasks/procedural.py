@@ -1,7 +1,7 @@
 """Shared parts of procedural tasks: a sequence of problems generated on demand, and the parsing of options.
 
-The simplest of them is here: `letters`, a toy task that even a random model solves about half the time, so that runs of
-`tiny` can learn.
+The simplest of them is here: `letters`, a toy task that even a random model solves about half the time, so that the
+smallest runs can learn.
 """
 
 import random

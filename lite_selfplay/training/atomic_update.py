@@ -429,9 +429,9 @@ def add_up(ranks: Ranks, adapters: Adapters, seats: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def foreign_in_any(ranks: Ranks, learning: Sequence[Learning]) -> Iterator[None]:
-    """A context for the sampler's check: OffPolicyError in one process is raised in all.
+    """A context for `SamplerCheck.judge`, on the rows of each process: OffPolicyError in one is raised in all.
 
-    Each process checks its own rows; the mean differences in the streams' reports are those of all rows.
+    Afterwards each stream's report has the mean differences of all rows.
     """
 
     def gaps() -> list[Any]:

@@ -151,8 +151,8 @@ def _joined(entries: Sequence[str], opening: str, closing: str) -> str | None:
 
 
 def is_words(text: str) -> bool:
-    """Whether a value consists of words: more than three letters, or two or three in upper case or like a word.
-    Neighbours in the alphabet (`xy`, `abc`) and letters with signs or spaces between them are a product."""
+    """Whether a value is words and not a product of variables: at least four letters, only capitals, or two or three
+    letters such as `no` that are not neighbours in the alphabet, as in `xy` or `abc`."""
     if not _WORDS.fullmatch(text) or len(text) < 2:
         return False
     if len(canonical(text)) >= LONG_WORD or text.isupper():
