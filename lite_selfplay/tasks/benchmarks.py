@@ -32,7 +32,7 @@ class Benchmark:
     - `alternatives`: of a list as the answer, one value is enough.
     - `difficulty`: the column that the option `difficulty` filters by, and the option's default: a number, two joined
       by a dash, or `all`; if the default is one of `LEVELS`, their names are allowed as well.
-    - `own_split`: split the rows into so many (for training, held out), by content alone and without binary answers
+    - `own_split`: the numbers of rows for training and held out, chosen by content alone and without binary answers
       (yes, no, true, false). Fewer rows are split in the same proportion.
     """
 

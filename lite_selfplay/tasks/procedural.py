@@ -64,8 +64,8 @@ def by_rule(
     kind: str = "math",
     seeded: str = "",
 ) -> Task:
-    """A task of `size` problems. `draw` makes the text, answer and `extra` of each from a random generator of its own,
-    whose seed has the task's name (or `seeded`)."""
+    """A task of `size` problems. `draw` makes the text, answer and `extra` of each from a random generator, seeded by
+    `seed`, the index and `seeded` (by default the name)."""
 
     def make(index: int, attempt: int) -> Problem:
         text, answer, extra = draw(attempt_rng(seed, seeded or name, index, attempt))

@@ -107,7 +107,8 @@ class SelfPlayTrainer:
     # A step
 
     def update(self, step: int, episode: Episode, seats: Mapping[str, str]) -> StepReport:
-        """Train on the episode of a step (from 0) with the roles of `seats`; then make its snapshots or restore them.
+        """Train on a step's episode, in which `seats` played the roles; then make and restore its snapshots. Steps
+        count from 0.
 
         Raises GameError for samples that would train a seat wrongly, LossError if a user's own loss fails,
         TrainingError if memory does not suffice for a single row or a seat's weights are no longer finite.
