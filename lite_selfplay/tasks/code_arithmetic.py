@@ -109,7 +109,8 @@ def _changed(rng: random.Random) -> _Step:
 
 
 def _problem(name: str, steps: Sequence[_Step], end: _Step, count: int) -> Problem:
-    """The problem; its tests and its content for the split are derived from its words alone."""
+    """The problem with these steps and this output. Its tests are drawn with a seed from its words alone, so equal
+    problems have equal tests."""
     done = ", ".join(step.words if i == 0 else step.words[0].lower() + step.words[1:] for i, step in enumerate(steps))
     doing = f"{done}, and print {end.words}" if steps else f"Print {end.words}"
     program = "\n".join(["numbers = [int(word) for word in input().split()]", *(step.code for step in steps), end.code])

@@ -1,5 +1,4 @@
-"""A base model in memory with its seats (LoRA adapters), and the live table, which samples and checks answers for a
-game."""
+"""A base model with its seats (LoRA adapters), and the live table, which samples and checks answers for a game."""
 
 import time
 from collections import Counter
