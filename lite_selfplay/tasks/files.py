@@ -85,14 +85,13 @@ def read_rows(path: Path, error: type[LiteSelfPlayError]) -> Iterator[tuple[int,
         raise error(f"{path}, line {rows.line_num}: not CSV ({problem})") from None
 
 
-def lines_of(path: Path, error: type[LiteSelfPlayError], limit: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """(number from 1, line) of each line of a file. Raises `error` for a line of more than `limit` bytes (by default
-    `LINE_LIMIT`), and if the file cannot be read."""
-    most = limit or LINE_LIMIT
+def lines_of(path: Path, error: type[LiteSelfPlayError], limit: int = LINE_LIMIT) -> Iterator[tuple[int, bytes]]:
+    """(number from 1, line) of each line of a file. Raises `error` for a line of more than `limit` bytes, and if the
+    file cannot be read."""
     with open_file(path, error) as file, failing_as(error, f"cannot read {path}"):
-        for number, line in enumerate(iter(lambda: file.readline(most + 1), b""), 1):
-            if len(line) > most:
-                raise error(f"{path}, line {number}: longer than {most:,} bytes")
+        for number, line in enumerate(iter(lambda: file.readline(limit + 1), b""), 1):
+            if len(line) > limit:
+                raise error(f"{path}, line {number}: longer than {limit:,} bytes")
             yield number, line
 
 
@@ -125,13 +124,7 @@ def require_no_link(path: Path) -> None:
 
 def first_link(folder: Path) -> Path | None:
     """The first symbolic link among a folder and everything in it; None if there are no links."""
-    if os.path.islink(folder):
-        return folder
-    for parent, folders, files in os.walk(folder):
-        for name in sorted([*folders, *files]):
-            if (found := Path(parent, name)).is_symlink():
-                return found
-    return None
+    return next((path for path in [folder, *sorted(folder.rglob("*"))] if path.is_symlink()), None)
 
 
 def parse_object(content: bytes, where: str, error: type[LiteSelfPlayError] = RunFolderError) -> dict[str, Any]:

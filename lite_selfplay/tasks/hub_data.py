@@ -6,12 +6,11 @@ The folder has our JSONL files (`gsm8k_test.jsonl`) or copies of the hub's repos
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from itertools import chain
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -117,18 +116,13 @@ def deadline() -> float:
 def within(seconds: float, call: Callable[[], T]) -> T:
     """The result or error of `call`, or TimeoutError after `seconds`; the call then continues in a daemon thread,
     because a DNS look-up cannot be interrupted."""
-    answer = Future[T]()
-
-    def work() -> None:
-        try:
-            answer.set_result(call())
-        except Exception as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=work, daemon=True, name="hub-look-up").start()
-    if not wait([answer], seconds).done:
+    pool = ThreadPool(1)
+    answer = pool.apply_async(call)
+    pool.close()
+    answer.wait(seconds)
+    if not answer.ready():
         raise TimeoutError(f"no answer within {seconds:g} s")
-    return answer.result()
+    return answer.get()
 
 
 def _of_copy(folder: Path, data: HubData, columns: set[str]) -> Rows:
@@ -239,7 +233,7 @@ def hub_task(
         raise TaskError(f"hub:kind must be one of {', '.join(KINDS)}, got {kind!r}")
     data = HubData(hub, split or "train", config or None, revision or None)
     maps = [
-        Columns(tuple(names.split("+")), answer, _names(options), id, solution, _names(keep))
+        Columns(_names(names), answer, _names(options), id, solution, _names(keep))
         for names in ([problem] if problem else ["problem", "question"])
     ]
     if is_file:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
@@ -98,21 +99,15 @@ def plain_terms(micro: MicroBatch, given: Given) -> Tensor:
 
 def require_alike(found: Mapping[str, Tensor], right: Mapping[str, Tensor], who: str) -> None:
     """Raises TrainingError, naming the tensors, if two gradients of an adapter have different directions."""
-    whole = [torch.cat([x.flatten().double() for x in side.values()]) for side in (found, right)]
-    if (cosine := _cosine(*whole)) >= COSINE:
+    one, other = (torch.cat([x.flatten().double() for x in side.values()]) for side in (found, right))
+    if (cosine := cosine_similarity(one, other, dim=0)) >= COSINE:
         return
-    off = [name for name in right if _cosine(found[name], right[name]) < COSINE]
+    pairs = {name: (found[name].flatten().double(), right[name].flatten().double()) for name in right}
+    off = [name for name, (a, b) in pairs.items() if not a.equal(b) and cosine_similarity(a, b, dim=0) < COSINE]
     raise TrainingError(
         f"the gradient of {who} is not that of plain torch: their cosine is {cosine:.2f}, and {len(off)} tensors are "
         f"off, such as {', '.join(off[:3])}. Nothing was updated: use --backend transformers"
     )
-
-
-def _cosine(one: Tensor, other: Tensor) -> float:
-    """The cosine of two tensors, 1 if both are 0."""
-    a, b = one.double(), other.double()
-    norms = float(a.norm() * b.norm())
-    return float((a * b).sum()) / norms if norms else float(not a.any() and not b.any())
 
 
 LARGEST = 16  # exponent of the largest factor, which is the first one of torch's scaler

@@ -185,7 +185,6 @@ class _Gathering:
         self._of_problem: Counter[tuple[str, str]] = Counter()
 
     def read(self, path: Path) -> None:
-        """Add all examples of a file."""
         for line in read_examples(path, self._game.roles):
             if line.role in self._wanted:
                 self._add(line.role, Example(line.prompt, line.completion), "file")

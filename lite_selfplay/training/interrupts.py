@@ -11,7 +11,6 @@ SIGHUP was ignored at the start, as under `nohup`, it stays ignored.
 import contextlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
@@ -41,7 +40,6 @@ class Interrupts:
         self._asked: str | None = None
         self._insisted = self._polled = False
         self._before: dict[signal.Signals, Any] = {}
-        self._unraisable = sys.unraisablehook
 
     def poll(self) -> None:
         """Raise Interrupted if a stop was requested. From the first call on, a signal takes effect at the next poll."""
@@ -55,7 +53,6 @@ class Interrupts:
             if isinstance(around, Interrupts) and around._raised:
                 raise KeyboardInterrupt
             self._before = {number: signal.signal(number, self._ask) for number in stopping_signals()}
-            self._unraisable, sys.unraisablehook = sys.unraisablehook, self._swallowed
         return self
 
     def __exit__(
@@ -64,8 +61,6 @@ class Interrupts:
         for number, handler in self._before.items():
             if signal.getsignal(number) == self._ask:
                 signal.signal(number, handler)
-        if sys.unraisablehook == self._swallowed:
-            sys.unraisablehook = self._unraisable
         if self._raised and isinstance(error, Exception):
             raise KeyboardInterrupt from None
 
@@ -73,11 +68,6 @@ class Interrupts:
     def _raised(self) -> bool:
         """Whether KeyboardInterrupt was raised, even if a library has swallowed it during its import."""
         return self._asked is not None and not self._polled
-
-    def _swallowed(self, error: "sys.UnraisableHookArgs") -> None:
-        """Print nothing about a KeyboardInterrupt swallowed by a destructor or callback: a poll raises it again."""
-        if self._asked is None or not issubclass(error.exc_type, KeyboardInterrupt):
-            self._unraisable(error)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if number != HANGUP and not self._patient:

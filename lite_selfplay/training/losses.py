@@ -19,6 +19,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lite_selfplay.config import RoleConfig, RunConfig, load_loss
 from lite_selfplay.config.user_files import guarded, short_name
@@ -214,10 +215,7 @@ def completion_mask(micro: MicroBatch) -> Tensor:
 
 def padded(values: Tensor, micro: MicroBatch) -> Tensor:
     """Values (N,) of the completions' tokens as (B, T), 0 after a completion's end."""
-    lengths = [row.tokens for row in micro.rows]
-    width = max(lengths)
-    index = placed([i * width + t for i, length in enumerate(lengths) for t in range(length)], values.device)
-    return values.new_zeros(len(lengths) * width).index_copy(0, index, values).unflatten(0, (len(lengths), width))
+    return pad_sequence(values.split([row.tokens for row in micro.rows]), batch_first=True)
 
 
 def old_logprobs(role: RoleConfig, logprobs: Tensor, old: Tensor | None, mask: Tensor) -> Tensor | None:

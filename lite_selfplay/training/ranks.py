@@ -252,10 +252,6 @@ class Ranks:
         for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(total.view_as(tensor))
 
-    def shared_clock(self, clock: Callable[[], float]) -> Callable[[], float]:
-        """The first process's clock, so that all processes decide alike."""
-        return clock if self.world == 1 else lambda: self.from_main("the clock", clock)
-
     def _exchange(self, message: bytes) -> list[bytes]:
         """The messages of all processes. They are padded to one length, so the lengths are sent first."""
         import torch

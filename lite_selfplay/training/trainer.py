@@ -122,7 +122,10 @@ class SelfPlayTrainer:
         self._note_seats(report, {})
         report.update_s = time.perf_counter() - started
         for action in episode.actions:
-            self._carry_out(action)
+            if isinstance(action, Snapshot):
+                self.adapters.snapshot(action.seat, action.name)
+            else:
+                self._restore(action)
         return report
 
     def _learn(self, report: StepReport) -> None:
@@ -203,7 +206,9 @@ class SelfPlayTrainer:
         self.adapters.activate(micro.seat)  # until its backward pass is done
         with self.adapters.cast_together(self.backend.compute_dtype):
             with self.backend.autocast():
-                logprobs, entropies = self._logprobs(micro, entropy_gradient=role.entropy != 0.0)
+                logprobs, entropies = self.backend.token_logprobs(
+                    micro.batch, micro.temperature, entropy_gradient=role.entropy != 0.0
+                )
                 loss = self.loss.of(micro, logprobs, entropies, reference)
             if not loss.value.requires_grad:
                 raise TrainingError(
@@ -230,11 +235,7 @@ class SelfPlayTrainer:
             return None
         name = BASE if micro.role.reference == "base" else reference_name(micro.seat)
         with self.adapters.speaking(name), torch.no_grad(), self.backend.autocast():
-            return self._logprobs(micro)[0]
-
-    def _logprobs(self, micro: MicroBatch, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies (N,) of a microbatch under the active seat."""
-        return self.backend.token_logprobs(micro.batch, micro.temperature, entropy_gradient=entropy_gradient)
+            return self.backend.token_logprobs(micro.batch, micro.temperature)[0]
 
     def _read_before(self, learning: Sequence[Learning], numbers: Sequence[int]) -> None:
         """Compute the log-probabilities of later parts before the first update, for their ratios.
@@ -248,7 +249,8 @@ class SelfPlayTrainer:
                 for micro in self._microbatches(x, k):
                     self.adapters.activate(micro.seat)
                     with self.backend.autocast(), torch.no_grad():
-                        done.append(Done(micro, self.budget.in_flight[1], {"logprobs": self._logprobs(micro)[0]}))
+                        logprobs, _ = self.backend.token_logprobs(micro.batch, micro.temperature)
+                    done.append(Done(micro, self.budget.in_flight[1], {"logprobs": logprobs}))
                 self.guard.read(done)
                 x.remember(k, [row for one in done for row in one.rows])
 
@@ -284,10 +286,7 @@ class SelfPlayTrainer:
                 report.seats[seat] = {"lr": group["lr"], "grad_norm": norms.get(seat)}
             report.seats[seat]["updates"] = self.adapters.updates[seat]
 
-    def _carry_out(self, action: Snapshot | Restore) -> None:
-        if isinstance(action, Snapshot):
-            self.adapters.snapshot(action.seat, action.name)
-            return
+    def _restore(self, action: Restore) -> None:
         self.check.before[action.seat] = self.adapters.state(action.seat)
         self.adapters.restore(action.seat, action.name)
         if action.reset_optimizer:

@@ -113,7 +113,6 @@ def rational(value: Number) -> Fraction | None:
     """A number as an exact fraction; None if it is not one with a denominator of up to ten digits."""
     if isinstance(value, Fraction):
         return value
-    value = _context.mpmathify(value)
     if value.imag and abs(value.imag) > _NOTHING * abs(value):
         return None
     size = abs(value.real)
@@ -127,7 +126,6 @@ def gaussian(value: Number) -> tuple[Fraction, Fraction] | None:
     """The real and the imaginary part of a number, if both are rational."""
     if isinstance(value, Fraction):
         return value, Fraction(0)
-    value = _context.mpmathify(value)
     real, imaginary = (rational(_unless_nothing(part, value)) for part in (value.real, value.imag))
     return None if real is None or imaginary is None else (real, imaginary)
 
@@ -136,7 +134,6 @@ def real_part(value: Number) -> Fraction | None:
     """A real number as a fraction, exact or to 80 digits; None if it is not real, or too large."""
     if isinstance(value, Fraction):
         return value
-    value = _context.mpmathify(value)
     if abs(value.imag) > _NOTHING * abs(value) or abs(value.real) > _context.mpf(10) ** 300:
         return None
     return Fraction(*mpmath.libmp.to_rational(value.real._mpf_))
@@ -150,7 +147,6 @@ def fingerprint(value: Number) -> str:
     if parts is not None:
         real, imaginary = map(_spelled, parts)
         return real if not parts[1] else f"{real}{'+' if parts[1] > 0 else ''}{imaginary}i"
-    value = _context.mpmathify(value)
     real, imaginary = (_context.nstr(_unless_nothing(part, value), SHOWN) for part in (value.real, value.imag))
     return real if imaginary in ("0", "0.0") else f"{real}{'' if imaginary.startswith('-') else '+'}{imaginary}i"
 

@@ -114,7 +114,6 @@ def key_of(found: Sequence[str]) -> str | None:
 
 
 def _key(text: str) -> str | None:
-    """The key of a single value."""
     stated = statement(text)
     if not stated.value:
         return None

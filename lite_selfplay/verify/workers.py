@@ -35,7 +35,6 @@ class Worker:
     clock: Clock = field(default_factory=lambda: Clock((), 0.0))
 
     def done(self) -> None:
-        """Forget the job."""
         self.job = None
 
     def close(self) -> None:
@@ -108,7 +107,6 @@ class Workers(ABC, Generic[W, J, R]):
         return None
 
     def pids(self) -> list[int]:
-        """Process ids of the current workers."""
         return [worker.process.pid for worker in self._workers]
 
     def close(self) -> None:

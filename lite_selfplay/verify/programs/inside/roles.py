@@ -35,7 +35,6 @@ def main_module(name: str) -> Space:
 
 
 def execute(source: str, space: Space, name: str = "program.py") -> None:
-    """Run source code in a module's namespace."""
     exec(compile(source, name, "exec", dont_inherit=True), space)
 
 
