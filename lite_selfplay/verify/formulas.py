@@ -1,10 +1,9 @@
 """Evaluating formulas: exact fractions if possible, else 80 digits, at fixed points for the variables.
 
 Two formulas count as equal if they agree to 45 digits at every point (identity testing at random points; Schwartz
-1980). A point is derived from a variable's name alone, so that a formula's values serve as its fingerprint and can be
-compared with those of any other. Every variable is negative at some points; piecewise formulas, such as roundings and
-extrema, are compared at more points, some of them large. To keep evaluation fast, numbers, exponents and factorials
-have bounds; a formula beyond them has no value.
+1980). A point is derived from a variable's name alone, so that a formula's values are its fingerprint. Every variable
+is negative at some points; piecewise formulas, such as roundings and extrema, are compared at more points, some of them
+large. To keep evaluation fast, numbers, exponents and factorials have bounds; a formula beyond them has no value.
 """
 
 import hashlib

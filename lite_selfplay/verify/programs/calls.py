@@ -53,8 +53,7 @@ def check_batch(
     """
     texts = [_answer_text(completion) for completion, _ in pairs]
     calls = [_calls(problem.answer, text) for (_, problem), text in zip(pairs, texts, strict=True)]
-    sandbox = shared_sandbox(unsafe_code=checking.unsafe_code)
-    checking.kept(CALL, lambda: sandbox)
+    sandbox = checking.kept(CALL, lambda: shared_sandbox(unsafe_code=checking.unsafe_code))
     run = [i for i, rows in enumerate(calls) if rows]
     packed = {"function": "f", "packed": True}
     bodies = [{**packed, "program": pairs[i][1].answer["program"], "calls": calls[i]} for i in run]

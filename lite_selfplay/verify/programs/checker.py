@@ -48,8 +48,7 @@ def check_batch(
     ]
     programs = [(program, tests[id(problem)]) for program, (_, problem) in zip(found, pairs, strict=True)]
     limits = Limits(seconds=max(LEAST_SECONDS, checking.deadline))
-    sandbox = shared_sandbox(unsafe_code=checking.unsafe_code)
-    checking.kept(KIND, lambda: sandbox)
+    sandbox = checking.kept(KIND, lambda: shared_sandbox(unsafe_code=checking.unsafe_code))
     reports = judge_all(sandbox, programs, limits, checking.poll)
     return [
         Verdict(

@@ -136,8 +136,7 @@ def ended(
     """A job's run. `rows` say how each of its processes ended; the program's own is the last."""
     seconds = max(row["cpu"] for row in rows)
     memory = max(row["memory"] for row in rows) / 2**20
-    reason, detail = _reason(rows, late, stdout, stderr, limits)
-    return ProgramRun(reason, detail, stdout, stderr, reply, seconds, memory)
+    return ProgramRun(*_reason(rows, late, stdout, stderr, limits), stdout, stderr, reply, seconds, memory)
 
 
 def _reason(
