@@ -57,7 +57,7 @@ class RunLoop:
     ):
         self.resources, self.game, self.folder = resources, resources.game, resources.folder
         ranks, config = resources.ranks, resources.config
-        clock = ranks.shared_clock(clock)
+        clock = partial(ranks.from_main, "the clock", clock)  # all processes decide alike
         self.table = resources.table(LiveTable)
         # The checker judges held-out answers, so that runs with different rewards can be compared.
         answered = all(problem.answer is not None for problem in resources.plan.held_out)

@@ -1,7 +1,7 @@
-"""Tasks, the sources of problems.
+"""Tasks: sequences of problems, and sources that draw from them.
 
-A task is a sequence of problems; a source draws from it endlessly, each epoch in an order derived from the seed. This
-room decides which problems are held out, but not how answers are judged.
+A source never ends: each epoch has an order derived from the seed. This folder decides which problems are held out, but
+not how answers are judged.
 """
 
 from lite_selfplay.tasks.registry import is_data, load_task, register_task, split_specs, task_about, task_names

@@ -1,8 +1,8 @@
 """`arithmetic`, `multiplication`, `equations` and `stories`, each with generated worked solutions.
 
-Source of `multiplication`: the arithmetic test of SQLM, 4,096 problems "following the setup from TinyZero" (section
-5.1), whose script draws both factors from 0 to 999. Linear equations with up to two variables are the algebra task of
-SQLM, which is measured on OMEGA's.
+Source of `multiplication`: the arithmetic test of a paper, SQLM, 4,096 problems "following the setup from TinyZero"
+(section 5.1), whose script draws both factors from 0 to 999. Its algebra task is linear equations with up to two
+variables, evaluated on the benchmark OMEGA.
 """
 
 import random
@@ -64,12 +64,11 @@ def arithmetic(seed: int = 0, held_out: bool = False, /, **options: str) -> Task
     return by_rule("arithmetic", seed, held_out, draw, max_completion_tokens=tokens)
 
 
-def multiplication(seed: int = 0, held_out: bool = False, /, digits: str = "3", **unknown: str) -> Task:
+def multiplication(seed: int = 0, held_out: bool = False, /, digits: str = "3") -> Task:
     """Problems such as `What is 123 * 456?`, each factor from 0 to the largest number of `digits` digits (1 to 6).
 
-    Factors in another order are the same problem. Raises TaskError for other values or an unknown option.
+    Factors in another order are the same problem. Raises TaskError for other values.
     """
-    refuse_unknown("multiplication", unknown, ("digits",))
     count = whole_number("multiplication", "digits", digits, 1, 6)
 
     def draw(rng: random.Random) -> tuple[str, str, dict[str, str]]:
@@ -109,7 +108,7 @@ def _parts(limits: Sequence[int], ops: str, rng: random.Random) -> list[Part] | 
 
 
 def _solve(parts: list[Part]) -> tuple[list[str], int]:
-    """One sentence per operation, products first, and the value."""
+    """The solution's steps, a sentence for each operation, products first; and the value."""
     steps, products = [], []
     for sign, factors in parts:
         value = factors[0]
@@ -126,7 +125,7 @@ def _solve(parts: list[Part]) -> tuple[list[str], int]:
 
 
 def _by_partial_products(a: int, b: int) -> str:
-    """A product for each digit of `b` that is not 0, then their sum, one after another."""
+    """The steps of a product: one for each digit of `b` that is not 0, then their running sum."""
     if not b:
         return f"{a} * 0 = 0."
     digits = str(b)
@@ -137,13 +136,12 @@ def _by_partial_products(a: int, b: int) -> str:
     return " ".join(steps)
 
 
-def equations(seed: int = 0, held_out: bool = False, /, variables: str = "1", max: str = "12", **unknown: str) -> Task:
+def equations(seed: int = 0, held_out: bool = False, /, variables: str = "1", max: str = "12") -> Task:
     """One variable: `3x + 7 = 5x - 4`, whose solution is a fraction in lowest terms. Two: a pair of equations whose
     solution is a pair of whole numbers. Coefficients, and solutions of pairs, lie between -`max` and `max` (3 to 999).
 
-    Raises TaskError for other values or an unknown option.
+    Raises TaskError for other values.
     """
-    refuse_unknown("equations", unknown, ("variables", "max"))
     count = whole_number("equations", "variables", variables, 1, 2)
     largest = whole_number("equations", "max", max, 3, 999)
     draw = partial(_one if count == 1 else _two, largest)
@@ -151,7 +149,7 @@ def equations(seed: int = 0, held_out: bool = False, /, variables: str = "1", ma
 
 
 def _one(largest: int, rng: random.Random) -> tuple[str, str, dict[str, str]]:
-    """a x + b = c x + d."""
+    """A problem `a x + b = c x + d`: (text, answer, extra)."""
     a, b, c, d = (_coefficient(rng, largest) for _ in range(4))
     while c == a:
         c = _coefficient(rng, largest)
@@ -163,7 +161,7 @@ def _one(largest: int, rng: random.Random) -> tuple[str, str, dict[str, str]]:
 
 
 def _two(largest: int, rng: random.Random) -> tuple[str, str, dict[str, str]]:
-    """a x + b y = e and c x + d y = f, through whole numbers x and y."""
+    """A pair of equations in x and y with a solution in whole numbers: (text, answer, extra)."""
     while True:
         a, b, c, d = (_coefficient(rng, largest) for _ in range(4))
         if a * d != b * c:
@@ -221,14 +219,12 @@ _SHORT_STORIES = (
 )
 
 
-def stories(seed: int = 0, held_out: bool = False, /, max: str = "20", steps: str = "2", **unknown: str) -> Task:
+def stories(seed: int = 0, held_out: bool = False, /, max: str = "20", steps: str = "2") -> Task:
     """Problems `a +- b +- c` in words; numbers are from 1 to `max` (3 to a million), results are never negative.
 
-    With `steps=1` the problems are `a +- b`; with two steps a draft can make a mistake and continue from it. The same
-    story about another person and other things is the same problem. Raises TaskError for other values of these options
-    or an unknown option.
+    With `steps=1` the problems are `a +- b`. The same story about another person and other things is the same problem.
+    Raises TaskError for other values.
     """
-    refuse_unknown("stories", unknown, ("max", "steps"))
     largest = whole_number("stories", "max", max, 3, 1_000_000)
     templates = (_SHORT_STORIES, _STORIES)[whole_number("stories", "steps", steps, 1, 2) - 1]
 

@@ -29,11 +29,11 @@ class Benchmark:
     - `samples`: completions per problem, by default. `size`: rows of the evaluation split as published.
     - `files`: further names of JSONL files, after `NAME_SPLIT.jsonl` and `NAME.jsonl`.
     - `read`: reads a row of a programming benchmark. Without it, `columns` suffice.
-    - `alternatives`: an answer that is a list holds alternatives, each right alone.
+    - `alternatives`: of a list as the answer, one value is enough.
     - `difficulty`: the column that the option `difficulty` filters by, and the option's default: a number, two joined
       by a dash, or `all`; if the default is one of `LEVELS`, their names are allowed as well.
-    - `own_split`: the numbers of rows (for training, held out) into which rows are split, by content alone and without
-      binary answers (yes, no, true, false). Fewer rows are split in the same proportion.
+    - `own_split`: the numbers of rows for training and held out, chosen by content alone and without binary answers
+      (yes, no, true, false). Fewer rows are split in the same proportion.
     """
 
     hub: str
@@ -208,7 +208,7 @@ def missing(name: str, data_dir: str | None = None) -> str:
 
 
 def _files(name: str, split: str, options: Mapping[str, str]) -> tuple[str, ...]:
-    """The names of JSONL files that may hold a split; none for another configuration or revision, which files lack."""
+    """The names of JSONL files that may hold a split; none for another configuration or revision."""
     if "config" in options or "revision" in options:
         return ()
     return (f"{name}_{split}", *(() if "split" in options else (name, *BENCHMARKS[name].files)))
@@ -226,7 +226,8 @@ def _is_of_difficulty(name: str, row: Row, column: str, wanted: str, levels: Map
 
 
 def _own_side(name: str, problems: Sequence[Problem], sizes: tuple[int, int], held_out: bool) -> list[Problem]:
-    """One side of the split. Problems are sorted by a hash of their content; the held-out ones come first."""
+    """The training or the held-out side of `own_split`. Problems are sorted by a hash of their content; the held-out
+    ones come first."""
     different = {content_key(p): p for p in reversed(problems) if not _BINARY.fullmatch(str(p.answer).strip())}
     order = sorted(different, key=lambda key: derived_seed("split", name, key))
     training, kept = sizes

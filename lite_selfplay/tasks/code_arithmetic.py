@@ -7,13 +7,12 @@ them, and its explanation.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lite_selfplay.data import Problem
-from lite_selfplay.tasks.procedural import Procedural, attempt_rng, refuse_unknown, whole_number
+from lite_selfplay.tasks.procedural import attempt_rng, by_rule, whole_number
 from lite_selfplay.tasks.task import Task
-from lite_selfplay.verify.programs import program_problem
+from lite_selfplay.verify.programs import KIND, program_problem
 
 SIZE = 10_000
 MAX_COMPLETION_TOKENS = 160
@@ -24,8 +23,8 @@ Numbers = list[int]
 
 
 class _Step(NamedTuple):
-    """A step, or the output: in words, as Python code over the list `numbers`, and as a function. `changes`: a change
-    of each number."""
+    """A step, or the output: in words, as Python code over the list `numbers`, and as a function. `changes`: it changes
+    each number."""
 
     words: str
     code: str
@@ -50,27 +49,24 @@ _ENDS = (
 )
 
 
-def code_arithmetic(
-    seed: int = 0, held_out: bool = False, /, steps: str = "2", tests: str = "5", **unknown: str
-) -> Task:
+def code_arithmetic(seed: int = 0, held_out: bool = False, /, steps: str = "2", tests: str = "5") -> Task:
     """Short programs over a line of whole numbers, with generated tests and solutions.
 
     `steps`: the most steps before the output, 0 to 2 (a filter, then a change). `tests`: 1 to 20 per problem. Raises
     TaskError for other options.
     """
-    refuse_unknown("code-arithmetic", unknown, ("steps", "tests"))
     most = whole_number("code-arithmetic", "steps", steps, 0, 2)
     count = whole_number("code-arithmetic", "tests", tests, 1, 20)
 
-    def make(index: int, attempt: int) -> Problem:
-        rng = attempt_rng(seed, "code-arithmetic", index, attempt)
+    def draw(rng: random.Random) -> tuple[str, Any, Mapping[str, Any]]:
         drawn = _draw(rng, most)
         # A count does not depend on a change of each number.
         ends = [end for end in _ENDS if end.do is not len or not any(step.changes for step in drawn)]
-        return _problem(f"code-arithmetic-{index}", drawn, rng.choice(ends), count)
+        return _problem(drawn, rng.choice(ends), count)
 
-    problems = Procedural("code-arithmetic", SIZE, held_out, make)
-    return Task("code-arithmetic", problems, MAX_COMPLETION_TOKENS, procedural=True)
+    return by_rule(
+        "code-arithmetic", seed, held_out, draw, size=SIZE, max_completion_tokens=MAX_COMPLETION_TOKENS, kind=KIND
+    )
 
 
 def _draw(rng: random.Random, most: int) -> list[_Step]:
@@ -108,14 +104,16 @@ def _changed(rng: random.Random) -> _Step:
     return _Step(words, f"numbers = [{term} for n in numbers]", lambda found: [value(n) for n in found], True)
 
 
-def _problem(name: str, steps: Sequence[_Step], end: _Step, count: int) -> Problem:
-    """The problem; its tests and its content for the split are derived from its words alone."""
+def _problem(steps: Sequence[_Step], end: _Step, count: int) -> tuple[str, Any, Mapping[str, Any]]:
+    """The (text, answer, extra) of a problem. Its tests are drawn with a seed from its words alone, so equal problems
+    have equal tests."""
     done = ", ".join(step.words if i == 0 else step.words[0].lower() + step.words[1:] for i, step in enumerate(steps))
     doing = f"{done}, and print {end.words}" if steps else f"Print {end.words}"
     program = "\n".join(["numbers = [int(word) for word in input().split()]", *(step.code for step in steps), end.code])
     tests = _tests(attempt_rng(0, f"code-arithmetic {doing}", 0, 0), steps, end, count)
     extra = {"content": doing, "solution": program, "explanation": _explained(steps, end)}
-    return program_problem(name, f"Read a line of whole numbers. {doing}.", tests, name, extra)
+    problem = program_problem("", f"Read a line of whole numbers. {doing}.", tests, doing, extra)
+    return problem.text, problem.answer, problem.extra
 
 
 def _tests(rng: random.Random, steps: Sequence[_Step], end: _Step, count: int) -> list[list[str]]:

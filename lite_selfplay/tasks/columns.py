@@ -1,4 +1,4 @@
-"""From a row of any data set to a problem: the meaning of its columns, and the form of its answer."""
+"""Makes problems from rows of any data set: which columns to read, and the form of the answer."""
 
 import re
 import string
@@ -98,8 +98,8 @@ def problem_of_row(
     """A problem from a row. For a `choice`, the text lists the options in an order derived from the question, or in the
     row's order if the question or an option refers to it (`A and C only`, `all of the above`).
 
-    `alternatives`: the values of a list as the answer are each right alone; otherwise all of them are required.
-    Raises TaskError, beginning with `where`, for a missing column or a value of a wrong type.
+    `alternatives`: of a list as the answer, one value is enough; otherwise all are required. Raises TaskError,
+    beginning with `where`, for a missing column or a value of a wrong type.
     """
     require_columns(row, columns, where)
     texts = [_value(row, name) for name in columns.problem]

@@ -33,7 +33,7 @@ DATA_LINE_LIMIT = 10_000_000  # bytes of a line of problems, passages or example
 
 def read_json(path: Path, kind: type[BaseModel] | None = None) -> dict[str, Any]:
     """The object in a JSON file. Raises RunFolderError if the file cannot be read, is longer than `JSON_LIMIT`, is a
-    link, has no object or not one of this `kind`, or has a number such as NaN."""
+    link, does not hold an object of this `kind`, or has a number such as NaN."""
     require_no_link(path)
     found = parse_object(read_file(path, RunFolderError, JSON_LIMIT), str(path))
     try:
@@ -85,14 +85,13 @@ def read_rows(path: Path, error: type[LiteSelfPlayError]) -> Iterator[tuple[int,
         raise error(f"{path}, line {rows.line_num}: not CSV ({problem})") from None
 
 
-def lines_of(path: Path, error: type[LiteSelfPlayError], limit: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """(number from 1, line) of each line of a file. Raises `error` for a line of more than `limit` bytes (by default
-    `LINE_LIMIT`), and if the file cannot be read."""
-    most = limit or LINE_LIMIT
+def lines_of(path: Path, error: type[LiteSelfPlayError], limit: int = LINE_LIMIT) -> Iterator[tuple[int, bytes]]:
+    """(number from 1, line) of each line of a file. Raises `error` for a line of more than `limit` bytes, and if the
+    file cannot be read."""
     with open_file(path, error) as file, failing_as(error, f"cannot read {path}"):
-        for number, line in enumerate(iter(lambda: file.readline(most + 1), b""), 1):
-            if len(line) > most:
-                raise error(f"{path}, line {number}: longer than {most:,} bytes")
+        for number, line in enumerate(iter(lambda: file.readline(limit + 1), b""), 1):
+            if len(line) > limit:
+                raise error(f"{path}, line {number}: longer than {limit:,} bytes")
             yield number, line
 
 
@@ -125,17 +124,11 @@ def require_no_link(path: Path) -> None:
 
 def first_link(folder: Path) -> Path | None:
     """The first symbolic link among a folder and everything in it; None if there are no links."""
-    if os.path.islink(folder):
-        return folder
-    for parent, folders, files in os.walk(folder):
-        for name in sorted([*folders, *files]):
-            if (found := Path(parent, name)).is_symlink():
-                return found
-    return None
+    return next((path for path in [folder, *sorted(folder.rglob("*"))] if path.is_symlink()), None)
 
 
 def parse_object(content: bytes, where: str, error: type[LiteSelfPlayError] = RunFolderError) -> dict[str, Any]:
-    """The object in the bytes of a JSON text. Raises `error`, beginning with `where`."""
+    """Parse bytes as a JSON object. Raises `error`, beginning with `where`."""
     try:
         found = json.loads(content.decode("utf-8"), parse_constant=_finite, parse_float=_finite)
         if b"\\u" in content:  # only escapes can be half a surrogate pair
@@ -217,7 +210,7 @@ def written_whole_folder(target: Path) -> Iterator[Path]:
 def replace_folder(aside: Path, target: Path) -> None:
     """Replace `target` by the folder `aside`, in the same parent, with a rename. Raises OSError.
 
-    Until then the older folder is kept, as `target` or as `.NAME.old`. If a killed process left both, the second is
+    Until then the older folder is kept, as `target` or as `.NAME.old`. If a killed process left both, the latter is
     whole.
     """
     old = target.with_name(f".{target.name}.old")

@@ -6,12 +6,11 @@ The folder has our JSONL files (`gsm8k_test.jsonl`) or copies of the hub's repos
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from itertools import chain
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -115,24 +114,19 @@ def deadline() -> float:
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """Return or raise what `call` does, or TimeoutError after `seconds`; the call then continues in a daemon thread,
+    """The result or error of `call`, or TimeoutError after `seconds`; the call then continues in a daemon thread,
     because a DNS look-up cannot be interrupted."""
-    answer = Future[T]()
-
-    def work() -> None:
-        try:
-            answer.set_result(call())
-        except Exception as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=work, daemon=True, name="hub-look-up").start()
-    if not wait([answer], seconds).done:
+    pool = ThreadPool(1)
+    answer = pool.apply_async(call)
+    pool.close()
+    answer.wait(seconds)
+    if not answer.ready():
         raise TimeoutError(f"no answer within {seconds:g} s")
-    return answer.result()
+    return answer.get()
 
 
 def _of_copy(folder: Path, data: HubData, columns: set[str]) -> Rows:
-    """The rows of a copy of a repository, streamed from its files: a cache could be older than the files."""
+    """The rows of a copy of a repository, streamed from its files: a cache could be older than they are."""
     why = f"cannot read the copy of a data set in {folder}"
     parts = (streamed(str(folder), data.config, split, why) for split in data.split.split("+"))
     for number, row in enumerate(chain.from_iterable(parts), 1):
@@ -182,7 +176,7 @@ def reason_of(error: Exception) -> str:
 
 
 def no_file(name: str, folder: Path | None) -> TaskError:
-    """The error if the file of one of `FILES` is not in the folder of downloaded data, or no folder is given."""
+    """The error for a missing file of one of `FILES`."""
     looked = f"which is not in {folder}" if folder else "and no folder of data is given"
     return TaskError(
         f"{name} is read from the file {name}.jsonl, {looked}. Download it from {FILES[name]}, put it into a folder "
@@ -239,7 +233,7 @@ def hub_task(
         raise TaskError(f"hub:kind must be one of {', '.join(KINDS)}, got {kind!r}")
     data = HubData(hub, split or "train", config or None, revision or None)
     maps = [
-        Columns(tuple(names.split("+")), answer, _names(options), id, solution, _names(keep))
+        Columns(_names(names), answer, _names(options), id, solution, _names(keep))
         for names in ([problem] if problem else ["problem", "question"])
     ]
     if is_file:

@@ -126,7 +126,7 @@ def program_of_row(read: Reader, row: Row, where: str, default_id: str, id_colum
 
 
 def humaneval(row: Row, where: str) -> tuple[str, Any, Mapping[str, Any]]:
-    """HumanEval: complete a function from its signature and docstring; the tests are `check(candidate)`."""
+    """Read a row of HumanEval: complete a function, tested by `check(candidate)`."""
     name, stub, test = _texts(row, ("entry_point", "prompt", "test"), where)
     statement = f"Complete this Python function:\n\n```python\n{stub.strip()}\n```"
     setup = stub if "import numpy" not in test else f"{_ARRAYS}\n{stub}"
@@ -136,7 +136,8 @@ def humaneval(row: Row, where: str) -> tuple[str, Any, Mapping[str, Any]]:
 
 
 def mbpp(row: Row, where: str) -> tuple[str, Any, Mapping[str, Any]]:
-    """MBPP: a list of assertions, also shown in the statement because they define the function's name and arguments."""
+    """Read a row of MBPP: its assertions are also part of the statement, since they define the function's name and
+    arguments."""
     text = row.get("text") or row.get("prompt")
     asserted = row.get("test_list")
     if not isinstance(text, str) or not isinstance(asserted, list) or not all(isinstance(x, str) for x in asserted):
@@ -151,17 +152,12 @@ def mbpp(row: Row, where: str) -> tuple[str, Any, Mapping[str, Any]]:
 
 
 def codecontests(row: Row, where: str) -> tuple[str, Any, Mapping[str, Any]]:
-    """CodeContests: public and private tests of stdin and stdout."""
+    """Read a row of CodeContests, with public and private tests of stdin and stdout."""
     (statement,) = _texts(row, ("description",), where)
     tests = []
     for column in ("public_tests", "private_tests"):
         found = row.get(column) or {}
-        if not isinstance(found, Mapping):
-            raise TaskError(f"{where}: {column!r} must hold 'input' and 'output'")
-        inputs, outputs = found.get("input") or [], found.get("output") or []
-        if len(inputs) != len(outputs):
-            raise TaskError(f"{where}: {column!r} has {len(inputs)} inputs and {len(outputs)} outputs")
-        tests += [list(pair) for pair in zip(inputs, outputs, strict=True)]
+        tests += [list(pair) for pair in zip(found.get("input") or [], found.get("output") or [], strict=True)]
     return statement, tests, {}
 
 

@@ -1,4 +1,4 @@
-"""Passages: texts that a proposer reads before it writes a problem.
+"""Passages: texts from which a role, such as a proposer, writes problems.
 
 A text file is split at blank lines, and neighbouring paragraphs are joined up to a maximum length. A JSONL file has a
 passage per line, a folder has those of all its files, and from a data set on the hub the first rows are streamed. A

@@ -1,7 +1,7 @@
 """Shared parts of procedural tasks: a sequence of problems generated on demand, and the parsing of options.
 
-The simplest of them is here: `letters`, a toy task that even a random model solves about half the time, so that runs of
-`tiny` can learn.
+The simplest of them is here: `letters`, a toy task that even a random model solves about half the time, so that the
+smallest runs can learn.
 """
 
 import random
@@ -57,15 +57,15 @@ def by_rule(
     name: str,
     seed: int,
     held_out: bool,
-    draw: Callable[[random.Random], tuple[str, str, Mapping[str, Any]]],
+    draw: Callable[[random.Random], tuple[str, Any, Mapping[str, Any]]],
     *,
     size: int = SIZE,
     max_completion_tokens: int = 256,
     kind: str = "math",
     seeded: str = "",
 ) -> Task:
-    """A task of `size` problems, whose text, answer and `extra` `draw` makes, each with its own random generator.
-    `seeded` replaces the name in the generators' seeds."""
+    """A task of `size` problems. `draw` makes the text, answer and `extra` of each from a random generator, seeded by
+    `seed`, the index and `seeded` (by default the name)."""
 
     def make(index: int, attempt: int) -> Problem:
         text, answer, extra = draw(attempt_rng(seed, seeded or name, index, attempt))
@@ -89,13 +89,11 @@ def refuse_unknown(task: str, options: Mapping[str, object], known: Sequence[str
         raise TaskError(f"{task} has no option {unknown!r}; it takes {listed}")
 
 
-def letters(seed: int = 0, held_out: bool = False, /, named: str = "10", of: str = "12", **unknown: str) -> Task:
+def letters(seed: int = 0, held_out: bool = False, /, named: str = "10", of: str = "12") -> Task:
     """Each problem names some of the alphabet's first letters; a completion that contains any of them is right.
 
-    A problem names `named` of the first `of` letters: 1 <= named <= of <= 26. Raises TaskError for other numbers or an
-    unknown option.
+    A problem names `named` of the first `of` letters: 1 <= named <= of <= 26. Raises TaskError for other numbers.
     """
-    refuse_unknown("letters", unknown, ("named", "of"))
     if not (named.isdecimal() and of.isdecimal()) or not 1 <= int(named) <= int(of) <= 26:
         raise TaskError(f"letters needs 1 <= named <= of <= 26, got named={named}, of={of}")
     alphabet = string.ascii_lowercase[: int(of)]

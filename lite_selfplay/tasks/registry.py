@@ -14,6 +14,7 @@ from lite_selfplay.tasks.benchmarks import BENCHMARKS, benchmark_maker
 from lite_selfplay.tasks.files import parse_object
 from lite_selfplay.tasks.hub_data import FILES, folder_of_data, hub_task, no_file
 from lite_selfplay.tasks.jsonl import read_jsonl, to_problems
+from lite_selfplay.tasks.procedural import refuse_unknown
 from lite_selfplay.tasks.task import Task
 from lite_selfplay.verify.programs import require_failing
 
@@ -144,8 +145,11 @@ def _made(maker: Maker, name: str, seed: int, held_out: bool, options: str, data
     chosen = _options(options)
     if data_dir is not None:
         chosen.setdefault("data_dir", data_dir)
+    signature = inspect.signature(maker)
     try:
-        inspect.signature(maker).bind(seed, held_out, **chosen)
+        if not any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):
+            refuse_unknown(name, chosen, list(signature.parameters)[2:])
+        signature.bind(seed, held_out, **chosen)
     except TypeError as error:
         raise TaskError(f"the task {name} is called with (seed, held_out, **options): {error}") from None
     with guarded(f"the task {name}", TaskError, failed="cannot be made:"):

@@ -57,8 +57,8 @@ def held_out_side(key: str) -> bool:
 def without(problems: Iterable[Problem], held_out_problems: Iterable[Problem]) -> list[Problem]:
     """The problems whose content is not held out, in their order.
 
-    If a held-out item is about another problem, as a labelled step of its solution is, that problem, whose text is in
-    `extra["about"]`, is held out as well. For files only: the two sides of a procedural task never overlap.
+    A held-out item may be about another problem, as a step of its solution is: that problem, whose text is in
+    `extra["about"]`, is then held out as well. For files only: the two sides of a procedural task never overlap.
     """
     known = list(held_out_problems)
     about = (problem.extra.get("about") for problem in known)

@@ -1,1 +1,1 @@
-"""Training: the live table, the update of the seats and the cold start. No rules of games, no files of run folders."""
+"""Training: sampling for a game, the updates of its seats (LoRA adapters), and the cold start."""

@@ -1,4 +1,4 @@
-"""Makes an update atomic: every adapter is updated, or none, in all processes.
+"""Makes an update atomic: every seat (a named LoRA adapter) is updated, or none, in all processes.
 
 A number that is not finite ends a step, and earlier updates of the step are undone. If memory runs out, microbatches
 are halved. In float16 losses are multiplied by a factor, so that small gradients are not rounded to 0. With several
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
@@ -98,21 +99,15 @@ def plain_terms(micro: MicroBatch, given: Given) -> Tensor:
 
 def require_alike(found: Mapping[str, Tensor], right: Mapping[str, Tensor], who: str) -> None:
     """Raises TrainingError, naming the tensors, if two gradients of an adapter have different directions."""
-    whole = [torch.cat([x.flatten().double() for x in side.values()]) for side in (found, right)]
-    if (cosine := _cosine(*whole)) >= COSINE:
+    one, other = (torch.cat([x.flatten().double() for x in side.values()]) for side in (found, right))
+    if (cosine := cosine_similarity(one, other, dim=0)) >= COSINE:
         return
-    off = [name for name in right if _cosine(found[name], right[name]) < COSINE]
+    pairs = {name: (found[name].flatten().double(), right[name].flatten().double()) for name in right}
+    off = [name for name, (a, b) in pairs.items() if not a.equal(b) and cosine_similarity(a, b, dim=0) < COSINE]
     raise TrainingError(
         f"the gradient of {who} is not that of plain torch: their cosine is {cosine:.2f}, and {len(off)} tensors are "
         f"off, such as {', '.join(off[:3])}. Nothing was updated: use --backend transformers"
     )
-
-
-def _cosine(one: Tensor, other: Tensor) -> float:
-    """The cosine of two tensors, 1 if both are 0."""
-    a, b = one.double(), other.double()
-    norms = float(a.norm() * b.norm())
-    return float((a * b).sum()) / norms if norms else float(not a.any() and not b.any())
 
 
 LARGEST = 16  # exponent of the largest factor, which is the first one of torch's scaler
@@ -162,7 +157,8 @@ class Guard:
 
     @contextlib.contextmanager
     def step(self, report: StepReport) -> Iterator[None]:
-        """A context for a step's updates: any error undoes them. NotFinite and OffPolicyError end in the report."""
+        """A context for a step's updates: any error undoes them. NotFinite and OffPolicyError are noted in the report
+        instead of raised."""
         self._suspects, updated = largest_weights(self._adapters), False
         try:
             yield
@@ -203,7 +199,7 @@ class Guard:
             self._schedule.apply()
 
     def drop_gradients(self) -> None:
-        """Drop all gradients and the state of an unfinished loss."""
+        """Drop all gradients, and the tensors of an unfinished loss."""
         self._loss.forget()
         self._optimizer.zero_grad(set_to_none=True)
 
@@ -272,7 +268,7 @@ class Guard:
     def nonfinite_in_any(self, report: StepReport, figures: list[list[dict[str, float]]]) -> Iterator[None]:
         """A context for computing gradients: NotFinite in one process is raised in all.
 
-        `figures` are those of each stream: inside the context this process's, afterwards every process's. Raises
+        `figures` holds numbers of each stream: this process's inside the context, afterwards every process's. Raises
         TrainingError if weights or advantages differ between processes.
         """
         step = report.step + 1
@@ -344,7 +340,7 @@ class LossScale:
         return 2.0 ** (self.exponent or 0)
 
     def of(self, loss: Tensor, logprobs: Tensor) -> Tensor:
-        """A loss times the factor, which the run's first loss determines."""
+        """The loss times the factor. A run's first loss sets the factor."""
         if not self.needed:
             return loss
         if self.exponent is None:
@@ -428,9 +424,9 @@ def add_up(ranks: Ranks, adapters: Adapters, seats: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def foreign_in_any(ranks: Ranks, learning: Sequence[Learning]) -> Iterator[None]:
-    """A context for the sampler's check: OffPolicyError in one process is raised in all.
+    """A context for `SamplerCheck.judge`, on the rows of each process: OffPolicyError in one is raised in all.
 
-    Each process checks its own rows; the mean differences in the streams' reports are those of all rows.
+    Afterwards each stream's report has the mean differences of all rows.
     """
 
     def gaps() -> list[Any]:

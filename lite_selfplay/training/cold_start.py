@@ -1,4 +1,5 @@
-"""Cold start: a few steps of supervised learning that teach seats their output format, without a teacher model.
+"""Cold start: a few steps of supervised learning that teach seats (LoRA adapters) their output format, without a
+teacher model.
 
 One seat after the other learns examples of every role it may play, from the pool of `examples.py`. The optimizer is
 then discarded, so training starts without momentum.
@@ -76,7 +77,7 @@ def _teach(
 
 
 def _taught(config: RunConfig, section: ColdStartSection) -> RunConfig:
-    """The configuration for examples: only their likelihood, a mean over tokens, one update for each step."""
+    """The configuration for learning examples: only their likelihood, a mean over tokens, one update per step."""
     own = {"lr": section.lr, "clip": 1.0, "weight_decay": 0.0}
     return config.model_copy(
         update={
@@ -101,7 +102,7 @@ def _learning(
 
 
 def within_limits(chat: Chat, config: RunConfig, max_completion_tokens: int) -> Fits:
-    """Checks examples by the run's limits: longer ones would teach a seat to continue past the limit."""
+    """A test whether an example is within the run's limits: a longer one would teach a seat to continue past them."""
 
     def fits(role: str, example: Example) -> bool:
         row = chat.conversation(example.prompt, example.completion)
@@ -112,7 +113,7 @@ def within_limits(chat: Chat, config: RunConfig, max_completion_tokens: int) -> 
 
 
 def playing_config(config: RunConfig) -> RunConfig:
-    """The configuration for sampling examples from the base: the cold start's temperature and its own seed."""
+    """The configuration for sampling examples from the base: the cold start's temperature, and another seed."""
     temperature, seed = config.cold_start.temperature, derived_seed(config.run.seed, "cold start")
     roles = {name: role.model_copy(update={"temperature": temperature}) for name, role in config.roles.items()}
     return config.model_copy(update={"roles": roles, "run": config.run.model_copy(update={"seed": seed})})

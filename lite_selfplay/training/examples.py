@@ -41,7 +41,7 @@ _PATIENCE = 1000  # give up after so many problems without a new example
 
 
 class PlayTable(Table, Protocol):
-    """A table that can be opened for a step: the live or the scripted one."""
+    """What a game may ask for: the live or the scripted table, opened for each step."""
 
     def open(self, step: int, seats: Mapping[str, str]) -> None: ...
 
@@ -185,7 +185,6 @@ class _Gathering:
         self._of_problem: Counter[tuple[str, str]] = Counter()
 
     def read(self, path: Path) -> None:
-        """Add all examples of a file."""
         for line in read_examples(path, self._game.roles):
             if line.role in self._wanted:
                 self._add(line.role, Example(line.prompt, line.completion), "file")

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lite_selfplay.config import RoleConfig, RunConfig, load_loss
 from lite_selfplay.config.user_files import guarded, short_name
@@ -53,13 +54,14 @@ class LossRow:
 
 
 def with_gradient(rows: Sequence[LossRow], role: RoleConfig) -> list[LossRow]:
-    """The rows that can have a gradient: without a KL or entropy term or a user's own loss, those with an advantage."""
+    """The rows that can have a gradient: all if there is a KL or entropy term or a user's own loss, else those with an
+    advantage."""
     every_row_counts = role.beta != 0 or role.entropy != 0 or role.own_loss
     return [row for row in rows if every_row_counts or row.advantage != 0]
 
 
 def over_the_kept(rows: Sequence[LossRow], role: RoleConfig) -> list[LossRow]:
-    """The rows, with advantages scaled so that the mean policy term over all rows is that over the rows not dropped.
+    """The rows with advantages scaled so that the policy term's mean over all rows is its mean over those not dropped.
 
     The KL term remains a mean over all rows.
     """
@@ -140,7 +142,7 @@ class Given:
 
     @classmethod
     def of(cls, micro: MicroBatch, logprobs: Tensor, reference: Tensor | None) -> Self:
-        """From log-probabilities and the reference's (N,), which are required if the role has a KL term."""
+        """Build it from log-probabilities (N,) and, for a KL term, the reference's (N,)."""
         role, device = micro.role, logprobs.device
         mask, stored, gaps = placed(completion_mask(micro), device), None, None
         advantages = [row.advantage for row in micro.rows]
@@ -213,10 +215,7 @@ def completion_mask(micro: MicroBatch) -> Tensor:
 
 def padded(values: Tensor, micro: MicroBatch) -> Tensor:
     """Values (N,) of the completions' tokens as (B, T), 0 after a completion's end."""
-    lengths = [row.tokens for row in micro.rows]
-    width = max(lengths)
-    index = placed([i * width + t for i, length in enumerate(lengths) for t in range(length)], values.device)
-    return values.new_zeros(len(lengths) * width).index_copy(0, index, values).unflatten(0, (len(lengths), width))
+    return pad_sequence(values.split([row.tokens for row in micro.rows]), batch_first=True)
 
 
 def old_logprobs(role: RoleConfig, logprobs: Tensor, old: Tensor | None, mask: Tensor) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""The optimizer's view of seats: one parameter group and schedule for each seat, and its state as tensors."""
+"""The optimizer for seats (LoRA adapters): one parameter group and schedule for each, and the state as tensors."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -20,8 +20,8 @@ Rate = Callable[[SeatConfig, int, int], float]  # see `learning_rate`
 def learning_rate(config: SeatConfig, update: int, total: int) -> float:
     """The learning rate of a seat's update number `update` (from 0) of `total`.
 
-    Warm-up rises linearly over ceil(warmup * total) updates, from above 0 to the full rate. `linear` then falls to its
-    last non-zero step, `cosine` likewise, `constant` stays.
+    Warm-up rises linearly over ceil(warmup * total) updates, from above 0 to the full rate. Then `constant` stays, and
+    `linear` and `cosine` fall to just above 0 at the last update.
     """
     warm = math.ceil(config.warmup * total)
     if update < warm:

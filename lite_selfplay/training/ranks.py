@@ -193,7 +193,7 @@ class Ranks:
         return self.world == 1 or self._left
 
     def part(self, items: Sequence[T], cost: Callable[[T], int] = lambda item: 1) -> list[T]:
-        """This process's share of the items, consecutive ones. All shares cost about the same."""
+        """This process's share of the items: consecutive ones, of about the same cost as every other share."""
         ends = list(itertools.accumulate(map(cost, items)))
         total = ends[-1] if ends else 0
         middles = (2 * end - cost(item) for item, end in zip(items, ends, strict=True))
@@ -252,10 +252,6 @@ class Ranks:
         for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(total.view_as(tensor))
 
-    def shared_clock(self, clock: Callable[[], float]) -> Callable[[], float]:
-        """The first process's clock, so that all processes decide alike."""
-        return clock if self.world == 1 else lambda: self.from_main("the clock", clock)
-
     def _exchange(self, message: bytes) -> list[bytes]:
         """The messages of all processes. They are padded to one length, so the lengths are sent first."""
         import torch
@@ -313,7 +309,7 @@ class Ranks:
             self._store.set(f"read/{self.rank}", "1")
 
     def last_words(self, rank: int, wait_s: float = 0.0) -> dict[str, str] | None:
-        """The last message of a process that has left: `kind`, an error's class, and `sentence`; else None."""
+        """The last message of a process that has left: its error's class as `kind`, and a `sentence`; else None."""
         with contextlib.suppress(RuntimeError, ValueError, AttributeError):
             if self._has([f"left/{rank}"], wait_s):
                 note = json.loads(self._store.get(f"left/{rank}"))
@@ -321,7 +317,7 @@ class Ranks:
         return None
 
     def _has(self, names: list[str], wait_s: float = 0.0) -> bool:
-        """Whether the store has all of these keys, after waiting so long. False if the store is gone."""
+        """Whether the store has all of these keys, after waiting up to `wait_s` seconds. False if the store is gone."""
         with contextlib.suppress(RuntimeError):
             if wait_s and names:
                 self._store.wait(names, datetime.timedelta(seconds=wait_s))

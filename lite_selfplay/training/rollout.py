@@ -1,4 +1,4 @@
-"""A base model in memory with its seats, and the live table: it draws problems, samples answers and verifies them."""
+"""A base model with its seats (LoRA adapters), and the live table, which samples and checks answers for a game."""
 
 import time
 from collections import Counter
@@ -99,7 +99,8 @@ _PROMPT_TOKENS = 256  # a prompt's assumed length, to choose how many completion
 
 
 class LiveTable:
-    """The table of a run, opened anew for each step. `folder` is where the game may write.
+    """The table of a run: everything that a game may ask for. Opened anew for each step; the game may write to
+    `folder`.
 
     A completion's seed depends on the run's seed, the step, the role and its index in the step, so that completions do
     not depend on how work is split into batches or over processes.
@@ -204,7 +205,7 @@ class LiveTable:
         return result
 
     def _counting(self, request: GenerationRequest) -> AbstractContextManager[None]:
-        """A context that counts sampled tokens by polls, if they are sampled in this process."""
+        """A context in which each poll counts a sampled token, if this process samples."""
         if samples_elsewhere(self._loaded.backend):
             return nullcontext()
         rows, *tokens = request.sizes

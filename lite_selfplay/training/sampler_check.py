@@ -42,7 +42,7 @@ PROBES, PROBE_TOKENS = 8, 32  # completions, and tokens of each, to measure roun
 
 
 def gap_turn(step: int) -> int | None:
-    """The index (modulo their number) of the stream to score after the update of a step (from 0); None for no stream.
+    """Which stream to score after the update of a step (from 0), as an index modulo their number; None for no stream.
 
     All roles and seats have their turn, whether seats swap roles at every step or never.
     """
@@ -134,7 +134,7 @@ def at_own_temperature(
     completions: Sequence[Completion],
     most: int | None = None,
 ) -> list[TokenScores]:
-    """Scores by `read` of completions (their first `most` tokens), each at its temperature (1 if greedy)."""
+    """Score completions (their first `most` tokens) with `read`, each at its temperature (1 if greedy)."""
     found: dict[int, TokenScores] = {}
     temperatures = [completion.sampling.temperature or 1.0 for completion in completions]
     for temperature in sorted(set(temperatures)):

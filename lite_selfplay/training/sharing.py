@@ -26,7 +26,7 @@ _VERDICTS = TypeAdapter(list[Verdict])
 def generate(
     ranks: Ranks, step: int, request: GenerationRequest, sample: Callable[[GenerationRequest], list[list[Generation]]]
 ) -> list[list[Generation]]:
-    """The requested completions; each process samples a part. Raises GameError if another requests others."""
+    """The requested completions; each process samples a part. Raises GameError if processes request different ones."""
     if ranks.alone:
         return sample(request)
     rows = ranks.part([(p, seed) for p, seeds in enumerate(request.seeds) for seed in seeds])

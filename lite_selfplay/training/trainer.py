@@ -1,4 +1,4 @@
-"""The trainer: updates the seats from a step's episode.
+"""The trainer: updates the seats (named LoRA adapters) from a step's episode.
 
     for part in parts(episode):                   # `run.minibatches` of them
         for stream in part:                       # the samples of one role, played by one seat
@@ -107,7 +107,8 @@ class SelfPlayTrainer:
     # A step
 
     def update(self, step: int, episode: Episode, seats: Mapping[str, str]) -> StepReport:
-        """Train on the episode of a step (from 0), whose roles were played by `seats`, and carry out its actions.
+        """Train on a step's episode, in which `seats` played the roles; then make and restore its snapshots. Steps
+        count from 0.
 
         Raises GameError for samples that would train a seat wrongly, LossError if a user's own loss fails,
         TrainingError if memory does not suffice for a single row or a seat's weights are no longer finite.
@@ -121,7 +122,10 @@ class SelfPlayTrainer:
         self._note_seats(report, {})
         report.update_s = time.perf_counter() - started
         for action in episode.actions:
-            self._carry_out(action)
+            if isinstance(action, Snapshot):
+                self.adapters.snapshot(action.seat, action.name)
+            else:
+                self._restore(action)
         return report
 
     def _learn(self, report: StepReport) -> None:
@@ -202,7 +206,9 @@ class SelfPlayTrainer:
         self.adapters.activate(micro.seat)  # until its backward pass is done
         with self.adapters.cast_together(self.backend.compute_dtype):
             with self.backend.autocast():
-                logprobs, entropies = self._logprobs(micro, entropy_gradient=role.entropy != 0.0)
+                logprobs, entropies = self.backend.token_logprobs(
+                    micro.batch, micro.temperature, entropy_gradient=role.entropy != 0.0
+                )
                 loss = self.loss.of(micro, logprobs, entropies, reference)
             if not loss.value.requires_grad:
                 raise TrainingError(
@@ -229,11 +235,7 @@ class SelfPlayTrainer:
             return None
         name = BASE if micro.role.reference == "base" else reference_name(micro.seat)
         with self.adapters.inference(name), torch.no_grad(), self.backend.autocast():
-            return self._logprobs(micro)[0]
-
-    def _logprobs(self, micro: MicroBatch, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies (N,) of a microbatch under the active seat."""
-        return self.backend.token_logprobs(micro.batch, micro.temperature, entropy_gradient=entropy_gradient)
+            return self.backend.token_logprobs(micro.batch, micro.temperature)[0]
 
     def _read_before(self, learning: Sequence[Learning], numbers: Sequence[int]) -> None:
         """Compute the log-probabilities of later parts before the first update, for their ratios.
@@ -247,7 +249,8 @@ class SelfPlayTrainer:
                 for micro in self._microbatches(x, k):
                     self.adapters.activate(micro.seat)
                     with self.backend.autocast(), torch.no_grad():
-                        done.append(Done(micro, self.budget.in_flight[1], {"logprobs": self._logprobs(micro)[0]}))
+                        logprobs, _ = self.backend.token_logprobs(micro.batch, micro.temperature)
+                    done.append(Done(micro, self.budget.in_flight[1], {"logprobs": logprobs}))
                 self.guard.read(done)
                 x.remember(k, [row for one in done for row in one.rows])
 
@@ -283,10 +286,7 @@ class SelfPlayTrainer:
                 report.seats[seat] = {"lr": group["lr"], "grad_norm": norms.get(seat)}
             report.seats[seat]["updates"] = self.adapters.updates[seat]
 
-    def _carry_out(self, action: Snapshot | Restore) -> None:
-        if isinstance(action, Snapshot):
-            self.adapters.snapshot(action.seat, action.name)
-            return
+    def _restore(self, action: Restore) -> None:
         self.check.before[action.seat] = self.adapters.state(action.seat)
         self.adapters.restore(action.seat, action.name)
         if action.reset_optimizer:

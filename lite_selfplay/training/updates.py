@@ -1,6 +1,7 @@
-"""The inputs and results of a step's updates: a stream's rows, cut into parts and microbatches, and the report.
+"""The inputs and results of a step's updates.
 
-A microbatch has rows of one seat, sorted by length, and a bounded number of tokens.
+A stream's rows (completions of one role) are cut into parts, one for each update, and these into microbatches, which
+have a bounded number of tokens, sorted by length, of one seat (LoRA adapter).
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from lite_selfplay.training.sampler_check import Agreement, Read
 
 @dataclass
 class Done:
-    """A microbatch that went through the model, and its numbers: on the device, later in `read`.
+    """A microbatch after its pass through the model: its `numbers` on the device, later in `read`.
 
     `numbers` has `logprobs` (N,) and, if computed, `reference` (N,), `loss`, `kl` and `clipped`.
     """

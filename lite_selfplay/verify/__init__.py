@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Self
+from contextlib import AbstractContextManager
 
 from lite_selfplay.data import Completion, Problem, Verdict
 from lite_selfplay.scan import Registry
@@ -30,7 +30,7 @@ def register_checker(kind: str, checker: Checker) -> None:
     _CHECKERS.known[kind] = lambda: checker
 
 
-class Verifier:
+class Verifier(AbstractContextManager["Verifier", None]):
     """Judges completions, each by the checker of its problem's kind.
 
     A context manager; its processes start when first needed. `reasons` counts the verdicts so far by reason.
@@ -79,9 +79,6 @@ class Verifier:
     def close(self) -> None:
         """Close the checkers' resources, such as processes; they start again when needed."""
         self._checking.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -1,4 +1,4 @@
-"""What a verifier passes to its checkers: limits, and a store of resources that are kept between batches."""
+"""Limits and resources that a verifier passes to its checkers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -31,8 +31,8 @@ def check_letters(
 ) -> list[Verdict]:
     """Judge completions of the toy task `letters`: right if the sampled text has any letter of the answer, in its case.
 
-    The verdict's `answer` is the first such letter. A random model solves about half of these problems, so its run can
-    learn something. Raises TaskError unless the answer is a non-empty string.
+    The verdict's `answer` is the first such letter. A random model solves about half of these problems. Raises
+    TaskError unless the answer is a non-empty string.
     """
     return [_first_letter(completion, problem.answer, expected) for completion, problem in pairs]
 

@@ -63,7 +63,7 @@ def same_values(gold: Sequence[str], answer: Sequence[str]) -> bool:
 
 
 def same(gold: str, answer: str) -> bool:
-    """Whether `answer` equals `gold`, both tidy and single values."""
+    """Whether `answer` equals `gold`, each a single value as `latex.values` returns it."""
     if canonical(gold) == canonical(answer):
         return True
     wanted, given = statement(gold), statement(answer)
@@ -73,7 +73,7 @@ def same(gold: str, answer: str) -> bool:
 
 
 def _same_equation(wanted: Statement, given: Statement) -> bool:
-    """Equations in unknowns are equal if one is a multiple of the other. A value never equals an equation."""
+    """Whether one equation is a multiple of the other. A value never equals an equation."""
     if not (wanted.equation or has_unknowns(wanted.value)):
         return False
     sides = [_sides_of(wanted), _sides_of(given)]
@@ -86,16 +86,16 @@ def _same_equation(wanted: Statement, given: Statement) -> bool:
 
 
 def restates(gold: Sequence[str], answer: str) -> bool:
-    """Whether an answer has an operation that its reference lacks: it restates the question."""
+    """Whether an answer only restates the question: it has an operation that its reference lacks."""
     allowed = frozenset().union(*map(_operations, gold))
     return any(not _operations(value) <= allowed for value in values(answer))
 
 
 def counts_another(gold: Sequence[str], answer: str, problem: str = "") -> bool:
-    """Whether an answer's noun occurs in neither its reference nor the problem: 3 oranges for 3 apples.
+    """Whether an answer counts something else, such as 3 oranges for 3 apples.
 
-    One common word is enough, compared by its first four letters. Currencies, known units and the word "unit" are
-    accepted, and every noun is if neither text has a word.
+    Its noun must occur in its reference or in the problem. One common word is enough, compared by its first four
+    letters. Currencies, known units and the word "unit" always pass, and so does every noun if neither text has a word.
     """
     wanted, given = ([quantity(statement(text).value or text) for text in side] for side in (gold, values(answer)))
     nouns = " ".join(value.noun for value in wanted if value)
@@ -136,7 +136,8 @@ def _same_value(gold: str, answer: str) -> bool:
 
 
 def _same_words(gold: str, answer: str) -> bool | None:
-    """Words are equal regardless of case; a short word may also be written as a product of its letters, with signs."""
+    """Whether two words are equal, ignoring case. A short word may be a product of variables: formulas are left to the
+    next rules."""
     if not is_words(gold):
         return None
     if is_words(answer):
@@ -146,7 +147,7 @@ def _same_words(gold: str, answer: str) -> bool | None:
 
 
 def _same_numeral(gold: str, answer: str) -> bool | None:
-    """Numerals with a base: an answer may omit the base, but not have a different one."""
+    """Whether two numerals with a base are equal. An answer may omit the base, but not have a different one."""
     wanted, given = numeral(gold), numeral(answer)
     if wanted is None:
         return None if given is None else False
@@ -156,7 +157,7 @@ def _same_numeral(gold: str, answer: str) -> bool | None:
 
 
 def _same_entries(gold: str, answer: str) -> bool | None:
-    """Tuples, intervals and matrices entry by entry, unions in any order."""
+    """Whether tuples, intervals or matrices are equal entry by entry, or unions in any order."""
     wanted, given = tuple_entries(gold), tuple_entries(answer)
     if wanted is not None and given is not None and wanted[0] == given[0]:
         return len(wanted[1]) == len(given[1]) and all(map(same, wanted[1], given[1]))
@@ -169,19 +170,19 @@ def _same_entries(gold: str, answer: str) -> bool | None:
 
 
 def _same_time(gold: str, answer: str) -> bool | None:
-    """Times of the day: an answer may omit am or pm only if its reference does."""
+    """Whether two times of the day are equal; an answer may omit am or pm only if its reference does."""
     wanted, given = times(gold), times(answer)
     return given <= wanted if wanted and given else None
 
 
 def _same_pair(gold: str, answer: str) -> bool | None:
-    """Two numbers of a range, a ratio or a score, with a dash or a colon between them."""
+    """Whether two ranges, ratios or scores, such as 3-2 and 3:2, have the same two numbers."""
     wanted, given = _PAIR.fullmatch(gold), _PAIR.fullmatch(answer)
     return wanted.groups() == given.groups() if wanted and given else None
 
 
 def _same_quantity(gold: str, answer: str) -> bool | None:
-    """Values, compared numerically."""
+    """Whether two values are equal, and the answer has no operation that its reference lacks."""
     wanted = quantity(gold)
     given = quantity(answer, letter_units=wanted is not None and not wanted.formula.variables)
     if wanted is not None and given is not None:

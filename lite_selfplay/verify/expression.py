@@ -1,9 +1,9 @@
-r"""Written mathematics as a tree, before anything is evaluated.
+"""Written mathematics as a tree, before anything is evaluated.
 
-`parse` reads one tidy formula, in LaTeX or plain, as people and models write final answers: numbers, symbols, sums,
-products, fractions, powers, roots and the usual functions. It keeps the form as written, so that `5!` stays a factorial
-and `48 + 24` a sum. It refuses everything else; operators with bounds, such as integrals and sums over an index, are
-recognised (`lite_selfplay.verify.operations`) but not parsed.
+`parse` reads one formula (after `latex.tidy`), in LaTeX or plain, as people and models write final answers: numbers,
+symbols, sums, products, fractions, powers, roots and the usual functions. It keeps the form as written: `5!` stays a
+factorial and `48 + 24` a sum. It refuses everything else; operators with bounds, such as integrals, are recognised
+(`lite_selfplay.verify.operations`) but not parsed.
 """
 
 import re
@@ -29,7 +29,7 @@ class Unreadable(LiteSelfPlayError):
 
 @dataclass(frozen=True)
 class Expression:
-    """A node of a formula. Numbers have a `value`; symbols, constants, functions and sizes have a `name`."""
+    """A node of a formula. Numbers have a `value`; symbols, constants, functions and products with × a `name`."""
 
     kind: Kind
     parts: tuple["Expression", ...] = ()
@@ -68,7 +68,7 @@ TIMES = "\\times"
 
 
 def parse(text: str) -> Expression:
-    """One tidy formula as a tree. Raises Unreadable for anything else, and if it is too long or nested too deeply."""
+    """One formula as a tree. Raises Unreadable for anything else, and if it is too long or nested too deeply."""
     parser = _Parser(_tokens(text))
     tree = parser.sum()
     if parser.peek():

@@ -56,8 +56,8 @@ class Formula:
         return None if self.variables else self.values[0]
 
     def same_chain(self, other: "Formula") -> bool | None:
-        """Whether both are chains of the same numbers; None if this is no chain. The order counts, except in a sum
-        without a minus and a factorisation: a product with a power or with dots."""
+        """Whether both are chains (see `chain`) of the same numbers; None if this one is not a chain. The order counts,
+        except in sums without a minus and in factorisations (products with a power or with dots)."""
         if (wanted := chain(self.tree)) is None:
             return None
         given = chain(other.tree) if self.tree.kind == other.tree.kind else None
@@ -68,7 +68,7 @@ class Formula:
         return not fixed and _collected(wanted) == _collected(given)
 
     def same_value(self, other: "Formula") -> bool:
-        """Whether both have the same value, in whatever form."""
+        """Whether both have the same value, in any form."""
         if self.variables != other.variables:
             return False
         if len(self.values) == len(other.values):
@@ -119,7 +119,7 @@ def _number(tree: Expression) -> Number | None:
 
 
 def _is_undone(tree: Expression) -> bool:
-    """Whether the operation at the top of a formula could be carried out."""
+    """Whether the outermost operation of a formula could be evaluated."""
     if tree.kind in ("number", "symbol", "constant") or is_literal(tree):
         return False
     value = _number(tree)
@@ -144,7 +144,7 @@ def is_literal(tree: Expression) -> bool:
 
 
 def chain(tree: Expression) -> tuple[tuple[Number, Number], ...] | None:
-    r"""The numbers of a chain, each with its exponent: plain numbers joined by one sign. None for any other formula.
+    r"""The numbers of a chain (plain numbers joined by one sign), each with its exponent; None for any other formula.
     Dates, ranges, scores, sizes and factorisations are chains: 2024-03-05, 10-15, 3 \times 4, 2^2 \cdot 3."""
     if tree.kind not in ("sum", "product", "fraction") or is_literal(tree):
         return None
@@ -154,7 +154,7 @@ def chain(tree: Expression) -> tuple[tuple[Number, Number], ...] | None:
 
 
 def _links(tree: Expression) -> tuple[Expression, ...]:
-    """The parts of a chain; in 3/5/2024 the two slashes are nested."""
+    """The parts of a chain, also of nested fractions such as 3/5/2024."""
     nested = tree.kind == tree.parts[0].kind == "fraction"
     return (*_links(tree.parts[0]), tree.parts[1]) if nested else tree.parts
 
@@ -183,7 +183,7 @@ def _power_of_ten(tree: Expression) -> bool:
 
 
 def _sum(tree: Expression, value: Number | None) -> bool:
-    """Two terms are rational multiples of each other and can be combined, or a term is zero."""
+    """Whether two terms can be combined because one is a rational multiple of the other, or a term is zero."""
     if len(tree.parts) > MAX_TERMS:
         raise Unreadable("too many terms")
     terms = [_values(part) for part in tree.parts]
@@ -192,7 +192,7 @@ def _sum(tree: Expression, value: Number | None) -> bool:
 
 
 def _product(tree: Expression, value: Number | None) -> bool:
-    """It multiplies two numbers, two square roots, two sums of numbers, or a constant by itself."""
+    """Whether it multiplies two numbers, two square roots, two sums of numbers, or a constant by itself."""
     factors = [part for part in tree.parts if not _power_of_ten(part)]
     numbers = [part for part in factors if (found := _number(part)) is not None and rational(found) is not None]
     constant = [part for part in factors if _number(part) is not None]
@@ -202,7 +202,7 @@ def _product(tree: Expression, value: Number | None) -> bool:
 
 
 def _fraction(tree: Expression, value: Number | None) -> bool:
-    """A number divided by an imaginary one."""
+    """Whether it divides a number by one that is not real."""
     if value is None:
         return False
     below = gaussian(_values(tree.parts[1])[0])
@@ -210,7 +210,7 @@ def _fraction(tree: Expression, value: Number | None) -> bool:
 
 
 def _power(tree: Expression, value: Number | None) -> bool:
-    """An integer power of a sum, product or root of numbers, or of i."""
+    """Whether it is an integer power of a sum, product or root of numbers, or of i."""
     base, exponent = tree.parts
     whole = _number(exponent)
     if value is None or whole is None or (count := rational(whole)) is None or count.denominator != 1:
@@ -219,12 +219,12 @@ def _power(tree: Expression, value: Number | None) -> bool:
 
 
 def _root(tree: Expression, value: Number | None) -> bool:
-    """The root of a negative number that is a square, such as -4."""
+    """Whether it has a value without roots, such as 2i for the root of -4."""
     return value is not None and gaussian(value) is not None
 
 
 def _function(tree: Expression, value: Number | None) -> bool:
-    """A derivative, or a function of a number with a simpler value, such as the sine of a known angle."""
+    """Whether it is a derivative, or has a simpler value, such as the sine of a known angle."""
     if tree.name == "derivative" or value is None:
         return tree.name == "derivative"
     if OPERATION_OF[tree.name] in ("factorial", "rounding", "absolute value", "extremum", "divisor"):

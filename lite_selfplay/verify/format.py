@@ -101,7 +101,7 @@ def _matching_brace(text: str, opening: int) -> int | None:
 
 
 def well_formed(text: str, thinks: bool, prefill: str = "") -> bool:
-    """Whether a completion follows the output format (phi in the games' rewards), judged on `prefill + text`.
+    """Whether a completion follows the output format, judged on `prefill + text`.
 
     The format: at most one closed `<think>...</think>` with only whitespace before it, required if `thinks`; then text
     without tags; then exactly one `<answer>...</answer>` that is not empty, with only whitespace after it. Reasoning

@@ -1,10 +1,9 @@
 """Evaluating formulas: exact fractions if possible, else 80 digits, at fixed points for the variables.
 
 Two formulas count as equal if they agree to 45 digits at every point (identity testing at random points; Schwartz
-1980). A point is derived from a variable's name alone, so that a formula's values serve as its fingerprint and can be
-compared with those of any other. Every variable is negative at some points; piecewise formulas, such as roundings and
-extrema, are compared at more points, some of them large. To keep evaluation fast, numbers, exponents and factorials
-have bounds; a formula beyond them has no value.
+1980). A point is derived from a variable's name alone, so that a formula's values are its fingerprint. Every variable
+is negative at some points; piecewise formulas, such as roundings and extrema, are compared at more points, some of them
+large. To keep evaluation fast, numbers, exponents and factorials have bounds; a formula beyond them has no value.
 """
 
 import hashlib
@@ -79,13 +78,14 @@ def calculate(text: str) -> Fraction | None:
 
 
 def angle(tree: Expression) -> Number:
-    """A formula without variables as the argument of a sine: in radians, where a degree sign means pi/180."""
+    """The value in radians of a formula without variables, as the argument of a sine: a degree sign means pi/180."""
     return _value(tree, 0, degrees=True)
 
 
 def point_of(name: str, point: int) -> Number:
-    """The value of a variable at a point: in (0.3, 2.7), from the fourth point on also ten or a hundred times as large.
-    All variables are positive at point 0. Each is negative at one of points 1 and 2, one of 3 and 4, etc."""
+    """The value of a variable at a point. Its size is in (0.3, 2.7), from the fourth point on also ten or a hundred
+    times that. All variables are positive at point 0; each is negative at one of points 1 and 2, one of 3 and 4, etc.
+    """
     digest = hashlib.sha256(f"{point}:{name}".encode()).digest()
     share = _context.mpf(int.from_bytes(digest, "big")) / _context.mpf(256) ** len(digest)
     size = (_context.mpf("0.3") + share * _context.mpf("2.4")) * (1, 10, 100)[point // FEW_POINTS % 3]
@@ -112,7 +112,6 @@ def rational(value: Number) -> Fraction | None:
     """A number as an exact fraction; None if it is not one with a denominator of up to ten digits."""
     if isinstance(value, Fraction):
         return value
-    value = _context.mpmathify(value)
     if value.imag and abs(value.imag) > _NOTHING * abs(value):
         return None
     size = abs(value.real)
@@ -126,7 +125,6 @@ def gaussian(value: Number) -> tuple[Fraction, Fraction] | None:
     """The real and the imaginary part of a number, if both are rational."""
     if isinstance(value, Fraction):
         return value, Fraction(0)
-    value = _context.mpmathify(value)
     real, imaginary = (rational(_unless_nothing(part, value)) for part in (value.real, value.imag))
     return None if real is None or imaginary is None else (real, imaginary)
 
@@ -135,7 +133,6 @@ def real_part(value: Number) -> Fraction | None:
     """A real number as a fraction, exact or to 80 digits; None if it is not real, or too large."""
     if isinstance(value, Fraction):
         return value
-    value = _context.mpmathify(value)
     if abs(value.imag) > _NOTHING * abs(value) or abs(value.real) > _context.mpf(10) ** 300:
         return None
     return Fraction(*mpmath.libmp.to_rational(value.real._mpf_))
@@ -149,7 +146,6 @@ def fingerprint(value: Number) -> str:
     if parts is not None:
         real, imaginary = map(_spelled, parts)
         return real if not parts[1] else f"{real}{'+' if parts[1] > 0 else ''}{imaginary}i"
-    value = _context.mpmathify(value)
     real, imaginary = (_context.nstr(_unless_nothing(part, value), SHOWN) for part in (value.real, value.imag))
     return real if imaginary in ("0", "0.0") else f"{real}{'' if imaginary.startswith('-') else '+'}{imaginary}i"
 

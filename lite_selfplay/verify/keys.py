@@ -1,8 +1,8 @@
-r"""The class of an answer: a canonical key, derived from that answer alone.
+"""Canonical keys of answers, each derived from that answer alone.
 
-Answers with equal keys are equal, whatever the order or direction of the comparison, so votes are counted by key. An
-answer without a value in normal form has no key: a restated question ("48 + 24", "5!", "2x + 3 = 11"), a chain of
-equations that contradicts itself, a sentence. The work is bounded by the answer's length.
+Answers with equal keys are equal, so votes are counted by key. An answer without a value in normal form has no key: a
+restated question ("48 + 24", "5!", "2x + 3 = 11"), a chain of equations that contradicts itself, a sentence. The work
+is bounded by the answer's length.
 """
 
 import re
@@ -59,7 +59,7 @@ def answer_key(answer: str) -> str | None:
 
 
 def vote_key(answer: str, choices: Iterable[str] = ()) -> str | None:
-    """Like `answer_key`, without the name of the value: "x = 5" votes with "5". None, an abstention, also if the answer
+    """Like `answer_key`, without the name of the value: "x = 5" votes with "5". Also None, an abstention, if the answer
     says that there is none and is not one of the problem's `choices`."""
     if len(answer) > MAX_CHARACTERS or states_nothing(answer, choices):
         return None
@@ -114,7 +114,6 @@ def key_of(found: Sequence[str]) -> str | None:
 
 
 def _key(text: str) -> str | None:
-    """The key of one tidy value."""
     stated = statement(text)
     if not stated.value:
         return None
@@ -151,8 +150,8 @@ def _joined(entries: Sequence[str], opening: str, closing: str) -> str | None:
 
 
 def is_words(text: str) -> bool:
-    """Whether a value consists of words: more than three letters, or two or three in upper case or like a word.
-    Neighbours in the alphabet (`xy`, `abc`) and letters with signs or spaces between them are a product."""
+    """Whether a value is words and not a product of variables: at least four letters, only capitals, or two or three
+    letters such as `no` that are not neighbours in the alphabet, as in `xy` or `abc`."""
     if not _WORDS.fullmatch(text) or len(text) < 2:
         return False
     if len(canonical(text)) >= LONG_WORD or text.isupper():

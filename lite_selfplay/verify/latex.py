@@ -197,8 +197,8 @@ def split_top(text: str, separators: set[str], keep: frozenset[int] = frozenset(
 
 
 def at_top(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """The matches outside all brackets and environments, which the pattern matches as well. A round bracket may close a
-    square one, as in intervals."""
+    """The matches of `pattern` outside all brackets and environments, which it must match as well. A round bracket may
+    close a square one, as in intervals."""
     depth = 0
     for match in pattern.finditer(text):
         token = match[0].removeprefix("\\")
@@ -245,15 +245,12 @@ def values(text: str, thousands: bool = True) -> list[str]:
     keep = frozenset(position for match in whole for position in range(match.start(), match.end()))
     found: dict[str, str] = {}
     for piece in split_top(text, _SEPARATORS, keep):
-        for value in _signs(_bare(trim(piece))):
+        item = trim(piece)
+        grouped = inside(item, "{", "}")
+        for value in _signs(item if grouped is None else trim(grouped)):
             if value:
                 found.setdefault(canonical(value), value)
     return list(found.values())
-
-
-def _bare(value: str) -> str:
-    grouped = inside(value, "{", "}")
-    return value if grouped is None else trim(grouped)
 
 
 def _signs(value: str) -> list[str]:

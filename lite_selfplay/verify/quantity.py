@@ -48,9 +48,9 @@ _RATIO = re.compile(r"(\d{1,20})\s*:\s*(\d{1,20})")
 class Quantity:
     """A formula that is a value, with its unit and percent sign.
 
-    `percent`: it has a percent sign. `unit` is None if there is none, or an unknown one such as "apples"; `noun` is its
-    text, known or not. `places` is the number of decimal places of a plain decimal with at least six significant
-    digits, which may be the rounding of a number.
+    `percent`: it has a percent sign. `unit` is None without a unit or with an unknown one, such as "apples"; `noun` is
+    the text of either. `places` is the number of decimal places of a plain decimal with at least six significant
+    digits, which may be a rounded number.
     """
 
     formula: Formula
@@ -80,7 +80,7 @@ class Quantity:
 
 
 def quantity(text: str, letter_units: bool = False) -> Quantity | None:
-    """A tidy text as a value with its unit; None if it is anything else.
+    """A single value (`latex.tidy`) with its unit; None for anything else.
 
     The value may have a currency, a percent sign, degrees or a unit; with `letter_units` also a unit of one letter,
     such as "5 m". A ratio in lowest terms is a fraction.
@@ -97,7 +97,7 @@ def quantity(text: str, letter_units: bool = False) -> Quantity | None:
 
 
 def times(text: str) -> frozenset[int]:
-    """The minutes after midnight that a tidy time of the day may mean: two for "3:45", empty for other texts."""
+    """The minutes after midnight that a time of the day may mean: two numbers for "3:45", none for other texts."""
     if (match := _TIME.fullmatch(text)) is None:
         return frozenset()
     minutes = 60 * int(match[1]) + int(match[2])
@@ -146,11 +146,11 @@ def _places(body: str) -> int | None:
 
 
 def same_quantity(first: Quantity, second: Quantity) -> bool:
-    """Whether two values are equal, in whatever form.
+    """Whether two values are equal, in any form.
 
-    Two units must have the same dimension, and are converted; if only one side has a unit, it is ignored. A percent
-    sign is a factor of 1/100; if only one side has one, the other number may also be meant in percent if it is at
-    least 1. A decimal of six significant digits or more also equals a non-terminating number that it rounds.
+    Two units must have the same dimension, and are converted; a unit on one side only is ignored. A percent sign is a
+    factor of 1/100; if only one side has one, the other number may also be meant in percent if it is at least 1. A
+    decimal of six significant digits or more also equals a non-terminating number that it rounds.
     """
     factors = Fraction(1), Fraction(1)
     if first.unit is not None and second.unit is not None:

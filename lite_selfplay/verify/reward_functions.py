@@ -27,7 +27,7 @@ def call_reward(
 
     1 for right and 0 for wrong are usual; other finite numbers are allowed. A completion counts as correct from 0.5 on.
     Raises RewardError, with the function's name, if it does not return one finite number per completion in order: a
-    mapping, a set, a text and a table are refused. Whatever the function itself raises passes.
+    mapping, a set, a text and a table are refused. Exceptions of the function pass through.
     """
     if not pairs:
         return []
@@ -64,7 +64,7 @@ def _numbers(found: Sequence[Any]) -> list[float] | None:
 
 
 def _is_list(returned: Any) -> bool:
-    """Whether iterating gives its values in order; for a mapping or a table it gives the keys."""
+    """Whether a returned value is a one-dimensional sequence of numbers, not a mapping, set, text or table."""
     if isinstance(returned, (Mapping, set, frozenset, *_TEXT)) or getattr(returned, "ndim", 1) != 1:
         return False
     return isinstance(returned, Iterable) or hasattr(type(returned), "__getitem__")

@@ -63,7 +63,7 @@ class Statement:
 
 @lru_cache(maxsize=4096)
 def statement(text: str) -> Statement:
-    """Parse a tidy, single answer."""
+    """Parse a single answer, as `latex.values` returns it."""
     member = _MEMBER.match(text)
     if member:
         return Statement(trim(text[member.end() :]), canonical(member[1]))
@@ -143,8 +143,8 @@ def has_unknowns(side: str) -> bool:
 
 
 def _differ(side: str, value: str) -> bool:
-    """Whether a side of a chain contradicts the value at its end. A side that cannot be parsed contradicts nothing, and
-    neither does a formula in unknowns if the value is a number."""
+    """Whether a side of a chain contradicts the value at its end. A side that cannot be parsed contradicts nothing, nor
+    does a formula in unknowns contradict a number."""
     found, end = quantity(side), quantity(value)
     if found is None or end is None or bool(found.formula.variables) != bool(end.formula.variables):
         return False
@@ -152,7 +152,7 @@ def _differ(side: str, value: str) -> bool:
 
 
 def _rounds_to(exact: str, rounded: str) -> bool:
-    """Whether a decimal is a value rounded to the decimal's places; for tuples, whether each entry is."""
+    """Whether `rounded` is `exact`, rounded to its number of decimal places; for tuples, entry by entry."""
     pair = tuple_entries(exact), tuple_entries(rounded)
     if pair[0] and pair[1]:
         same = (pair[0][0], len(pair[0][1])) == (pair[1][0], len(pair[1][1]))
@@ -171,7 +171,8 @@ def _rounds_to(exact: str, rounded: str) -> bool:
 
 
 def point(answers: Sequence[str], by_name: bool = False) -> str:
-    """A tuple of values that all have different names, in their order or sorted by name; empty for other values."""
+    """ "(3, -1)" for "x = 3" and "y = -1", in this order or sorted by name; empty unless every value has a name of its
+    own."""
     stated = [statement(answer) for answer in answers]
     names = {each.name for each in stated}
     if "" in names or not 1 < len(names) == len(stated):

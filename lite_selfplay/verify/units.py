@@ -19,7 +19,8 @@ SINGLE_LETTERS = "m s h g L J N W V A K C F".split()
 
 @dataclass(frozen=True)
 class Unit:
-    """`factor` times the base unit of a dimension: a product of powers, such as {("length", 1), ("time", -1)}."""
+    """A unit: `factor` times the base unit of its `dimension`, a product of powers such as {("length", 1), ("time",
+    -1)}."""
 
     factor: Fraction = Fraction(1)
     dimension: Dimension = frozenset()

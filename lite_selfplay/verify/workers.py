@@ -35,7 +35,6 @@ class Worker:
     clock: Clock = field(default_factory=lambda: Clock((), 0.0))
 
     def done(self) -> None:
-        """Forget the job."""
         self.job = None
 
     def close(self) -> None:
@@ -108,7 +107,6 @@ class Workers(ABC, Generic[W, J, R]):
         return None
 
     def pids(self) -> list[int]:
-        """Process ids of the current workers."""
         return [worker.process.pid for worker in self._workers]
 
     def close(self) -> None:
@@ -134,7 +132,7 @@ class Workers(ABC, Generic[W, J, R]):
             return [batch.results[number] for number in range(len(jobs))]
 
     def _belong(self) -> None:
-        """Register with this process: workers end when this object is collected or the interpreter exits."""
+        """Close the workers when this object is collected or the interpreter exits, in this process only."""
         self._pid = os.getpid()
         self._cleanup = weakref.finalize(self, _close_all, self._workers, self._pid)
 

@@ -106,11 +106,11 @@ def out_of_memory(most: int) -> None:
 
     from lite_selfplay.training.trainer import SelfPlayTrainer
 
-    @around(SelfPlayTrainer, "_logprobs")
-    def logprobs(whole: Any, self: Any, micro: Any, **options: Any) -> Any:
+    @around(SelfPlayTrainer, "_backward")
+    def backward(whole: Any, self: Any, micro: Any) -> Any:
         if len(micro.rows) > most:
             raise torch.OutOfMemoryError("no room")
-        return whole(self, micro, **options)
+        return whole(self, micro)
 
 
 def other_package() -> None:

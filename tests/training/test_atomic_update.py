@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import cosine_similarity
 
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.backends.transformers import TransformersBackend
@@ -57,9 +58,12 @@ def half_detached(logprobs: torch.Tensor) -> torch.Tensor:
     ],
 )
 def test_a_correct_backend_passes(harness: Any, role: dict[str, Any], precision: str, monkeypatch: pytest.MonkeyPatch):
-    found: list[float] = []
-    cosine = atomic_update._cosine
-    monkeypatch.setattr(atomic_update, "_cosine", lambda *sides: found.append(cosine(*sides)) or found[-1])
+    found: list[torch.Tensor] = []
+    monkeypatch.setattr(
+        atomic_update,
+        "cosine_similarity",
+        lambda one, other, dim: found.append(cosine_similarity(one, other, dim)) or found[-1],
+    )
     made = harness(role, precision=precision).step(episode(), episode(replay=True))
     assert made.trainer.guard.proved
     assert len(found) == 1  # asked once, for two steps
@@ -105,7 +109,7 @@ def test_float16_keeps_small_gradients_on_a_cpu(make_backend: Callable[..., Any]
         scale.unscale(gradients)
         assert all(gradient.any() for gradient in gradients)
         sides.append(torch.cat([gradient.flatten() for gradient in gradients]))
-    assert atomic_update._cosine(*sides) > 0.999
+    assert cosine_similarity(*sides, 0) > 0.999
 
 
 # The factor of losses

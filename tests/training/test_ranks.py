@@ -162,7 +162,6 @@ def test_one_process_is_alone_and_pays_nothing(environment: dict[str, str], monk
     assert ALONE.from_main("anything", lambda: "made here") == "made here"
     ALONE.require_same({"anything": object()})
     ALONE.add_up([object()])  # type: ignore[list-item]
-    assert ALONE.shared_clock(float) is float
 
 
 @pytest.mark.parametrize(

@@ -44,17 +44,16 @@ def check_batch(
 ) -> list[Verdict]:
     """Judge completions of problems of kind `call`, whose answer is a mapping.
 
-    - `output`: right is a literal of that value.
-    - `program` and `output`: right are arguments with which `f` returns that value.
-    - `program` and `inputs`: right, whatever the completion is, if `f` returns the same plain value twice for each of
-      the inputs. The verdict's answer is the JSON list of those values as literals.
+    - `output`: a literal of that value is right.
+    - `program` and `output`: arguments with which `f` returns that value are right.
+    - `program` and `inputs`: any completion is right if `f` returns the same plain value twice for each of the inputs.
+      The verdict's answer is the JSON list of those values as literals.
 
     Raises SandboxError if programs cannot be run safely.
     """
     texts = [_answer_text(completion) for completion, _ in pairs]
     calls = [_calls(problem.answer, text) for (_, problem), text in zip(pairs, texts, strict=True)]
-    sandbox = shared_sandbox(unsafe_code=checking.unsafe_code)
-    checking.kept(CALL, lambda: sandbox)
+    sandbox = checking.kept(CALL, lambda: shared_sandbox(unsafe_code=checking.unsafe_code))
     run = [i for i, rows in enumerate(calls) if rows]
     packed = {"function": "f", "packed": True}
     bodies = [{**packed, "program": pairs[i][1].answer["program"], "calls": calls[i]} for i in run]

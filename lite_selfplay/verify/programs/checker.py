@@ -48,8 +48,7 @@ def check_batch(
     ]
     programs = [(program, tests[id(problem)]) for program, (_, problem) in zip(found, pairs, strict=True)]
     limits = Limits(seconds=max(LEAST_SECONDS, checking.deadline))
-    sandbox = shared_sandbox(unsafe_code=checking.unsafe_code)
-    checking.kept(KIND, lambda: sandbox)
+    sandbox = checking.kept(KIND, lambda: shared_sandbox(unsafe_code=checking.unsafe_code))
     reports = judge_all(sandbox, programs, limits, checking.poll)
     return [
         Verdict(
@@ -78,7 +77,7 @@ def judge_all(
     limits: Limits,
     poll: Callable[[], None] = lambda: None,
 ) -> list[Report]:
-    """Test each program and report; None stands for a completion without a program."""
+    """Test each program and report; a program of None is a completion without one."""
     parts: list[_Part] = []
     for number, (program, tests) in enumerate(programs):
         if program is not None:

@@ -1,6 +1,6 @@
 """Data types for running programs: limits, jobs of the sandbox, the end of a run, the report of tests.
 
-`ended` derives the reason of a failure from how processes ended. It never shows that a program is right.
+`ended` derives why a run failed from how its processes ended. This never proves that a program is right.
 """
 
 import os
@@ -39,9 +39,9 @@ class SandboxError(RequestError):
 class Limits:
     """Limits of one run of a program.
 
-    `seconds` of CPU time, rounded up by the kernel, and twice as many of wall-clock time, not counting time in which
-    the machine was busy with other processes; `memory_mb` of address space in MiB, 30 of which the interpreter takes;
-    `output_kb` of output in KiB. Raises ConfigError for a number out of its range.
+    `seconds`: CPU time, rounded up by the kernel; wall-clock time may be twice as long, not counting time in which the
+    machine was busy with other processes. `memory_mb`: address space in MiB, of which the interpreter takes 30.
+    `output_kb`: output in KiB. Raises ConfigError for a number out of its range.
     """
 
     seconds: float = 5.0
@@ -68,7 +68,7 @@ class ProgramRun:
     """How a program's run ended.
 
     `reason` is empty if the program ended by itself; its output may still be wrong. `detail` is a line for people.
-    `seconds` are of CPU time, `memory_mb` is its peak memory in MiB. `reply` is what a role wrote besides its output.
+    `seconds` are of CPU time, `memory_mb` is its peak memory in MiB. `reply` has the results of calls and tests.
     The texts are not trusted: the program may have written them.
     """
 
@@ -136,8 +136,7 @@ def ended(
     """A job's run. `rows` say how each of its processes ended; the program's own is the last."""
     seconds = max(row["cpu"] for row in rows)
     memory = max(row["memory"] for row in rows) / 2**20
-    reason, detail = _reason(rows, late, stdout, stderr, limits)
-    return ProgramRun(reason, detail, stdout, stderr, reply, seconds, memory)
+    return ProgramRun(*_reason(rows, late, stdout, stderr, limits), stdout, stderr, reply, seconds, memory)
 
 
 def _reason(

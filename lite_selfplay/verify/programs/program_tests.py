@@ -57,7 +57,7 @@ class ProgramTests:
 
     @cached_property
     def asked(self) -> re.Pattern[str]:
-        """A pattern of the program to look for: it defines one of the tested functions, or reads its input."""
+        """A regular expression to recognise the program: it defines one of the tested functions, or reads its input."""
         called = {case.function for case in self.cases if isinstance(case, CallTest)} | {self.function} - {""}
         asserted = " ".join(case.code for case in self.cases if isinstance(case, AssertTest))
         names = "|".join(map(re.escape, called or re.findall(r"[A-Za-z_]\w*", asserted))) or "(?!)"

@@ -39,7 +39,7 @@ def extract_program(text: str, *, block_only: bool = False, asked: re.Pattern[st
 
 def is_program(text: str) -> bool:
     """Whether a text is Python with a statement or a call: a word or a number alone is not a program. It is only
-    parsed: compiling can crash an interpreter, and is left to confined ones."""
+    parsed, since compiling can crash the interpreter."""
     if len(text) > _LONGEST or max(map(len, text.splitlines()), default=0) > _LONGEST_LINE:
         return False
     try:

@@ -1,12 +1,12 @@
 """The choice of a sandbox on this machine, and the one that a process shares.
 
-1. `kernel`: zygotes on Linux. Seccomp is required; namespaces, an empty root, another user and Landlock are added if a
-   trial succeeds.
-2. `none`: if the first is not available, nothing is run, and `SandboxError` says why. With `unsafe_code`, programs then
-   run in the same processes with the available layers, perhaps only with limits.
+1. `kernel`: confined processes on Linux (`zygotes.py`). Seccomp is required; namespaces, an empty root, another user
+   and Landlock are added if a trial succeeds.
+2. `none`: if the first is not available, nothing is run, and `SandboxError` says why. With `unsafe_code`, programs
+   then run in the same processes with the available layers, perhaps only with limits.
 
-A sandbox is tested on this machine instead of relying on versions: a canary program tries to escape from it. Its own
-statements are not trusted if the library can check them from outside.
+A sandbox is tested on this machine instead of relying on versions: a canary program tries to escape from it. The
+library checks from outside what it can, instead of trusting the canary.
 """
 
 import contextlib

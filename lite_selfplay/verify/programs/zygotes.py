@@ -1,7 +1,8 @@
 """The library's side of the sandbox: it starts zygotes, sends them jobs, and reads back bytes.
 
-Linux only: all data are in memory files, which are sealed if they are input. A job's files are closed when it ends, and
-there are no others, so that nothing is left behind even if this process is killed.
+A zygote is a clean interpreter that forks a confined process for each program. Linux only: all data are in memory
+files, and input files are sealed. A job's files are closed when it ends, and there are no others, so nothing is left
+behind even if this process is killed.
 """
 
 import fcntl

@@ -1,8 +1,8 @@
-"""The allow-list of system calls as a seccomp filter, in raw BPF: no compiler, no library, no package.
+"""The allow-list of system calls as a seccomp filter in raw BPF, without a compiler or library.
 
 A program may compute, sleep, and read and write the descriptors that it was given. It cannot use paths, new
-descriptors, processes, threads, signals to others or executable memory. All calls not listed here return EPERM.
-Source: linux/filter.h, linux/seccomp.h, seccomp(2); for the numbers arch/x86/entry/syscalls/syscall_64.tbl and
+descriptors, processes, threads, signals to others or executable memory. All calls not listed here return EPERM. Source:
+linux/filter.h, linux/seccomp.h, seccomp(2); for the numbers arch/x86/entry/syscalls/syscall_64.tbl and
 include/uapi/asm-generic/unistd.h, with which a test compares them.
 """
 

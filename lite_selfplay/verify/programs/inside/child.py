@@ -85,7 +85,7 @@ def _confine(header: Mapping[str, Any], found: frozenset[str], uid: int) -> None
 
 def _remember_files() -> None:
     """Answer fstat of the standard streams from memory: contest templates use it for the size of their input. The
-    system call itself is refused, because it also takes paths."""
+    system call is refused because it also takes paths."""
     known = {file: os.fstat(file) for file in (STDIN, STDOUT, STDERR)}
     real = os.fstat
 

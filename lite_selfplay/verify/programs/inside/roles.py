@@ -35,7 +35,6 @@ def main_module(name: str) -> Space:
 
 
 def execute(source: str, space: Space, name: str = "program.py") -> None:
-    """Run a source in a module."""
     exec(compile(source, name, "exec", dont_inherit=True), space)
 
 
@@ -72,7 +71,7 @@ def _function(space: Space, name: str) -> Any:
 
 
 def serve_calls(job: Job, channel: int) -> None:
-    """Answer a test's calls, by value, until it is done."""
+    """Answer calls from the process of a test, by value, until it ends."""
     space = main_module("candidate")
     execute(job["program"], space)
     kept: list[Any] = []

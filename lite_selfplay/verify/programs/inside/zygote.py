@@ -30,7 +30,7 @@ _MOST_FILES = child.FILES * 2
 
 
 class _Library(NamedTuple):
-    """The library's process. `pid` is 0 in a process namespace, where the process outside watches it."""
+    """The library's process. `pid` is 0 in a process namespace: there the outer process watches the library."""
 
     control: socket.socket
     pid: int
