@@ -14,8 +14,8 @@ The N challenges of a problem form one group although their prompts differ. Grou
 Kept from the paper: rewards, rotation, N = 8, rank 16, learning rate 5e-5 with linear decay and 10% warm-up, format
 weight 0.5, the recap without the final answer, both adapters updated at every step, adapter B started apart from A.
 Changed: no KL term, because section 3 has "the usual KL regularization toward a reference (the base)" without a weight.
-Ours, where the paper is silent: alpha 32 on all linear layers, N(0, 1e-3) as B's start, temperature 1, four problems a
-step, a mean over each completion's tokens in the loss, and the last 512 tokens of a longer recap.
+Ours, where the paper is silent: alpha 32 on all linear layers, N(0, 1e-3) as B's start, temperature 1, four problems
+per step, a mean over each completion's tokens in the loss, and the last 512 tokens of a longer recap.
 """
 
 import random
@@ -216,7 +216,7 @@ def challenge_prompt(problem: Problem, attempt: str) -> str:
 
 
 def own_attempt_prompt(name: str, problem: Problem, attempt: str) -> str:
-    """The prompt of a seat that reads its own attempt; `name` is the template's, `self_refine` or `self_cascade`."""
+    """The prompt of a seat that reads its own attempt. `name`: the template, `self_refine` or `self_cascade`."""
     own = fill(name, attempt=fenced(attempt)) if attempt else "No attempt of yours at this problem is available."
     return asked_after(problem, own)
 

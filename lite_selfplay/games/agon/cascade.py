@@ -1,13 +1,13 @@
-"""Measuring seats as they play: each drafts for every other, which answers after reading the recap.
+"""Evaluates seats as they play: each seat drafts, and every other answers after reading the draft's recap.
 
-    for each seat X:            a ~ X(. | x)                         `samples` answers a problem
-    for each pair X, Y:         b ~ Y(. | x, recap of a)             one challenge a draft
+    for each seat X:            a ~ X(. | x)                         `samples` answers per problem
+    for each pair X, Y:         b ~ Y(. | x, recap of a)             one challenge per draft
 
 The answers of the first line are the drafts of the second, so nothing is sampled twice. A single seat reads its own
 drafts. Prompts and recaps are those of training. Source: Beliaev, "Agon" (temperature 0.6, top-p 0.95, one completion
-a stage, both directions reported).
+per stage, both directions reported).
 
-The controls are second passes that read something else, or that other seats make:
+The controls change which drafts are read, or who reads them:
 
 - `self-refine`: a seat drafts, then reads its own recap in the prompt of the game of that name (`SelfRefine`);
 - `self-cascade`: the same for a seat that was not trained to refine, with the challenger's words, but about an attempt
@@ -91,9 +91,9 @@ def cascade(
 def cascade_score(
     drafts: Rows, challenges: Rows, recaps: Sequence[Sequence[str]], *, also_read: Sequence[Judged] = ()
 ) -> CascadeScore:
-    """The score of challenges, given the draft and the recap that each read.
+    """The score of challenges, compared with the drafts they read.
 
-    `also_read` are further drafts that the challenges cost.
+    `also_read`: further drafts whose tokens count as a cost of the challenges.
     """
     pairs = [(d, c) for row in zip(drafts, challenges, strict=True) for d, c in zip(*row, strict=True)]
     shown = [text for row in recaps for text in row]
@@ -140,7 +140,7 @@ def read_by_rival(
 
 
 def moa(examiner: Examiner, seats: Sequence[str]) -> Found:
-    """Two independent drafts, of two seats or of one, each refined by its own seat; `A<-B`: A's, after reading B's.
+    """Two independent drafts, of two seats or of one, each refined by its writer; `A<-B`: A's, after reading B's.
 
     A refined answer costs three completions: both drafts and itself. A single seat's two are named `base(1<-2)` and
     `base(2<-1)`.
@@ -163,7 +163,7 @@ def moa(examiner: Examiner, seats: Sequence[str]) -> Found:
 
 
 def _refined(examiner: Examiner, seat: str, own: Rows, other: Rows, stage: str) -> Measured:
-    """A seat's own drafts, refined. The score's conversions refer to its own drafts."""
+    """A seat's refined drafts. The score's conversions compare them with the seat's own drafts."""
     recaps = [recaps_of(examiner, rows) for rows in (own, other)]
     prompts = []
     for problem, *pairs in zip(examiner.problems, *recaps, strict=True):

@@ -32,7 +32,7 @@ class MatchScore(Score):
 
 
 def deals(game: str) -> Task:
-    """Numbered matches of a game, by its name. Raises ConfigError for a game of another kind."""
+    """Numbered matches of the game with this name. Raises ConfigError if it is not a `MatchGame`."""
     if not issubclass(find_game(game), MatchGame):
         raise ConfigError(f"{game} has no matches between players, which the mode `versus` measures")
     return numbered(game)

@@ -1,7 +1,7 @@
 """Offline PasoDoble's memory: the alternating phases, and the buffer of questions for the solver.
 
     proposer phase: `proposer_steps` updates, the solver frozen; valid questions enter the buffer
-    solver phase:   `solver_steps` updates, the proposer frozen; buffered questions in order, in a circle
+    solver phase:   `solver_steps` updates, the proposer frozen; buffered questions in order, cyclically
 
 Both are plain state, saved as JSON. Source: "Better LLM Reasoning via Dual-Play" (PasoDoble), section 3.6 and
 appendices D and G. Ours: a bound on a phase's attempts, so that every phase ends.
@@ -55,8 +55,7 @@ class OfflineSchedule:
 
 @dataclass
 class Buffered:
-    """A question that waits for the solver, with its best pass rate so far (`peak`) and the attempts since
-    (`stale`)."""
+    """A question waiting for the solver. `peak`: its best pass rate so far; `stale`: attempts since that rate rose."""
 
     id: str
     question: str

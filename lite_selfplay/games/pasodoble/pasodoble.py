@@ -16,7 +16,7 @@ Two seats, `proposer` and `solver`. One step (algorithms 1 and 2, sections 3.3 t
 Diversity is 1 minus the share of the last 100 questions whose token sets have a Jaccard index above tau_sim with the
 question's; a step's questions are compared with the history before it, then all well-formed ones enter it.
 
-Kept from the paper: rewards, filters, J = K = 6, one passage a step, temperature 0.6, no KL term, 10 and 5 offline
+Kept from the paper: rewards, filters, J = K = 6, one passage per step, temperature 0.6, no KL term, 10 and 5 offline
 steps. From the release: advantages divided by the group's deviation, and the cosine schedule named in its code (its
 DeepSpeed files use a constant rate instead, as the presets do).
 Ours: learning rates for adapters, with a warm-up unless a preset is used; a question too long for the solver's prompt
@@ -201,7 +201,7 @@ class JudgedProposal(Candidate):
 def openers(
     judged: Sequence[JudgedProposal], groups: Sequence[Group], gate: Gate, *, frozen: bool
 ) -> list[JudgedProposal]:
-    """The questions that make their step an update; without one it is skipped.
+    """The questions that make a step update its seats; without any, the step is skipped.
 
     `groups` are the proposers' samples. `retained`: all questions that train the solver. `valid` (section 3.5): all
     questions that reward their proposer, including those that are always solved; with a `frozen` proposer, which these
@@ -277,7 +277,7 @@ class PasoDoble(ProposeSolve):
         return max(proposing, replaying)
 
     def updates(self, steps: int) -> Mapping[str, int]:
-        """Online every step updates both seats; offline they alternate, in phases without a skipped step."""
+        """Online every step updates both seats; offline they alternate, assuming that no step is skipped."""
         chosen = self.options
         if chosen.seats == "shared":
             return {"shared": steps}

@@ -1,4 +1,4 @@
-"""Prompts: one template file a role, with `$name` for each value, and worked examples to put before a problem.
+"""Prompts: one template file per role, with `$name` for each value, and worked examples to put before a problem.
 
 Base models, which follow no instructions, are measured with worked examples. The papers use four or five and print
 none: these are ours, of a few subjects, in the format of the solver's prompt. None is from a benchmark.

@@ -99,7 +99,7 @@ def proposed(asked: Candidate, reward: float, rate: float | None, why: str | Non
 
 
 def proposed_by_share(asked: Candidate, earns: Callable[[float], float], refused: float) -> Sample:
-    """A proposal that earns by the share of right answers, or `refused` if it is no question."""
+    """A proposal rewarded with `earns(share of right answers)`, or with `refused` if it is no question."""
     rate = asked.share if asked.group else None
     return proposed(asked, refused if rate is None else earns(rate), rate)
 
@@ -155,13 +155,13 @@ class ProposeSolve(Game):
         return EvalSpec("single", (self.seats(0)[self.solver],))
 
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        """A task's problem: the solver learns to solve it, the other role to write it, a shared seat both."""
+        """An example from a task's problem: the solver solves it, the other role writes it."""
         if role == self.solver:
             return worked_example(problem, asked(problem), thinks=thinks)
         return self.worked_proposal(problem, thinks=thinks)
 
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
-        """A problem as the reply that would propose it; None if there can be none."""
+        """An example whose reply proposes the problem; None if there can be none."""
         return None
 
     def warnings(self, log: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Questions: read from proposals, answered, labelled by a majority vote, and drawn until enough fit.
+"""Reads questions from proposals, has them answered, labels them by majority vote, and draws until enough fit.
 
 A proposal without a question is no error: it keeps its reason and is counted under it.
 
@@ -37,7 +37,7 @@ NOBODYS = Completion("", "", (), (), (), "eos", "", -1, Sampling())
 
 @dataclass(frozen=True)
 class Proposal:
-    """A proposer's completion, read. `reason` is one of `REASONS`, empty if there is a question; `task` is the game's
+    """A parsed completion of a proposer. `reason` is one of `REASONS`, empty if there is a question; `task` is a game's
     own object for it."""
 
     completion: Completion
@@ -271,14 +271,14 @@ def verified(table: Table, problems: Sequence[Problem], rows: Sequence[Sequence[
 def by_answer(
     table: Table, problems: Sequence[Problem], rows: Sequence[Sequence[Completion]], pay: Pay
 ) -> list[tuple[Group, Vote | None]]:
-    """Answers judged by their problems' own answers."""
+    """Answers compared with each problem's reference answer."""
     return [(group, None) for group in verified(table, problems, rows, pay)]
 
 
 def by_vote(
     table: Table, problems: Sequence[Problem], rows: Sequence[Sequence[Completion]], pay: Pay, *, figures: bool = False
 ) -> list[tuple[Group, Vote | None]]:
-    """Answers judged by the majority of a problem's answers, which becomes its label."""
+    """Answers compared with their majority, which becomes the problem's label."""
     found = list[tuple[Group, Vote | None]]()
     for problem, row, counted in zip(problems, rows, vote(table, rows, figures=figures), strict=True):
         judged = zip(row, verdicts_by_vote(row, counted, thinks=table.thinks), strict=True)

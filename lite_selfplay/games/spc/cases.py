@@ -139,7 +139,7 @@ def read_critique(completion: Completion) -> Critique:
 
 
 def solver_example(problem: Problem, *, thinks: bool = False) -> Example | None:
-    """A problem's worked solution, a step a paragraph, with its answer boxed; None without one."""
+    """A problem's worked solution, one step per paragraph, with its answer boxed; None without one."""
     solution = solution_of(problem)
     if solution is None:
         return None
@@ -202,7 +202,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Case:
-    """A step under attack: the last of `steps`, which begin a solution of `problem` that `solver` continues.
+    """A step that the sneaky generator attacks: the last of `steps`, a solution's beginning. `solver` continues it.
 
     `original` and `sneaky` count the right continuations of the original step and of the rewrite in `attack`;
     `critiques` are of the rewrite, `untouched` of the original. A phase that did not happen (yet) leaves None or an
@@ -348,8 +348,7 @@ def _case(name: str, problem: Problem, solution: str, solver: str, rng: random.R
 
 
 def tried(table: Table, cases: Sequence[Case], rollouts: int, step: Literal["original", "sneaky"]) -> list[Case]:
-    """The cases with their solvers' counts of right continuations, after the original step or, where it can be tried,
-    after the rewritten one."""
+    """The cases with counts of right continuations by their solvers, after the original step or the rewritten one."""
     result = list(cases)
     starts = {i: start for i, case in enumerate(cases) if (start := case.start(step)) is not None}
     for solver in dict.fromkeys(cases[i].solver for i in starts):
@@ -373,7 +372,7 @@ def rewritten(ask: Ask, cases: Sequence[Case]) -> list[Case]:
 
 
 def judged(ask: Ask, cases: Sequence[Case]) -> list[Case]:
-    """The cases, with a critic's judgements of the rewrites that mislead."""
+    """The cases, with critiques of the rewrites that mislead the solver."""
     valid = [i for i, case in enumerate(cases) if case.is_valid]
     asked = [critic_prompt(cases[i].problem.text, cases[i].before, cases[i].rewrite.step) for i in valid]
     found = dict(zip(valid, ask(asked) if asked else [], strict=True))
@@ -381,7 +380,7 @@ def judged(ask: Ask, cases: Sequence[Case]) -> list[Case]:
 
 
 def judged_untouched(ask: Ask, cases: Sequence[Case], rng: random.Random) -> list[Case]:
-    """The cases, with judgements of original steps, drawn at random, as many as there are misleading rewrites."""
+    """The cases, with critiques of randomly drawn original steps, as many as there are misleading rewrites."""
     chosen = sorted(rng.sample(range(len(cases)), sum(case.is_valid for case in cases)))
     rows = ask([critic_prompt(cases[i].problem.text, cases[i].before, cases[i].step) for i in chosen]) if chosen else []
     found = dict(zip(chosen, rows, strict=True))

@@ -96,7 +96,7 @@ def calculations(step: str) -> list[Calculation]:
 
 
 def holds(step: str) -> bool | None:
-    """Whether all calculations written out in a step without notes are exact; None if there are none."""
+    """Whether all written-out calculations of a step are exact; None if there are none."""
     sides = [(value_of(match[0].translate(_SIGNS)), equals["plain"]) for match, equals in _equations(step)]
     return all(result and value == _number(result) for value, result in sides) if sides else None
 
@@ -229,7 +229,7 @@ def corruptions(problem: Problem, rng: random.Random, kinds: Sequence[str] = (NU
 
 
 def _compared(needed: Sequence[str], said: Sequence[str]) -> str:
-    """A critique's comparison: first the needed calculations, then the step's, then whether they differ.
+    """A critique's text: the needed calculations, those of the step, and whether they differ.
 
     It begins with the same words for right and wrong steps, which teaches a critic to calculate before it judges.
     """

@@ -47,7 +47,7 @@ SNEAKY_KINDS: dict[Fate, str] = {"fooled": WON, "caught": CAUGHT, "harmless": IN
 
 
 def sneaky_rows(cases: Iterable[Case], round_: int, stable: float) -> list[CollectedRow]:
-    """A row for each rewrite that won or lost."""
+    """A row to train on for each rewrite that won (fooled the critic) or lost."""
     rows = []
     for case in cases:
         fate = case.fate(stable)
@@ -58,7 +58,7 @@ def sneaky_rows(cases: Iterable[Case], round_: int, stable: float) -> list[Colle
 
 
 def critic_rows(cases: Iterable[Case], round_: int) -> list[CollectedRow]:
-    """A row for each critique of a rewritten or an original step; those of one step share their id."""
+    """A row to train on for each critique, of a rewritten or an original step; rows of one step share its id."""
     return [
         CollectedRow(
             f"{case.id}-{'correct' if correct else 'wrong'}",
@@ -94,8 +94,7 @@ def with_old_logprobs(table: Table, rows: Sequence[CollectedRow]) -> list[Collec
 def example_rows(
     table: Table, role: str, write: Callable[[str, Problem, random.Random], Example | None], count: int
 ) -> list[CollectedRow]:
-    """At most `count` examples of a role: from its cold start or, if that had none, written by rule for problems drawn
-    at random."""
+    """At most `count` examples of a role: from its cold start or, without any, written by rule for random problems."""
     file = table.folder.parent / "cold_start.jsonl"
     lines = read_object_lines(file, RunFolderError) if count and file.is_file() else ()
     taught = [Example(row["prompt"], row["completion"]) for _, row in lines if row.get("role") == role]
@@ -134,7 +133,7 @@ def sneaky_set(rows: Sequence[CollectedRow], rng: random.Random, *, solver_rewar
 def critic_set(rows: Sequence[CollectedRow], rng: random.Random, *, pairing: bool = True) -> list[CollectedRow]:
     """Equally many right and wrong critiques, with their advantages.
 
-    With `pairing` they are pairs of a right and a wrong critique of the same step (the same `id`), one pair a step;
+    With `pairing` they are pairs of a right and a wrong critique of the same step (the same `id`), one pair per step;
     steps without both are skipped. Without it they are drawn from all (the ablation of figure 3).
     """
     if not pairing:
@@ -384,7 +383,7 @@ def _share(value: float, interval: Sequence[float]) -> str:
 
 
 def most_completions(options: SpcOptions, problems: int) -> dict[str, int]:
-    """The largest number of completions of a run with this many problems a round, by purpose: every solution right,
+    """The largest number of completions of a run with this many problems per round, by purpose: every solution right,
     every step stable."""
     steps = problems * len(options.solvers) * options.samples
     attacks = options.rounds + options.tournament
@@ -399,7 +398,7 @@ def most_completions(options: SpcOptions, problems: int) -> dict[str, int]:
 
 
 def described(options: SpcOptions, problems: int) -> list[str]:
-    """A dry run's lines, for this many problems a round."""
+    """A dry run's lines, for this many problems per round."""
     cost, n = most_completions(options, problems), options.rollouts
     most = sum(cost.values())
     lines = [

@@ -146,7 +146,7 @@ class Spc(Game):
         return replace(found, log={"phase": phase, "round": number, **found.log})
 
     def _play_cases(self, table: Table) -> Episode:
-        """A phase that takes the cases of the previous one and writes them again."""
+        """A phase that reads the previous phase's cases, adds its results and writes them to its own file."""
         file, before, after, play = _CASES[self._phase]
         cases, log, streams = play(self, table, self._cases_of(table, before) if before else [])
         write_objects(self._file(table, file), cases)
@@ -207,7 +207,7 @@ class Spc(Game):
     # Collection
 
     def _collect(self, table: Table) -> Episode:
-        """The collections that the seats learn from, and the seats in the state in which they start to learn."""
+        """Write the collections that the seats learn from, and restore the snapshots that learning starts from."""
         cases = self._cases_of(table, "critiques")
         pairing = rounds.players(self._round, self.options.schedule)
         critiques = rounds.with_old_logprobs(table, rounds.critic_rows(cases, self._round))
@@ -265,8 +265,8 @@ class Spc(Game):
             self._phase = "over"
 
     def _finished(self, table: Table, *, learned: bool) -> list[Snapshot]:
-        """Keep a seat that has `learned`, and each next one without rows to learn from, as this round's, and go to the
-        phase after it."""
+        """Snapshots of the seats that are done with this round: the current one if it has `learned`, and following ones
+        without rows to learn from. Goes on to the phase after them."""
         found = []
         while self._phase.endswith("learns") and (learned or not len(self._collection(table, self._learner))):
             found.append(Snapshot(self._learner, rounds.snapshot_name(self._learner, self._round)))
@@ -277,7 +277,7 @@ class Spc(Game):
     # Every snapshot meets every other
 
     def _meet(self, table: Table) -> Episode:
-        """Every critic on the errors of every sneaky generator, in one critique each, unless they have met before."""
+        """Have every critic snapshot judge the errors of every sneaky snapshot once, unless the two have met."""
         played: list[tuple[str, str, Fate]] = []
         success, stable, snapshots = {}, self.options.stable, range(self.options.rounds + 1)
         for number in snapshots:

@@ -123,7 +123,7 @@ def _blank_lines(text: str) -> list[int]:
 
 
 def _lines(text: str) -> list[int]:
-    """The items of a list and the conclusion behind it; without a list, every line."""
+    """Offsets of a list's items and of the conclusion after it; without a list, of every line."""
     found = [(match.start(), match["indent"], match.lastgroup) for match in _ITEM.finditer(text)]
     items = [start for start, *kind in found if kind == list(found[0][1:])]  # not those of nested lists
     if len(items) < 2:
@@ -133,7 +133,7 @@ def _lines(text: str) -> list[int]:
 
 
 def _sentences(text: str) -> list[int]:
-    """ "Step 1: ... Step 2: ...", the items of "1. ... 2. ...", or sentences."""
+    """Offsets of "Step 1: ... Step 2: ...", of the items of "1. ... 2. ...", or of sentences."""
     named = [match.start() for match in _INLINE_STEP.finditer(text)]
     if named:
         return named

@@ -69,7 +69,7 @@ def read_pairs(path: Path) -> list[StepPair]:
 
 
 def steps_of_solutions(problems: Sequence[Problem], *, each: int = EACH, seed: int = SEED) -> list[LabelledStep]:
-    """At most `each` correct and as many wrong steps of worked solutions, one a solution, in random order.
+    """At most `each` correct and as many wrong steps of worked solutions, one per solution, in random order.
 
     A correct step writes out a calculation that holds; a wrong one has another result, so that it does not hold.
     """
@@ -129,7 +129,7 @@ def _both(
     subset: str,
     rng: random.Random,
 ) -> list[LabelledStep]:
-    """A step at one of the `right` indices of a solution, if there are any, and the one at `wrong`."""
+    """A solution's labelled steps: one at a random index of `right`, if any, and the one at `wrong`, if given."""
     indices = [(rng.choice(right), True)] if right else []
     indices += [] if wrong is None else [(wrong, False)]
     return [

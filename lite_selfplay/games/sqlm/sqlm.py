@@ -2,8 +2,8 @@
 
 Only a topic prompt is given. One step, with n = 4:
 
-    the proposer writes n questions to each of a number of equal prompts      a group a prompt
-    the solver answers each question n times                                  a group a question
+    the proposer writes n questions to each of a number of equal prompts      a group per prompt
+    the solver answers each question n times                                  a group per question
     label(q) = the majority of the answers to q; votes(q) = how many agree with it
     R(answer)   = 1 if it is the label, else 0                                equation 1
     R(question) = 1 if 1 < votes < n, else 0                                  equation 2, with section 5.1
@@ -140,7 +140,7 @@ class Sqlm(ProposeSolve):
         return asked if self.options.questions == "pregenerated" else asked * (self.group_size + 1)
 
     def most_rollouts(self, steps: int) -> int:
-        """Those of the steps, and the lists of questions written before the first one."""
+        """All steps' completions, and the lists of questions written before the first step."""
         lists = self.options.calls if self.options.questions == "pregenerated" else 0
         return self.rollouts_per_step() * steps + lists
 
