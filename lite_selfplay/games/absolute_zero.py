@@ -80,7 +80,7 @@ _OVER_NUMBERS = re.compile(
 
 @dataclass(frozen=True)
 class Triple:
-    """A program, inputs as arguments of a call, its outputs for them and, for induction, a message."""
+    """A task: a program, inputs (each a call's arguments), their outputs and, for induction, a message."""
 
     kind: Kind
     program: str
@@ -196,7 +196,7 @@ class AbsoluteZero(ProposeSolve):
         self._buffers = {kind: [task] for kind, task in IDENTITY.items()}
 
     def rollouts_per_step(self) -> int:
-        """The most completions a step can have: the solver has a whole batch of each kind."""
+        """The most completions per step, if the solver has a whole batch of each kind."""
         return len(self.options.kinds) * self.problems_per_step * (1 + self.group_size)
 
     def rewards(self) -> Mapping[str, str]:

@@ -117,7 +117,7 @@ class Spice(ProposeSolve):
     }
 
     def rollouts_per_step(self) -> int:
-        """The most completions a step can have: every proposal is a question."""
+        """The most completions per step, if every proposal is a question."""
         return self.problems_per_step * self.group_size * (1 + self.group_size)
 
     def rewards(self) -> Mapping[str, str]:
@@ -136,7 +136,7 @@ class Spice(ProposeSolve):
         ]
 
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
-        """The passage is the solution alone, so that the seat learns to compose a question, not to copy one."""
+        """An example whose passage is only the solution, so that the seat learns to compose questions, not to copy."""
         solution = solution_of(problem)
         return boxed_example(problem, prompt_about(solution, "free"), thinks=thinks) if solution else None
 

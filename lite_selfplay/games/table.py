@@ -66,7 +66,7 @@ class Table(Reader, Protocol):
         """All items of a source, always in the same order; its position stays."""
 
     def evaluate(self, role: str, prompts: Sequence[str], problems: Sequence[Problem], n: int = 1) -> list[Verdict]:
-        """`n` answers to each prompt by the seat that plays `role`, judged by its problem; a prompt's are adjacent.
+        """Verdicts on `n` answers to each prompt by the seat that plays `role`; those of one prompt are adjacent.
 
         Answer k to prompt i has the same seed at every call and step, so that two calls differ by the seat alone.
         """

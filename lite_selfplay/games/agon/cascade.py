@@ -72,7 +72,7 @@ def cascade(
     stage: str = "challenge",
     doing: str = "{second} challenges {first} on",
 ) -> Found:
-    """Each seat alone, and every direction between two of them. `stage` and `doing`: see `Examiner.ask`."""
+    """Measures each seat alone, then pairs, the first's drafts read by the second. `stage`, `doing`: `Examiner.ask`."""
     drafts = alone(examiner, seats)
     pairs = list(pairs_of(seats))
     recaps = {seat: recaps_of(examiner, drafts[seat].answers) for seat in dict.fromkeys(first for first, _ in pairs)}
@@ -131,7 +131,7 @@ def recaps_of(examiner: Examiner, drafts: Rows) -> list[list[str]]:
 def read_by_rival(
     table: Reader, draft: Completion, problem: Problem, prompt: Callable[[Problem, str], str] = challenge_prompt
 ) -> tuple[str, str]:
-    """The part of a draft that the next seat sees, and its prompt."""
+    """The part of a draft that the next seat sees, and that seat's prompt."""
     recap = recap_of(table, draft, problem)
     return recap, prompt(problem, recap)
 

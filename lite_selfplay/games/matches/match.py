@@ -254,8 +254,8 @@ class MatchGame(Game):
         return (extract_answer(text, block_only=True) or split_reasoning(text).rest).strip()
 
     def dealt(self, match: Match, player: int) -> str:
-        """A key, such as a player's cards, for the running mean that its returns are compared with; it must not depend
-        on its own moves. By default a role has one running mean."""
+        """The key, such as a player's cards, of the running mean that its returns are compared with. It must not depend
+        on the player's own moves. By default there is one mean per role."""
         return ""
 
     def _compared(self, match: Match, player: int) -> str:

@@ -20,8 +20,8 @@ from lite_selfplay.tasks.task import derived_seed
 
 @dataclass(frozen=True)
 class MatchScore(Score):
-    """Its pass@1 is the share of matches won. `payoff` is the mean return, with its 95% bootstrap interval over deals;
-    `broken` counts the matches that ended with an error of the environment, whose return is 0."""
+    """A `Score` of matches: pass@1 is the share won. `payoff`: mean return, with a 95% interval (bootstrap over deals);
+    `broken`: how many matches ended with an error of the environment, whose return is 0."""
 
     draws: int
     losses: int

@@ -271,7 +271,7 @@ class PasoDoble(ProposeSolve):
         self._skips = 0
 
     def rollouts_per_step(self) -> int:
-        """The most completions a step can have: every proposal is a question."""
+        """The most completions per step, if every proposal is a question."""
         proposing = self.problems_per_step * self.options.proposals * (1 + self.group_size)
         replaying = self.options.solver_questions * self.group_size if self.options.mode == "offline" else 0
         return max(proposing, replaying)
@@ -311,8 +311,8 @@ class PasoDoble(ProposeSolve):
         ]
 
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
-        """The passage is the solution alone, so that the seat learns to compose a problem, not to copy one. None
-        without a solution, or if play would refuse the proposal, for example by its guard."""
+        """An example whose passage is only the solution, so that the seat learns to compose problems, not to copy them.
+        None without a solution, or if play would refuse the proposal."""
         if (solution := solution_of(problem)) is None:
             return None
         question, answer = problem.text.strip(), str(problem.answer).strip()

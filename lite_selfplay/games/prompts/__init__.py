@@ -22,7 +22,7 @@ def _template(name: str) -> Template:
 
 
 def fill(name: str, **values: str) -> str:
-    """The prompt of a role. Raises KeyError if a value of the template is missing."""
+    """The prompt from a template file. Raises KeyError if a value is missing."""
     return _template(name).substitute(values)
 
 

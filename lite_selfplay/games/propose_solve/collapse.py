@@ -40,7 +40,7 @@ _BESIDE = re.compile(r"[\sA-Za-z?.:,;='\"’`*_$-]*")
 
 
 class CollapseWatch:
-    """Remembers questions and measures the family's known failures at each step."""
+    """Remembers questions and measures signs of collapse at each step."""
 
     def __init__(self) -> None:
         self._seen: deque[str] = deque(maxlen=HISTORY)

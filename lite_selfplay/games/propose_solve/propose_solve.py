@@ -1,4 +1,4 @@
-"""The base of the games in which one role writes problems and another solves them.
+"""The base of a family of games: one role writes problems and another solves them.
 
 It watches for signs of collapse and counts steps without a question. Such a step is skipped; after too many in a row
 the game stops and shows the last proposals.
@@ -88,8 +88,8 @@ def well_formed(proposal: Proposal) -> bool:
 
 
 def proposed(asked: Candidate, reward: float, rate: float | None, why: str | None = None, **info: Any) -> Sample:
-    """A proposal with its reward. It counts as correct unless `why` gives a reason; by default the reason is that none
-    or all of its answers are right, according to their share `rate`."""
+    """A proposal with its reward. It counts as correct unless `why` gives a reason: by default `too_easy` if all of
+    its answers are right (`rate` 1), `too_hard` if none are."""
     proposal, extreme = asked.proposal, "too_easy" if rate == 1 else "" if rate else "too_hard"
     reason = proposal.reason or (extreme if why is None else why)
     verdict = Verdict(not reason, float(not reason), proposal.answer, well_formed(proposal), reason)

@@ -147,7 +147,7 @@ def fit_to_ask(proposal: Proposal, table: Table, *, most: int, guard: LeakGuard)
 class Vote:
     """The vote of a group of answers to one question.
 
-    `label` is the plainest answer of the largest class, None for a tie or if no class is larger than the votes for
+    `label` is the shortest answer of the largest class, None for a tie or if no class is larger than the votes for
     nothing; `votes` is that class's size, 0 in the latter case; `of` the number of answers, votes for nothing included.
     `agrees[k]`: whether answer k is in the label's class. `answers` are the extracted answers, None if there was none.
     """
@@ -173,7 +173,7 @@ def vote(table: Table, groups: Sequence[Sequence[Completion]], *, figures: bool 
 
 
 def count(answers: Sequence[str | None], *, figures: bool = False) -> Vote:
-    """The vote of extracted answers, which does not depend on their order."""
+    """Count the votes of extracted answers; their order does not matter."""
     classes = [
         None if answer is None or (figures and not re.search(r"\d", answer)) else vote_key(answer) for answer in answers
     ]
@@ -347,7 +347,7 @@ def draw_until(
 
 
 def shown(candidate: Candidate, bounds: Bounds, **info: Any) -> Sample:
-    """A proposal with its outcome, only to be recorded."""
+    """A proposal with its outcome, as a sample for the records only."""
     told = {
         "question": candidate.name,
         "fate": candidate.proposal.reason or bounds.fate(candidate),

@@ -331,7 +331,7 @@ def sampled_solutions(
 
 
 def written_solutions(table: Table, problems: Sequence[Problem], solver: str, name: str) -> list[Case]:
-    """A random step of every solution in a file, except solutions with another answer than their row's."""
+    """A random step of every solution in a file, except solutions whose answer is not their row's."""
     cases: list[Case] = []
     texts = [without_notes(str(problem.extra.get("solution") or "")) for problem in problems]
     read = [Completion("", text, (), (), (), "eos", "", -1, Sampling()) for text in texts]

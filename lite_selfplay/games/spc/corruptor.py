@@ -57,7 +57,7 @@ class Calculation:
 
 @dataclass(frozen=True)
 class Corruption:
-    """A wrong step without notes, the kind of its error, its text `now`, and the original calculation."""
+    """A wrong step without notes, the kind of its error, and its calculation: `now` and as it `was`."""
 
     step: str
     kind: str

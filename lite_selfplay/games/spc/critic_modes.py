@@ -1,10 +1,10 @@
 """SPC's evaluation modes: `critic` measures judgements of labelled steps, `search` solutions checked by a critic.
 
-`critic` (sections 4.1 and 4.2): one critique of each step, from a file in the layout of ProcessBench, PRM800K or
-DeltaBench, or from worked solutions, of a file such as GSM8K's or of a task; their steps are used unchanged or with an
-error made by rule (500 of each; from GSM8K's test set this is the built-in set). The paper's critics judge greedily, in
-at most 2,048 tokens: `--temperature 0`. Replies without a judgement are counted separately and not in the recalls, as
-in the published code, which requires at least 99% with one.
+`critic` (sections 4.1 and 4.2): one critique of each step. The steps are from a file in the layout of ProcessBench,
+PRM800K or DeltaBench, or from the worked solutions of a task or a file: 500 unchanged and 500 with an error made by
+rule (the built-in set is from GSM8K's test set). The paper's critics judge greedily, in at most 2,048 tokens:
+`--temperature 0`. Replies without a judgement are counted separately and not in the recalls, as in the published code,
+which requires at least 99% with one.
 
 `search` (section 3.6): a solver writes a step, up to a blank line, and the critic judges it. A step judged incorrect is
 written again, up to five times ("up to 5 retries", section 4.2), and the last one stays. All searches of all problems
@@ -166,7 +166,7 @@ CRITIC_MODE = Mode(
 
 @dataclass
 class _Search:
-    """A solution in progress: its problem's index, its number, its kept completions, and all others."""
+    """A solution in progress. `problem` is an index; `spent` holds rejected steps and all critiques."""
 
     problem: int
     number: int
@@ -180,7 +180,7 @@ class _Search:
         return "".join(completion.text for completion in self.kept)
 
     def about(self, what: str) -> tuple[int, object]:
-        """The identity of a question, which determines its seed."""
+        """The key of a request, which determines its seed."""
         return self.problem, f"{what}/{self.number}/{len(self.kept)}/{self.attempts}"
 
     def take(self, completion: Completion, most_tokens: int) -> None:

@@ -174,8 +174,7 @@ def _with_advantages(rows: Sequence[CollectedRow]) -> list[CollectedRow]:
 
 
 def record(cases: Sequence[Case], stable: float) -> list[Stream]:
-    """A round's rewrites and critiques, for the record only: the first rewrite and its critiques share a group's
-    number."""
+    """A round's rewrites and critiques, for the records only. A rewrite and its critiques share a group number."""
     attacked = sorted((case for case in cases if case.attack is not None), key=lambda case: not case.critiques)
     sneaky = [Group([_rewrite_sample(case, stable)], case.problem) for case in attacked]
     critics = [
@@ -383,8 +382,8 @@ def _share(value: float, interval: Sequence[float]) -> str:
 
 
 def most_completions(options: SpcOptions, problems: int) -> dict[str, int]:
-    """The largest number of completions of a run with this many problems per round, by purpose: every solution right,
-    every step stable."""
+    """The most completions of a run with this many problems per round, by purpose, if every solution is right and every
+    step stable."""
     steps = problems * len(options.solvers) * options.samples
     attacks = options.rounds + options.tournament
     met = (options.rounds + 1) ** 2 - options.rounds if options.tournament else 0

@@ -135,7 +135,7 @@ class Sqlm(ProposeSolve):
         self._position = 0
 
     def rollouts_per_step(self) -> int:
-        """The most completions a step can have: every proposal is a question."""
+        """The most completions per step, if every proposal is a question."""
         asked = self.problems_per_step * self.group_size
         return asked if self.options.questions == "pregenerated" else asked * (self.group_size + 1)
 
@@ -150,7 +150,7 @@ class Sqlm(ProposeSolve):
         return self.options.questions == "proposed" and every > 0 and (step + 1) % every == 0
 
     def updates(self, steps: int) -> Mapping[str, int]:
-        """Every step updates a shared seat, as it does the solver."""
+        """The solver, or a shared seat, is updated at every step."""
         if self.options.seats == "shared":
             return {"shared": steps}
         return {"proposer": sum(map(self.proposer_moves, range(steps))), "solver": steps}
@@ -214,7 +214,7 @@ class Sqlm(ProposeSolve):
         return Episode(_solvers(solved), log={**log, "written": len(self._questions)})
 
     def _write(self, table: Table) -> list[Proposal]:
-        """Fill the stock of questions and return each call's list of them."""
+        """Have the proposer write all questions, in lists; return a proposal per list."""
         calls = [reply for (reply,) in table.ask("proposer", [self.topic.many] * self.options.calls)]
         lists = [read(reply, partial(_listed, cut=reply.cut_off)) for reply in calls]
         most = self.options.questions_per_call
@@ -265,7 +265,7 @@ class Sqlm(ProposeSolve):
         }
 
     def warnings(self, log: Mapping[str, Any]) -> list[str]:
-        """The family's, except that the format baseline trains towards no label."""
+        """Those of every such game, but none on labels in the format baseline, which trains towards none."""
         return super().warnings({**log, "labels_checked": 0} if self.options.reward == "format" else log)
 
     def state(self) -> dict[str, Any]:
