@@ -144,7 +144,7 @@ def read_task(kind: Kind, earlier: Triple, completion: Completion, count: int) -
 
 
 def task_reward(share: float, unlearnable: float = 0.0) -> float:
-    """The reward of a valid task by the share of right answers to it."""
+    """A valid task's reward, given the share of right answers to it."""
     return 1 - share if 0 < share < 1 else unlearnable
 
 

@@ -60,7 +60,7 @@ _OPTION = re.compile(r"^[ \t]*\(?([A-Z])[).:][ \t]+(\S.*)$", re.MULTILINE)
 
 
 def challenger_reward(rate: float, width: float = 0.01) -> float:
-    """A question's reward by the share of right answers to it: 1 at one half, lowest at 0 and 1."""
+    """A question's reward, given the share of right answers to it: 1 at one half, lowest at 0 and 1."""
     return exp(-((rate * (1 - rate) - 0.25) ** 2) / (2 * width))
 
 

@@ -9,7 +9,8 @@ Two seats, A and B. At an even step A drafts and B challenges, at an odd step th
         R(b_i) = 2 c(b_i) + c(b_i) (1 - c(a_i)) + lambda phi(b_i)
     a GRPO update of the drafter on its groups, and of the challenger on its own
 
-The N challenges of a problem form one group although their prompts differ. Groups without variance are dropped.
+c is 1 for a right answer, phi for a well-formed one. The N challenges of a problem form one group although their
+prompts differ. Groups without variance are dropped.
 
 Kept from the paper: rewards, rotation, N = 8, rank 16, learning rate 5e-5 with linear decay and 10% warm-up, format
 weight 0.5, the recap without the final answer, both adapters updated at every step, adapter B started apart from A.

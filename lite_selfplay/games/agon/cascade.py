@@ -218,7 +218,7 @@ class SelfRefineOptions(GameOptions):
 
 class SelfRefine(DraftChallenge):
     """Self-refinement with one seat, the control for exchange: it drafts, then reads its own recap and answers again,
-    with the same number of completions as Agon, each rewarded by its own answer:
+    with as many completions as Agon, each rewarded for its own correctness c and format phi:
 
         for each problem x:
             a_1 .. a_N ~ seat(. | x)                         plain prompt

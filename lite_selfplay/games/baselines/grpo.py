@@ -3,8 +3,8 @@
 Each step samples a group of completions of each problem and rewards each by itself. With `budget=paired` it has the
 budget of Agon's N drafts and N challenges: 2N completions per problem.
 
-Source: Shao et al. 2024 (DeepSeekMath, GRPO); the budget is from Agon's section 4.5. The reward `2 c + 0.5 phi` is
-Agon's equation 2, so that both are trained for the same objective.
+Source: Shao et al. 2024 (DeepSeekMath, GRPO); the budget is from Agon's section 4.5. The reward `2 c + 0.5 phi` (c:
+right, phi: well-formed) is Agon's equation 2, so that both are trained for the same objective.
 
 Without answers, `reward` decides c: `majority`, agreement with most of the group (Zuo et al. 2025, "TTRL: Test-Time
 Reinforcement Learning"; a tie earns nothing); `format`, always 0; `random`, 0 or 1 by the toss of a coin (Shao et al.

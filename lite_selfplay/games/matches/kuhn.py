@@ -57,13 +57,13 @@ def _value(policy: Policy, cards: Sequence[str], history: str) -> float:
 
 
 def best_response(policy: Policy, player: int) -> float:
-    """A player's most winnings, by any of its 64 pure policies, against the other player's part of `policy`."""
+    """The winnings of a player's best response, among its 64 pure policies, to the other's part of `policy`."""
     own, sign = SETS[6 * player : 6 * player + 6], 1 - 2 * player
     return max(sign * value({**policy, **dict(zip(own, pure, strict=True))}) for pure in product((0.0, 1.0), repeat=6))
 
 
 def nash_conv(policy: Policy) -> float:
-    """The sum that best responses of both players would win: 0 in equilibrium and nowhere else."""
+    """The sum of what both players would win by best responses: 0 in equilibrium and nowhere else."""
     return best_response(policy, 0) + best_response(policy, 1)
 
 

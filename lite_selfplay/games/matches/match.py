@@ -48,7 +48,7 @@ _LEGAL = Accuracy("legal", "legal moves", "not legal", "legal", "not legal")
 
 
 class IllegalMove(Exception):
-    """Raised by `Environment.act`, with the reason: the player has forfeited the match, which ends."""
+    """For `Environment.act` to raise, with a reason: the match ends, forfeited by the player."""
 
 
 class Environment:

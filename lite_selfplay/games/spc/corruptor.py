@@ -199,9 +199,9 @@ def _spaced(expression: str) -> str:
 
 
 def corruptions(problem: Problem, rng: random.Random, kinds: Sequence[str] = (NUMBER, OPERATOR)) -> Iterator[StepPair]:
-    """A pair for every step of a problem's worked solution that allows such an error; none without a solution.
+    """A right and a wrong version of each step of a worked solution that allows an error of these `kinds`.
 
-    A solution is used up to its own first slip: a calculation, noted or written out, that is not exact.
+    Stops at the solution's own first slip: a calculation, noted or written out, that is not exact.
     """
     solution = problem.extra.get("solution")
     steps = split_steps(_FINAL_LINE.sub("", solution)) if isinstance(solution, str) else []

@@ -361,7 +361,7 @@ def counts_of_round(
 
 
 def results(log: Mapping[str, Any]) -> list[str]:
-    """The results of a run's snapshots against the solver and each other, from the log of its last step."""
+    """Lines on how a run's snapshots did against the solver and each other, from the log of its last step."""
     attacks = [
         f"{name} {_share(row['success'], row['ci95'])} of {row['attacks']}"
         for name, row in log.get("attacks_in_full", {}).items()
