@@ -19,7 +19,7 @@ Ours, where the sources are silent: at most `max_draws` m tasks per round, after
 and a quarter of that if none was kept; tasks that are cut off, empty or contain an answer are refused; a kept task
 whose fresh answers have no majority is skipped; the coach's loss is a mean over the tokens of its tasks, which is
 equation 6 up to a factor; constant learning rates; `rollback` restores the best player of all, including the initial
-one, whose weights the published code does not keep, and Delta is then relative to the restored player.
+one (whose weights the published code does not keep), and the next Delta is relative to it.
 Options marked "release" follow the published code, which differs from the paper.
 """
 
@@ -113,7 +113,7 @@ class CpMobiusOptions(FilterOptions):
     the token-weighted mean of the player's nonzero advantages (both release). `freeze_coach`: only the player is
     trained. `validation_samples`: the player's answers to each validation problem, 10 in the release. `rollback`:
     restore the player with the best validation score after this many rounds without a new best, if the current score is
-    lower; 0 is never (paper), 15 in the release. Rounds, counted from 1, count towards it from `rollback_from` on.
+    lower; 0 is never (paper), 15 in the release. Rounds before `rollback_from` (from 1) do not count towards it.
     """
 
     filter: bool = True

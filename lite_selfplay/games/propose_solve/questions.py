@@ -147,8 +147,8 @@ def fit_to_ask(proposal: Proposal, table: Table, *, most: int, guard: LeakGuard)
 class Vote:
     """The vote of a group of answers to one question.
 
-    `label` is the shortest answer of the largest class, None for a tie or if no class is larger than the votes for
-    nothing; `votes` is that class's size, 0 in the latter case; `of` the number of answers, votes for nothing included.
+    `label`: the shortest answer of the largest class, None for a tie or if no class outnumbers the votes for
+    nothing. `votes`: that class's size, 0 if none does. `of`: the number of answers, votes for nothing included.
     `agrees[k]`: whether answer k is in the label's class. `answers` are the extracted answers, None if there was none.
     """
 

@@ -1,6 +1,6 @@
 """SPC's evaluation modes: `critic` measures judgements of labelled steps, `search` solutions checked by a critic.
 
-`critic` (sections 4.1 and 4.2): one critique of each step. The steps are from a file in the layout of ProcessBench,
+`critic` (the paper's 4.1 and 4.2): one critique of each step. The steps are from a file in the layout of ProcessBench,
 PRM800K or DeltaBench, or from the worked solutions of a task or a file: 500 unchanged and 500 with an error made by
 rule (the built-in set is from GSM8K's test set). The paper's critics judge greedily, in at most 2,048 tokens:
 `--temperature 0`. Replies without a judgement are counted separately and not in the recalls, as in the published code,

@@ -1,10 +1,9 @@
-"""The rounds of a run: options, pairings with their win rates, the collections that seats learn from, the record of a
-round, and its cost.
+"""Rounds of an SPC run: options, pairings with win rates, rows that seats learn from, a round's record and its cost.
 
-Source: section 3.5 (the balance of the sneaky generator's set, the critic's pairs, R - mean(R); the trainer adds its KL
-term) and 4.3; as many examples as rows, at a weight of 0.15, are from the published code. Draws come from the given
-generator, so that the same rows and seed return the same set. Every round ends with a snapshot of both seats, such as
-`sneaky@round-1`; round 0 is the result of the cold start.
+Source: the paper's sections 3.5 (balance of the sneaky generator's set, the critic's pairs, R - mean(R); the trainer
+adds the KL term) and 4.3; the published code adds as many supervised examples as rows, at a weight of 0.15. Draws come
+from the given generator, so that the same rows and seed return the same set. Every round ends with a snapshot of both
+seats, such as `sneaky@round-1`; round 0 is the result of the cold start.
 """
 
 import random
@@ -150,8 +149,8 @@ def critic_set(rows: Sequence[CollectedRow], rng: random.Random, *, pairing: boo
 def mixed(
     rows: Sequence[CollectedRow], examples: Sequence[CollectedRow], rng: random.Random, weight: float
 ) -> list[CollectedRow]:
-    """Rows and equally many examples, trained on by likelihood at this weight, in random order. If there are too few
-    examples, they are repeated."""
+    """Rows and equally many examples (trained on by likelihood, at this weight) in random order. Too few examples are
+    repeated."""
     count = len(rows) if examples and weight else 0
     chosen = list(rows)
     while (left := len(rows) + count - len(chosen)) > 0:
@@ -269,7 +268,7 @@ def win_rates(games: Iterable[tuple[str, str, Fate]]) -> list[dict[str, Any]]:
     """How often each sneaky generator fooled each critic it met, in the order of their names: `sneaky`, `critic`,
     `games` (caught or fooled), `undecided`, `sneaky_wins`, `win_rate` (None without a game) and its 95% interval.
 
-    Each item of the argument has two snapshots and the fate of a step.
+    Each of `games` has two snapshots and the outcome of a step.
     """
     counts: dict[tuple[str, str], Counter[Fate]] = {}
     for sneaky, critic, fate in games:
@@ -338,7 +337,7 @@ def counts_of_round(
     pairing: tuple[str, str],
     stable: float,
 ) -> dict[str, Any]:
-    """A round's log: fates, attack success and win rate with their intervals, and the rows to learn from."""
+    """A round's log: how many steps had each outcome, attack success and win rate with intervals, numbers of rows."""
     fates = [case.fate(stable) for case in cases]
     met = [(*pairing, fate) for fate in fates if fate in ("caught", "fooled", "undecided")]
     critiques = [read_critique(completion) for case in cases for completion in (*case.critiques, *case.untouched)]

@@ -12,7 +12,7 @@ Layouts, by their columns:
   `next_step` with a `..._human_label` of 1 or -1 and its subset in `source` or `data_type`, or a pair of
   `correct_last_step` and `incorrect_last_step`.
 
-As in the paper (section 4.1), equally many correct and wrong steps are taken, each with the steps before it. Ours: a
+As in SPC's paper (section 4.1), equally many correct and wrong steps are taken, each with the steps before it. Ours: a
 wrong step is the first of its solution, so that the steps before it are right; a correct one is drawn from those before
 it; steps rated neutral, or useless, are neither.
 """
