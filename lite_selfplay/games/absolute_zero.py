@@ -157,8 +157,8 @@ def solvers_sample(answer: Completion, verdict: Verdict, problem: Problem) -> Sa
 class AbsoluteZeroOptions(ProposeSolveOptions):
     """Absolute Zero's options.
 
-    `seats`: one adapter in both roles, or `two`. `kinds` of tasks. `references` is K, the earlier tasks that a proposer
-    sees; `inputs` are those of an induction. `buffer`: how many tasks of a kind are kept, the newest ones.
+    `seats`: one adapter in both roles, or `two`. `kinds` of tasks. `references` is K, how many earlier tasks a
+    proposer sees; `inputs`: how many an induction has. `buffer`: how many tasks of a kind are kept, the newest ones.
     `unlearnable`: the reward of a valid task that is always or never solved.
     """
 

@@ -67,8 +67,8 @@ def proposer_reward(votes: int, n: int) -> float:
 
 
 def fate(question: Candidate) -> str:
-    """Why a question earns its proposer nothing, in a word; empty if it earns 1: votes are split, or its programs pass some
-    of its tests but not all (equation 4, over all n answers)."""
+    """Why a question earns its proposer nothing, in a word; empty if it earns 1: votes are split, or its programs pass
+    some of its tests but not all (equation 4, over all n answers)."""
     counted, share = question.vote, question.share
     if proposer_reward(counted.votes, counted.of) if counted else 0 < share < 1:
         return ""
