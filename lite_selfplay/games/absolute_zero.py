@@ -196,7 +196,6 @@ class AbsoluteZero(ProposeSolve):
         self._buffers = {kind: [task] for kind, task in IDENTITY.items()}
 
     def rollouts_per_step(self) -> int:
-        """The most completions per step, if the solver has a whole batch of each kind."""
         return len(self.options.kinds) * self.problems_per_step * (1 + self.group_size)
 
     def rewards(self) -> Mapping[str, str]:

@@ -88,7 +88,7 @@ class Game(Presentation):
         return {}
 
     def rollouts_per_step(self) -> int | None:
-        """The number of completions sampled in one step, if it is fixed."""
+        """The number of completions sampled in one step, or the most, if it varies; None if unknown."""
         return None
 
     def most_rollouts(self, steps: int) -> int | None:

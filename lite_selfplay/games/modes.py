@@ -221,11 +221,6 @@ def register_mode(name: str, mode: Mode) -> None:
     MODES.add(name, mode)
 
 
-def mode_names() -> list[str]:
-    """The names of all modes: the library's, then those registered in this process."""
-    return MODES.names()
-
-
 def find_mode(name: str) -> Mode:
     """The mode of this name. Raises UnknownNameError, with similar names."""
     *names, last = MODES.names()

@@ -117,7 +117,6 @@ class Spice(ProposeSolve):
     }
 
     def rollouts_per_step(self) -> int:
-        """The most completions per step, if every proposal is a question."""
         return self.problems_per_step * self.group_size * (1 + self.group_size)
 
     def rewards(self) -> Mapping[str, str]:

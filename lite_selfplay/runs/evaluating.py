@@ -67,7 +67,7 @@ def evaluate(
 
     `target`: a run folder, or a model's name. `tasks`: as in training; a benchmark's data are looked for in `data_dir`.
     A run of a game that draws no problems, such as one of matches, needs none.
-    `mode`: a name that `lite_selfplay.games.modes.mode_names` gives; None takes the game's, `single` for a model.
+    `mode`: a name in `lite_selfplay.games.modes.MODES`; None takes the game's, `single` for a model.
     `limit` to `trained_on` are explained by `Settings`.
     The result is written to `eval/` in a run's folder unless `write` is off, never over another; none for a model.
 

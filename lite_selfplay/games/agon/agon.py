@@ -166,7 +166,7 @@ class DraftChallenge(Game):
             tiebreak=self.options.tiebreak if shorter else 0.0,
         )
         pairing = {"draft": opponent, "draft_correct": draft.verdict.correct}
-        return Sample(completion, reward, verdict, masked=completion.stop == "prompt_too_long", info=pairing)
+        return Sample(completion, reward, verdict, info=pairing)
 
 
 def agon_reward(

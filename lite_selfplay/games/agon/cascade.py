@@ -19,6 +19,7 @@ Source: section 5 and table 1 (untrained Mixture-of-Agents, self-refinement, GRP
 prompts: as in its cascade, seats read a recap without its final answer (ours). Swapped seats are ours as well.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -98,8 +99,7 @@ def cascade_score(
     pairs = [(d, c) for row in zip(drafts, challenges, strict=True) for d, c in zip(*row, strict=True)]
     shown = [text for row in recaps for text in row]
 
-    def count(before: bool, after: bool) -> int:
-        return sum(draft.correct == before and challenge.correct == after for draft, challenge in pairs)
+    counts = Counter((draft.correct, challenge.correct) for draft, challenge in pairs)
 
     def length_after(before: bool) -> float | None:
         lengths = [challenge.tokens for draft, challenge in pairs if draft.correct == before]
@@ -109,10 +109,10 @@ def cascade_score(
         challenges,
         before=[*(draft for draft, _ in pairs), *also_read],
         kind=CascadeScore,
-        conversions=count(False, True),
-        regressions=count(True, False),
-        both_right=count(True, True),
-        both_wrong=count(False, False),
+        conversions=counts[False, True],
+        regressions=counts[True, False],
+        both_right=counts[True, True],
+        both_wrong=counts[False, False],
         empty_summaries=sum(not text for text in shown) / len(shown),
         tokens_final_mean_after_right=length_after(True),
         tokens_final_mean_after_wrong=length_after(False),

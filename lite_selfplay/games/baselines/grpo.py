@@ -144,10 +144,9 @@ def solo_reward(correct: float, well_formed: bool, format_weight: float = 0.5) -
 
 
 def judged(table: Table, problems: list[Problem], answers: list[list[Completion]], format_weight: float) -> list[Group]:
-    """Groups of completions, verified in one batch and rewarded one by one; masked if the prompt was too long."""
+    """Groups of completions, verified in one batch and rewarded one by one."""
 
     def sample(completion: Completion, verdict: Verdict, problem: Problem) -> Sample:
-        reward = solo_reward(earned(verdict, problem), verdict.well_formed, format_weight)
-        return Sample(completion, reward, verdict, masked=completion.stop == "prompt_too_long")
+        return Sample(completion, solo_reward(earned(verdict, problem), verdict.well_formed, format_weight), verdict)
 
     return verified(table, problems, answers, sample)

@@ -82,9 +82,6 @@ def cluster_shares(questions: Sequence[str], of: int, threshold: float = 0.5) ->
     return [numbers.count(number) / of for number in numbers]
 
 
-MALFORMED = -1.0
-
-
 class RZeroOptions(FilterOptions):
     """R-Zero's options.
 
@@ -198,8 +195,8 @@ class RZero(FilteredGame):
 
     def _rewarded(self, candidate: Candidate, share: float | None) -> Sample:
         recorded = shown(candidate, self.bounds, cluster_share=share)
-        reward = MALFORMED if share is None else challenger_reward(candidate.share, share)
-        return replace(recorded, reward=reward, masked=candidate.proposal.completion.stop == "prompt_too_long")
+        reward = -1.0 if share is None else challenger_reward(candidate.share, share)
+        return replace(recorded, reward=reward, masked=False)
 
     # The solver's phase
 

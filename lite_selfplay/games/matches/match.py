@@ -44,7 +44,6 @@ from lite_selfplay.verify.format import split_reasoning
 Moves = Mapping[str, Sequence[str]]  # the legal moves, each with the texts that count as it
 
 DRAW, UNFINISHED, BROKEN = "a draw", "not finished", "broken"
-_LEGAL = Accuracy("legal", "legal moves", "not legal", "legal", "not legal")
 
 
 class IllegalMove(Exception):
@@ -263,7 +262,7 @@ class MatchGame(Game):
 
     @classmethod
     def accuracy_of(cls, role: str) -> Accuracy:
-        return _LEGAL
+        return Accuracy("legal", "legal moves", "not legal", "legal", "not legal")
 
     def seats(self, step: int) -> Mapping[str, str]:
         names = [chr(ord("A") + i) for i in range(1 if self.options.opponent else len(self.roles))]

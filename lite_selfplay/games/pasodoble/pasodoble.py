@@ -30,7 +30,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import fmean
 from typing import Any, ClassVar, Literal
@@ -40,7 +40,7 @@ from pydantic import Field
 from lite_selfplay.credit import has_variance, rewards_of
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.errors import ConfigError
-from lite_selfplay.games.pasodoble.offline import OfflineSchedule, QuestionBuffer
+from lite_selfplay.games.pasodoble.offline import Buffered, OfflineSchedule, QuestionBuffer
 from lite_selfplay.games.presentation import BY_COIN, Figure
 from lite_selfplay.games.prompts import asked, fenced, fill
 from lite_selfplay.games.propose_solve.propose_solve import (
@@ -271,7 +271,6 @@ class PasoDoble(ProposeSolve):
         self._skips = 0
 
     def rollouts_per_step(self) -> int:
-        """The most completions per step, if every proposal is a question."""
         proposing = self.problems_per_step * self.options.proposals * (1 + self.group_size)
         replaying = self.options.solver_questions * self.group_size if self.options.mode == "offline" else 0
         return max(proposing, replaying)
@@ -446,7 +445,7 @@ class PasoDoble(ProposeSolve):
             "skips": self._skips,
             "history": [sorted(tokens) for tokens in self._history],
             "schedule": self.schedule.state(),
-            "buffer": self.buffer.state(),
+            "buffer": asdict(self.buffer),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -454,4 +453,5 @@ class PasoDoble(ProposeSolve):
         self._skips = state["skips"]
         self._history = deque(map(frozenset, state["history"]), maxlen=self.options.history)
         self.schedule.restore(state["schedule"])
-        self.buffer.restore(state["buffer"])
+        questions = [Buffered(**held) for held in state["buffer"]["questions"]]
+        self.buffer = QuestionBuffer(questions, state["buffer"]["cursor"])

@@ -57,14 +57,9 @@ def problem_asked(prompt: str) -> str:
 
 def opening(problem: Problem, shots: int = 0) -> str:
     """The solver's prompt for a problem, after the first `shots` worked examples of its kind (at most `MOST_SHOTS`)."""
-    prompt = asked(problem)
-    if not shots:
-        return prompt
-    examples = [
-        f"{asked(replace(problem, text=text))}\n\n{worked}"
-        for text, worked in _examples({CHOICE: "choice", PROGRAM: "program"}.get(problem.kind, "math"))
-    ]
-    return "\n\n\n".join([*examples[:shots], prompt])
+    examples = _examples({CHOICE: "choice", PROGRAM: "program"}.get(problem.kind, "math"))[:shots]
+    worked = [f"{asked(replace(problem, text=text))}\n\n{solution}" for text, solution in examples]
+    return "\n\n\n".join([*worked, asked(problem)])
 
 
 @cache

@@ -93,9 +93,8 @@ def proposed(asked: Candidate, reward: float, rate: float | None, why: str | Non
     proposal, extreme = asked.proposal, "too_easy" if rate == 1 else "" if rate else "too_hard"
     reason = proposal.reason or (extreme if why is None else why)
     verdict = Verdict(not reason, float(not reason), proposal.answer, well_formed(proposal), reason)
-    masked = proposal.completion.stop == "prompt_too_long"
     told = {"question": asked.name, "pass_rate": rate, **info}
-    return Sample(proposal.completion, reward, verdict, masked=masked, info=told)
+    return Sample(proposal.completion, reward, verdict, info=told)
 
 
 def proposed_by_share(asked: Candidate, earns: Callable[[float], float], refused: float) -> Sample:
@@ -258,11 +257,11 @@ class ProposeSolve(Game):
         return cls.accuracy_of(row["role"]).proposals
 
     def state(self) -> dict[str, Any]:
-        return {"empty_steps": self._empty_steps, "seen": self.watch.state()}
+        return {"empty_steps": self._empty_steps, "seen": list(self.watch.seen)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._empty_steps = state["empty_steps"]
-        self.watch.restore(state["seen"])
+        self.watch = CollapseWatch(state["seen"])
 
 
 class FilteredGame(ProposeSolve):

@@ -255,8 +255,7 @@ Pay = Callable[[Completion, Verdict, Problem], Sample]
 def answer_sample(answer: Completion, verdict: Verdict, problem: Problem, reward: float | None = None) -> Sample:
     """A solver's answer with its reward: by default 1 for a right one, else 0."""
     earned = float(verdict.correct) if reward is None else reward
-    masked = answer.stop == "prompt_too_long"
-    return Sample(answer, earned, verdict, masked=masked, info={"question": problem.id})
+    return Sample(answer, earned, verdict, info={"question": problem.id})
 
 
 def verified(table: Table, problems: Sequence[Problem], rows: Sequence[Sequence[Completion]], pay: Pay) -> list[Group]:

@@ -13,11 +13,10 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from lite_selfplay.data import Completion, Example, Group, Problem, Sample, Sampling
-from lite_selfplay.games.collections import completion_from_json, read_objects
+from lite_selfplay.games.collections import completion_from_json
 from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.propose_solve.questions import answer_sample, verified
 from lite_selfplay.games.spc.steps import StepPair, beginning, replaced, split_steps, without_notes
@@ -296,11 +295,6 @@ def sneaky_reward(found: Fate) -> float | None:
 def critic_reward(critique: Critique, *, correct: bool) -> float:
     """+1 for a right judgement of the step, -1 for a wrong one or none."""
     return 1.0 if critique.agrees(correct) else -1.0
-
-
-def read_cases(path: Path) -> list[Case]:
-    """Cases as they were written. Raises RunFolderError, with file and line, if they are damaged."""
-    return read_objects(path, Case.from_json, "step under attack")
 
 
 # The phases of play

@@ -29,11 +29,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from lite_selfplay.data import BASE, Completion, Episode, EvalSpec, Example, Group, Problem, Restore, Snapshot, Stream
 from lite_selfplay.games.base import Game
-from lite_selfplay.games.collections import Collection, replayed, write_objects
+from lite_selfplay.games.collections import Collection, read_objects, replayed, write_objects
 from lite_selfplay.games.presentation import Accuracy, Pairing, Row
 from lite_selfplay.games.spc import cases as phases
 from lite_selfplay.games.spc import rounds
@@ -55,7 +55,6 @@ Phase = Literal[
     "pairings",
     "over",
 ]
-PHASES: tuple[Phase, ...] = get_args(Phase)
 # The cases of a phase, its log, and its streams.
 _Played = tuple[Sequence[Case], dict[str, Any], Sequence[Stream]]
 _STATE = ("phase", "round", "epoch", "batch", "order")
@@ -312,7 +311,7 @@ class Spc(Game):
         return table.folder / f"round-{round_ or self._round}" / f"{name}.jsonl"
 
     def _cases_of(self, table: Table, phase: Phase, round_: int | None = None) -> list[Case]:
-        return phases.read_cases(self._file(table, _CASES[phase][0], round_))
+        return read_objects(self._file(table, _CASES[phase][0], round_), Case.from_json, "step under attack")
 
     def _collection(self, table: Table, seat: str) -> Collection:
         if seat not in self._opened:
@@ -373,8 +372,6 @@ class Spc(Game):
         return {name: getattr(self, f"_{name}") for name in _STATE}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        if state["phase"] not in PHASES:
-            raise ValueError(f"no phase {state['phase']!r}")
         for name in _STATE:
             setattr(self, f"_{name}", state[name])
         self._opened.clear()

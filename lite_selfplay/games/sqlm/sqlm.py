@@ -135,7 +135,6 @@ class Sqlm(ProposeSolve):
         self._position = 0
 
     def rollouts_per_step(self) -> int:
-        """The most completions per step, if every proposal is a question."""
         asked = self.problems_per_step * self.group_size
         return asked if self.options.questions == "pregenerated" else asked * (self.group_size + 1)
 
