@@ -194,9 +194,8 @@ class RZero(FilteredGame):
         return [next(shares) if candidate.proposal.usable else None for candidate in found]
 
     def _rewarded(self, candidate: Candidate, share: float | None) -> Sample:
-        recorded = shown(candidate, self.bounds, cluster_share=share)
         reward = -1.0 if share is None else challenger_reward(candidate.share, share)
-        return replace(recorded, reward=reward, masked=False)
+        return replace(shown(candidate, self.bounds, cluster_share=share), reward=reward, masked=False)
 
     # The solver's phase
 

@@ -254,8 +254,7 @@ Pay = Callable[[Completion, Verdict, Problem], Sample]
 
 def answer_sample(answer: Completion, verdict: Verdict, problem: Problem, reward: float | None = None) -> Sample:
     """A solver's answer with its reward: by default 1 for a right one, else 0."""
-    earned = float(verdict.correct) if reward is None else reward
-    return Sample(answer, earned, verdict, info={"question": problem.id})
+    return Sample(answer, float(verdict.correct) if reward is None else reward, verdict, info={"question": problem.id})
 
 
 def verified(table: Table, problems: Sequence[Problem], rows: Sequence[Sequence[Completion]], pay: Pay) -> list[Group]:

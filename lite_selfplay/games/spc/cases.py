@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from lite_selfplay.data import Completion, Example, Group, Problem, Sample, Sampling
+from lite_selfplay.data import Completion, Example, Group, Problem, Sample, Sampling, Verdict
 from lite_selfplay.games.collections import completion_from_json
 from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.propose_solve.questions import answer_sample, verified
@@ -67,6 +67,12 @@ class Critique:
     def agrees(self, correct: bool) -> bool:
         """Whether the judgement of a step is right; a critique without a judgement never is."""
         return self.judgement == ("correct" if correct else "incorrect")
+
+    def verdict(self, correct: bool, otherwise: str) -> Verdict:
+        """The verdict on a judgement of a step; `otherwise` is the reason of a readable one that is wrong."""
+        right = self.agrees(correct)
+        reason = "" if right else self.reason or otherwise
+        return Verdict(right, float(right), self.judgement, self.judgement is not None, reason)
 
 
 def solver_prompt(problem: str) -> str:

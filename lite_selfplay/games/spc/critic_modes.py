@@ -95,13 +95,7 @@ def step_of(problem: Problem) -> LabelledStep:
 
 def check(pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking) -> list[Verdict]:
     """Whether critiques judge their steps rightly."""
-    verdicts = []
-    for completion, problem in pairs:
-        critique = read_critique(completion)
-        right = critique.agrees(step_of(problem).correct)
-        reason = "" if right else critique.reason or "wrong"
-        verdicts.append(Verdict(right, float(right), critique.judgement, critique.judgement is not None, reason))
-    return verdicts
+    return [read_critique(critique).verdict(step_of(problem).correct, "wrong") for critique, problem in pairs]
 
 
 def measure_critics(examiner: Examiner, seats: Sequence[str]) -> Found:

@@ -201,9 +201,7 @@ def _rewrite_sample(case: Case, stable: float) -> Sample:
 
 def _critique_sample(case: Case, completion: Completion, correct: bool) -> Sample:
     critique = read_critique(completion)
-    right = critique.agrees(correct)
-    reason = "" if right else critique.reason or ("rejected" if correct else "accepted")
-    verdict = Verdict(right, float(right), critique.judgement, critique.judgement is not None, reason)
+    verdict = critique.verdict(correct, "rejected" if correct else "accepted")
     info = {"step_is": "correct" if correct else "wrong", **({} if correct else {"rewrite": 0})}
     return Sample(completion, critic_reward(critique, correct=correct), verdict, masked=True, info=info)
 

@@ -92,7 +92,7 @@ def split_steps(text: str) -> list[str]:
     pieces = [text]
     for offsets in (_blank_lines, _lines, _sentences):
         cuts = [cut for cut in offsets(text) if not any(start < cut < end for start, end in whole)]
-        pieces = _joined(_cut(text, cuts))
+        pieces = _joined(text[a:b] for a, b in pairwise(sorted({0, *cuts, len(text)})))
         if len(pieces) > 1:
             break
     return pieces
@@ -145,10 +145,6 @@ def _sentences(text: str) -> list[int]:
         return items
     ends = _SENTENCE_END.finditer(text)
     return [end.end() for end in ends if not _ABBREVIATED.search(text, max(0, end.start() - 12), end.start() + 1)]
-
-
-def _cut(text: str, offsets: Iterable[int]) -> list[str]:
-    return [text[a:b] for a, b in pairwise(sorted({0, *offsets, len(text)}))]
 
 
 def _joined(pieces: Iterable[str]) -> list[str]:

@@ -61,16 +61,11 @@ from lite_selfplay.verify import programs
 from lite_selfplay.verify.extract import completion_text
 
 
-def proposer_reward(votes: int, n: int) -> float:
-    """1 if more than one of a question's `n` answers agree but not all, else 0 (equation 2, section 5.1)."""
-    return float(1 < votes < n)
-
-
 def fate(question: Candidate) -> str:
-    """Why a question earns its proposer nothing, in a word; empty if it earns 1: votes are split, or its programs pass
-    some of its tests but not all (equation 4, over all n answers)."""
+    """Why a question earns its proposer nothing, in a word; empty if it earns 1: the largest class has several answers
+    but not all (equation 2, section 5.1), or the programs together pass some tests but not all (equation 4)."""
     counted, share = question.vote, question.share
-    if proposer_reward(counted.votes, counted.of) if counted else 0 < share < 1:
+    if 1 < counted.votes < counted.of if counted else 0 < share < 1:
         return ""
     return f"{'all' if share == 1 else 'none'}_{'agree' if counted else 'pass'}"
 
@@ -102,10 +97,7 @@ class SqlmOptions(ProposeSolveOptions):
     @classmethod
     def _a_topic(cls, value: str) -> str:
         """A shipped topic's name or a file's absolute path, so that a run can be resumed from another folder."""
-        try:
-            load_topic(value, 1)
-        except ValueError as error:
-            raise PydanticCustomError("topic", "{why}", {"why": str(error)}) from None
+        load_topic(value, 1)  # raises if there is no such topic
         return value if value in SHIPPED else str(Path(value).resolve())
 
 
