@@ -105,7 +105,7 @@ def cascade_score(
         lengths = [challenge.tokens for draft, challenge in pairs if draft.correct == before]
         return sum(lengths) / len(lengths) if lengths else None
 
-    score: CascadeScore = score_of(
+    return score_of(
         challenges,
         before=[*(draft for draft, _ in pairs), *also_read],
         kind=CascadeScore,
@@ -117,7 +117,6 @@ def cascade_score(
         tokens_final_mean_after_right=length_after(True),
         tokens_final_mean_after_wrong=length_after(False),
     )
-    return score
 
 
 def recaps_of(examiner: Examiner, drafts: Rows) -> list[list[str]]:

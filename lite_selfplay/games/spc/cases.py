@@ -167,9 +167,8 @@ def sneaky_example(pair: StepPair, *, thinks: bool = False) -> Example:
 def critic_examples(pair: StepPair, *, thinks: bool = False) -> tuple[Example, Example]:
     """Critiques of the correct and of the wrong step of a pair."""
     taken = len(split_steps(pair.before))
-    gist = "So far, nothing has been worked out."
-    if taken:
-        gist = f"So far, the solution takes {taken} step{'s' if taken > 1 else ''}, the last of which is sound."
+    sound = f"the solution takes {taken} step{'s' if taken > 1 else ''}, the last of which is sound"
+    gist = f"So far, {sound if taken else 'nothing has been worked out'}."
     right = pair.check or "The last step follows from what comes before it."
     wrong = pair.flaw or "The last step does not follow from what comes before it."
 
@@ -354,8 +353,7 @@ def tried(table: Table, cases: Sequence[Case], rollouts: int, step: Literal["ori
     for solver in dict.fromkeys(cases[i].solver for i in starts):
         own = [i for i in starts if cases[i].solver == solver]
         prompts = [solver_prompt(cases[i].problem.text) for i in own]
-        beginnings = [starts[i] for i in own]
-        rows = table.ask("solver", prompts, n=rollouts, beginnings=beginnings, seat=solver)
+        rows = table.ask("solver", prompts, n=rollouts, beginnings=[starts[i] for i in own], seat=solver)
         groups = verified(table, [cases[i].problem for i in own], rows, answer_sample)
         for i, group in zip(own, groups, strict=True):
             unread = any(sample.completion.stop == "prompt_too_long" for sample in group.samples)

@@ -77,9 +77,8 @@ def value_of(expression: str) -> Fraction | None:
 
 def calculations(step: str) -> list[Calculation]:
     """The exact calculations of a step, in the order of their results."""
-    noted = _NOTED.finditer(step)
     said: list[tuple[str, tuple[int, int], tuple[int, int] | None]] = [
-        (m["note"], m.span("result"), None) for m in noted
+        (note["note"], note.span("result"), None) for note in _NOTED.finditer(step)
     ]
     for match, equals in _equations(step):
         expression = match[0].translate(_SIGNS)

@@ -119,8 +119,7 @@ def _score(steps: Sequence[LabelledStep], rows: Rows) -> CriticScore:
     }
     means = [figures["mean"] for figures in subsets.values()]
     mean_of_subsets = fmean(means) if means and None not in means else None
-    found: CriticScore = score_of(rows, kind=CriticScore, **whole, mean_of_subsets=mean_of_subsets, subsets=subsets)
-    return found
+    return score_of(rows, kind=CriticScore, **whole, mean_of_subsets=mean_of_subsets, subsets=subsets)
 
 
 def critic_figures(results: Sequence[tuple[bool, Judgement | None]]) -> dict[str, Any]:
@@ -189,25 +188,25 @@ def measure_search(examiner: Examiner, seats: Sequence[str]) -> Found:
     """The solver (the first of two seats) alone, its vote, and its search under the critic (the last seat)."""
     critic = CRITIC if CRITIC in seats else seats[-1]
     solver = next((seat for seat in seats if seat != critic), BASE)
-    count = len(examiner.problems)
-    numbered = [(i, k) for i in range(count) for k in range(SEARCHES)]
+    searches = [_Search(i, k) for i in range(len(examiner.problems)) for k in range(SEARCHES)]
     examiner.progress(0, f"{solver} answers by itself")
     prompts = [solver_prompt(problem.text) for problem in examiner.problems]
     samples = examiner.say(
-        solver, [prompts[i] for i, _ in numbered], examiner.sampling, [(i, f"plain/{k}") for i, k in numbered]
+        solver,
+        [prompts[search.problem] for search in searches],
+        examiner.sampling,
+        [(search.problem, f"plain/{search.number}") for search in searches],
     )
-    plain = _rows(examiner.judge([(one, i) for one, (i, _) in zip(samples, numbered, strict=True)]))
-    searches = [_Search(i, k) for i, k in numbered]
+    plain = _rows(examiner.judge([(one, search.problem) for one, search in zip(samples, searches, strict=True)]))
     _run(examiner, searches, solver, critic, prompts)
     found = _rows(examiner.judge([(_whole(search, prompts, solver), search.problem) for search in searches]))
-    spent = [[Judged(one, False, False) for one in search.spent] for search in searches]
-    every = [one for each in spent for one in each]
+    spent = [Judged(one, False, False) for search in searches for one in search.spent]
     return Found(
         {solver: Measured(plain, score_of(plain))},
         {
             f"vote of {SEARCHES}": elected(plain),
-            "search": Measured(found, score_of(found, before=every)),
-            f"search + vote of {SEARCHES}": elected(found, also_read=every),
+            "search": Measured(found, score_of(found, before=spent)),
+            f"search + vote of {SEARCHES}": elected(found, also_read=spent),
         },
     )
 
@@ -236,10 +235,9 @@ def _run(examiner: Examiner, searches: Sequence[_Search], solver: str, critic: s
         about = [active[i].about("critique") for i in asked]
         critiques = dict(zip(asked, examiner.say(critic, questions, judging, about) if asked else [], strict=True))
         for i, (search, completion) in enumerate(zip(active, steps, strict=True)):
-            rejected = False
-            if i in critiques:
-                search.spent.append(critiques[i])
-                rejected = read_critique(critiques[i]).judgement == "incorrect"
+            if critique := critiques.get(i):
+                search.spent.append(critique)
+            rejected = critique is not None and read_critique(critique).judgement == "incorrect"
             if rejected and search.attempts < RETRIES:
                 search.attempts += 1
                 search.spent.append(completion)
