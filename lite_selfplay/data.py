@@ -115,10 +115,11 @@ class Verdict:
 class Sample:
     """A completion and its reward. A `masked` sample counts neither in its group's baseline nor in the loss.
 
-    A sample that was not judged is masked. With `reward` None it counts in no mean of rewards: if masked, it is only
-    recorded; if it has an `advantage`, it is an example from any source, trained on by likelihood: the mean loss of a
-    stream's examples, weighted with their advantages, is added to the loss of its other samples. With a reward, an
-    `advantage` replaces the credit's. `info` goes into `episodes.jsonl`. Raises GameError for other combinations.
+    A sample that was not judged, or whose prompt was too long, is masked. With `reward` None it counts in no mean of
+    rewards: if masked, it is only recorded; if it has an `advantage`, it is an example from any source, trained on by
+    likelihood: the mean loss of a stream's examples, weighted with their advantages, is added to the loss of its other
+    samples. With a reward, an `advantage` replaces the credit's. `info` goes into `episodes.jsonl`. Raises GameError
+    for other combinations.
     """
 
     completion: Completion
@@ -132,7 +133,8 @@ class Sample:
         if self.reward is None and self.masked == (self.advantage is not None):
             record, example = "only recorded (masked, no advantage)", "an example to learn from (advantage, not masked)"
             raise GameError(f"a sample without a reward must be either {record} or {example}")
-        object.__setattr__(self, "masked", self.masked or getattr(self.verdict, "reason", "") == NOT_JUDGED)
+        unjudged = self.completion.stop == "prompt_too_long" or getattr(self.verdict, "reason", "") == NOT_JUDGED
+        object.__setattr__(self, "masked", self.masked or unjudged)
 
     @property
     def is_example(self) -> bool:

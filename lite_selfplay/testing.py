@@ -29,7 +29,7 @@ from lite_selfplay.data import (
 )
 from lite_selfplay.errors import GameError, UnknownNameError
 from lite_selfplay.games.base import Game
-from lite_selfplay.games.modes import mode_names
+from lite_selfplay.games.modes import MODES
 from lite_selfplay.tasks.task import derived_rng
 from lite_selfplay.training.on_policy import require_on_policy
 from lite_selfplay.verify import Verifier
@@ -333,7 +333,7 @@ def _check_declared(game: Game) -> None:
     unknown = ", ".join(sorted(set(named) - set(game.roles)))
     _require(not unknown, f"accuracy, rewards or pairing name {unknown}, which is no role of this game")
     mode = game.evaluation().mode
-    _require(mode in mode_names(), f"evaluation(): unknown evaluation mode {mode!r}: {', '.join(mode_names())}")
+    _require(mode in MODES.names(), f"evaluation(): unknown evaluation mode {mode!r}: {', '.join(MODES.names())}")
 
 
 def _play(game: Game, step: int, table: ScriptedTable) -> Episode:

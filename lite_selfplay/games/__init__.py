@@ -73,14 +73,13 @@ def find_game(name: str) -> type[Game]:
     """
     if file_of(name) is None:
         return GAMES.find(name, "`lite-selfplay list games` lists them; FILE.py:CLASS is your own.")
-    game: type[Game] = load(
+    return load(
         name,
         "GAME",
         "class",
         lambda value: isinstance(value, type) and issubclass(value, Game) and value is not Game,
         of=" derived from Game",
     )
-    return game
 
 
 def make_game(name: str, options: Mapping[str, Any], *, group_size: int = 8, problems_per_step: int = 4) -> Game:

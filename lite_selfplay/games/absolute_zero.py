@@ -14,7 +14,7 @@ A task consists of a program, inputs and their outputs. One step, with B tasks o
     valid tasks enter the buffer of their kind, which begins with the identity
 
 Kept (paper and release): kinds, roles, one set of weights, validity, rewards, baselines, K = 6, 10 inputs, tasks from
-the buffers if fewer than B tasks of a kind are new, no KL term, temperature 1, a constant rate.
+the buffers if fewer than B tasks of a kind are new, no KL term, temperature 1, a constant learning rate.
 Ours: the n answers that estimate a task's difficulty also train the solver (the release samples one more for that), a
 task is kept once, and buffers begin with the identity alone (the release fills them before training). Inputs and
 outputs are Python literals, which are never evaluated; the prompts are worded anew. `unlearnable=-0.5` is the
@@ -80,7 +80,7 @@ _OVER_NUMBERS = re.compile(
 
 @dataclass(frozen=True)
 class Triple:
-    """A program, inputs as arguments of a call, its outputs for them and, for induction, a message."""
+    """A task: a program, inputs (each a call's arguments), their outputs and, for induction, a message."""
 
     kind: Kind
     program: str
@@ -120,7 +120,7 @@ IDENTITY = {kind: Triple(kind, "def f(a):\n    return a", VALUES, VALUES, "It re
 
 
 def proposer_prompt(kind: Kind, earlier: Sequence[Triple], count: int) -> str:
-    """The proposer's prompt: a request for inputs of the first program, or for a program beside the earlier ones."""
+    """The proposer's prompt: for induction, inputs of an earlier program; else a new program unlike those shown."""
     if kind == "induction":
         return fill("absolute_zero_inputs", earlier=fenced(earlier[0].program), count=str(count))
     shown = [f"{fenced(task.program)}\nf({task.inputs[0]}) returns {task.outputs[0]}" for task in earlier]
@@ -128,7 +128,7 @@ def proposer_prompt(kind: Kind, earlier: Sequence[Triple], count: int) -> str:
 
 
 def read_task(kind: Kind, earlier: Triple, completion: Completion, count: int) -> Proposal:
-    """A proposer's completion, with its task as far as it is known before the program runs."""
+    """A proposer's completion, parsed into a task that lacks outputs until its program runs."""
 
     def parse(text: str) -> tuple[str, str | None] | None:
         found = last_tagged(text, "message" if kind == "induction" else "program")
@@ -144,7 +144,7 @@ def read_task(kind: Kind, earlier: Triple, completion: Completion, count: int) -
 
 
 def task_reward(share: float, unlearnable: float = 0.0) -> float:
-    """The reward of a valid task by the share of right answers to it."""
+    """A valid task's reward, given the share of right answers to it."""
     return 1 - share if 0 < share < 1 else unlearnable
 
 
@@ -157,8 +157,8 @@ def solvers_sample(answer: Completion, verdict: Verdict, problem: Problem) -> Sa
 class AbsoluteZeroOptions(ProposeSolveOptions):
     """Absolute Zero's options.
 
-    `seats`: one adapter in both roles, or `two`. `kinds` of tasks. `references` is K, the earlier tasks that a proposer
-    sees; `inputs` are those of an induction. `buffer`: how many tasks of a kind are kept, the newest ones.
+    `seats`: one adapter in both roles, or `two`. `kinds` of tasks. `references` is K, how many earlier tasks a
+    proposer sees; `inputs`: how many an induction has. `buffer`: how many tasks of a kind are kept, the newest ones.
     `unlearnable`: the reward of a valid task that is always or never solved.
     """
 
@@ -196,7 +196,6 @@ class AbsoluteZero(ProposeSolve):
         self._buffers = {kind: [task] for kind, task in IDENTITY.items()}
 
     def rollouts_per_step(self) -> int:
-        """The most completions a step can have: the solver has a whole batch of each kind."""
         return len(self.options.kinds) * self.problems_per_step * (1 + self.group_size)
 
     def rewards(self) -> Mapping[str, str]:
@@ -214,7 +213,7 @@ class AbsoluteZero(ProposeSolve):
         ]
 
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        """An example from a program over a line of numbers: the reply that proposes it, or a right answer to it."""
+        """An example from a program over a line of numbers: a proposer's reply with it, or a right answer."""
         kind = rng.choice(self.options.kinds)
         task = task_of(problem, kind, self.options.inputs)
         if task is None:
@@ -269,7 +268,7 @@ class AbsoluteZero(ProposeSolve):
         return Episode(streams, log=log)
 
     def _earlier(self, kind: Kind, rng: random.Random) -> list[Triple]:
-        """The tasks of a kind that its proposer sees; for induction one of the others, whose program is used."""
+        """The earlier tasks that a proposer sees: some of its kind, or for induction one of another kind."""
         known = self._buffers[kind]
         if kind == "induction":
             return [rng.choice([*self._buffers["deduction"], *self._buffers["abduction"]])]
@@ -283,7 +282,7 @@ class AbsoluteZero(ProposeSolve):
         return [returned(each, next(verdicts)) if each.usable else each for each in proposals]
 
     def _again(self, rng: random.Random, written: Sequence[Proposal]) -> list[Proposal]:
-        """Earlier tasks, as if they were proposed again, to replace the missing ones of each kind."""
+        """Earlier tasks as new proposals, to fill each kind's missing ones."""
         found = Counter(proposal.task.kind for proposal in written if proposal.usable)
         sizes = {kind: self.problems_per_step - found[kind] for kind in self.options.kinds}
         again = {kind: rng.sample(self._buffers[kind], min(n, len(self._buffers[kind]))) for kind, n in sizes.items()}
@@ -305,7 +304,7 @@ def returned(proposal: Proposal, verdict: Verdict) -> Proposal:
 
 
 def task_of(problem: Problem, kind: Kind, inputs: int) -> Triple | None:
-    """A program of `code-arithmetic` as a task about a function; None for any other, or with too few tests."""
+    """A `code-arithmetic` problem as a task about a function; None for any other, or with too few tests."""
     found = _OVER_NUMBERS.fullmatch(solution_of(problem) or "") if problem.kind == PROGRAM else None
     cases = [case for case in read_tests(problem.answer).cases if isinstance(case, StdinTest)] if found else []
     cases = cases[: inputs if kind == "induction" else 1]

@@ -30,7 +30,7 @@ class Game(Presentation):
     `tasks.solutions`; possibly none); a game may set them by its options. `needs_answers`: every problem must have a
     reference answer. `own_labels`: it makes its own labels, so that a reward function would have nothing to judge.
     `without_tasks`: it uses no problems, so no tasks need naming. `runs_programs`: its rules run programs, whatever the
-    tasks. `default_tasks` are used if the user names none; without them any problems do. `about` is its line in the
+    tasks. `default_tasks`: used if the user names none; None if any problems will do. `about` is its line in the
     list of games, `Options` its options, `recipe` its paper's configuration, which a user's overrides. `open_ended`: it
     ends by itself (see `over`), and `run.steps` is an upper bound. `Presentation`: how its runs are shown.
     """
@@ -60,7 +60,7 @@ class Game(Presentation):
         return tuple(dict.fromkeys(self.seats(0).values()))
 
     def kept_at_start(self) -> Sequence[Snapshot]:
-        """Copies of seats to keep from the start of training, for a game that may restore one."""
+        """Snapshots of seats to keep from the start of training, for a game that may restore one."""
         return ()
 
     def play(self, step: int, table: Table) -> Episode:
@@ -88,11 +88,11 @@ class Game(Presentation):
         return {}
 
     def rollouts_per_step(self) -> int | None:
-        """The number of completions sampled in one step, if it is fixed."""
+        """The number of completions sampled in one step, or the most, if it varies; None if unknown."""
         return None
 
     def most_rollouts(self, steps: int) -> int | None:
-        """The largest number of completions that a run samples, without measurements; None if unknown."""
+        """The largest number of completions that a run samples for training; None if unknown."""
         each = self.rollouts_per_step()
         return None if each is None else each * steps
 

@@ -1,11 +1,11 @@
 """Collections: rows for offline updates, on disk, so that any number of them needs little memory.
 
-A collection is a JSONL file with a row a line. Its last line is `{"rows": N}`, which reveals a truncated file. It is
+A collection is a JSONL file with one row per line. Its last line, `{"rows": N}`, reveals a truncated file. It is
 written atomically. Opening it scans it once, checks every line and notes where the lines begin; rows are then read when
 they are needed. A game's other files use the same format (`write_objects`, `read_objects`).
 
 A game that learns offline collects rows with their advantages, computes their log-probabilities with the trainer's own
-arithmetic (`Table.score`), and then plays one batch of the collection a step: see `replayed`.
+arithmetic (`Table.score`), and then plays one batch of it per step: see `replayed`.
 """
 
 import json
@@ -76,7 +76,7 @@ class CollectedRow:
 
 
 class Collection:
-    """A collection on disk, at 8 bytes of memory a row.
+    """A collection on disk, at 8 bytes of memory per row.
 
     Raises RunFolderError, with file and line, if the file is missing, truncated or damaged.
     """
@@ -102,7 +102,7 @@ class Collection:
             return found
 
     def batches(self, size: int, *, seed: int, epoch: int) -> list[list[int]]:
-        """The row numbers of an epoch, shuffled by seed and epoch and cut into batches; the last may be smaller."""
+        """An epoch's batches of row numbers, shuffled by seed and epoch; the last may be smaller."""
         order = list(range(len(self)))
         derived_rng(seed, self.path.stem, epoch).shuffle(order)
         return [order[i : i + size] for i in range(0, len(order), size)]
@@ -116,7 +116,7 @@ class Collection:
 
 
 def replayed(role: str, rows: Sequence[CollectedRow]) -> Stream:
-    """A batch of a collection as an episode's stream, with ratios to the stored log-probabilities."""
+    """A batch of a collection as an episode's stream, trained with ratios to the stored log-probabilities."""
     samples = [Sample(row.completion, row.reward, advantage=row.advantage) for row in rows]
     return Stream(role, [Group(samples)], replay=True)
 
@@ -133,7 +133,7 @@ def write_objects(path: Path, objects: Iterable[Any]) -> None:
 
 
 def read_objects(path: Path, make: Callable[[dict[str, Any]], T], what: str) -> list[T]:
-    """The objects of such a file, each built by `make`; `what` names one in errors.
+    """The objects in a file of `write_objects`, each built by `make`; `what` names one in errors.
 
     Raises RunFolderError, with file and line, if the file is missing, truncated or damaged.
     """

@@ -48,11 +48,11 @@ Rows = Sequence[Sequence[Judged]]  # the answers to each problem, the same numbe
 
 @dataclass(frozen=True)
 class Score:
-    """The results of a seat, or of several in a row, on `n` problems with `samples` completions each.
+    """The results of a seat, or of several in sequence, on `n` problems with `samples` completions each.
 
     - `pass_at_1`: the mean over problems of the share of right completions; `right` is the same
       as a number of problems.
-    - `ci95`: its Clopper-Pearson interval, from `right` (rounded) out of `n`. With several samples a problem the
+    - `ci95`: its Clopper-Pearson interval, from `right` (rounded) out of `n`. With several samples per problem the
       estimate is better than this interval says.
     - `well_formed`, `truncated`, `loops`: the shares of final completions in the output format; stopped by the token
       limit or for repetition; stopped for repetition.
@@ -101,7 +101,7 @@ def score_of(answers: Rows, *, before: Sequence[Judged] = (), kind: type[Score] 
 
 @dataclass(frozen=True)
 class Measured:
-    """The final answers of a seat, or of several in a row, and their score."""
+    """The final answers of a seat, or of several in sequence, and their score."""
 
     answers: Rows
     score: Score
@@ -125,7 +125,7 @@ class Mode:
     """A way to measure seats.
 
     `stages` counts the answers to each problem. `columns`: fields of the scores to show beside those of every `Score`.
-    `samples`: the default number of completions a problem; at least `least` of them and `seats` seats are needed.
+    `samples`: the default number of completions per problem; at least `least` of them and `seats` seats are needed.
     `tasks` reads the problems of a mode that does not measure on a task's problems. `reads`, for modes in which seats
     answer one after the other, returns the part of an earlier answer that a seat reads, and the whole prompt around it.
     `matches`: its scores are of pairs that play against each other, by default at the run's temperature and top-p 1.
@@ -159,7 +159,7 @@ def alone(examiner: Examiner, seats: Sequence[str]) -> dict[str, Measured]:
 
 @dataclass(frozen=True)
 class VoteScore(Score):
-    """A `Score` of elected answers, one a problem; `tokens_total_mean` counts all completions that the vote read.
+    """A `Score` of elected answers, one per problem; `tokens_total_mean` counts all completions that the vote read.
 
     `votes`: answers to each problem. `share`: the mean share of them in the elected class.
     """
@@ -174,7 +174,7 @@ def vote(examiner: Examiner, seats: Sequence[str]) -> Found:
 
 
 def elected(answers: Rows, also_read: Sequence[Judged] = ()) -> Measured:
-    """The elected answer to each problem; `also_read` are further completions that the answers cost."""
+    """The elected answer to each problem. `also_read`: further completions whose tokens count as a cost."""
     winners = [_winner(row) for row in answers]
     votes = len(answers[0])
     others = [a for row, won in zip(answers, winners, strict=True) for a in row if a is not won]
@@ -190,7 +190,7 @@ def elected(answers: Rows, also_read: Sequence[Judged] = ()) -> Measured:
 def _winner(row: Sequence[Judged]) -> Judged:
     """The first answer of the largest class; among equally large classes, of the one sampled first.
 
-    Votes for nothing are a class as well, whose first answer is never right.
+    Votes for nothing (no answer, or none with a value) are a class too; it never counts as right.
     """
     counts = Counter(answer.key for answer in row)
     return max(row, key=lambda answer: counts[answer.key])
@@ -219,11 +219,6 @@ MODES = Registry[Mode](
 def register_mode(name: str, mode: Mode) -> None:
     """Register a mode under a name, replacing an earlier one. Raises GameError for a name of the library's own."""
     MODES.add(name, mode)
-
-
-def mode_names() -> list[str]:
-    """The names of all modes: the library's, then those registered in this process."""
-    return MODES.names()
 
 
 def find_mode(name: str) -> Mode:

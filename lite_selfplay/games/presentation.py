@@ -211,7 +211,7 @@ class Presentation:
 
     @classmethod
     def closing(cls, log: Mapping[str, Any]) -> list[str]:
-        """The game's closing lines on a run, from the log of its last step; an open-ended game's once it is over."""
+        """Lines on a finished run, from the log of its last step; for an open-ended game, once it is over."""
         return []
 
     @classmethod

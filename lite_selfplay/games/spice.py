@@ -60,7 +60,7 @@ _OPTION = re.compile(r"^[ \t]*\(?([A-Z])[).:][ \t]+(\S.*)$", re.MULTILINE)
 
 
 def challenger_reward(rate: float, width: float = 0.01) -> float:
-    """A question's reward by the share of right answers to it: 1 at one half, lowest at 0 and 1."""
+    """A question's reward, given the share of right answers to it: 1 at one half, lowest at 0 and 1."""
     return exp(-((rate * (1 - rate) - 0.25) ** 2) / (2 * width))
 
 
@@ -117,7 +117,6 @@ class Spice(ProposeSolve):
     }
 
     def rollouts_per_step(self) -> int:
-        """The most completions a step can have: every proposal is a question."""
         return self.problems_per_step * self.group_size * (1 + self.group_size)
 
     def rewards(self) -> Mapping[str, str]:
@@ -136,7 +135,7 @@ class Spice(ProposeSolve):
         ]
 
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
-        """The passage is the solution alone, so that the seat learns to compose a question, not to copy one."""
+        """An example whose passage is only the solution, so that the seat learns to compose questions, not to copy."""
         solution = solution_of(problem)
         return boxed_example(problem, prompt_about(solution, "free"), thinks=thinks) if solution else None
 

@@ -53,7 +53,7 @@ class Table(Reader, Protocol):
     ) -> list[list[Completion]]:
         """`n` completions of each prompt by the seat that plays `role` in this step, in the order of the prompts.
 
-        All prompts of a step belong in one call. `sampling` None takes the role's own. `beginnings`, one a prompt, are
+        All prompts of a step belong in one call. `sampling` None takes the role's own. `beginnings`, one per prompt:
         the first part of the reply, which is continued; each ends the `prefill` of its completions. `seat` names
         another seat, a snapshot or `base` to sample instead. If a prompt with its beginning is over the limit, its
         completions have no tokens and `stop="prompt_too_long"`.
@@ -66,7 +66,7 @@ class Table(Reader, Protocol):
         """All items of a source, always in the same order; its position stays."""
 
     def evaluate(self, role: str, prompts: Sequence[str], problems: Sequence[Problem], n: int = 1) -> list[Verdict]:
-        """`n` answers to each prompt by the seat that plays `role`, judged by its problem; a prompt's are adjacent.
+        """Verdicts on `n` answers to each prompt by the seat that plays `role`; those of one prompt are adjacent.
 
         Answer k to prompt i has the same seed at every call and step, so that two calls differ by the seat alone.
         """

@@ -66,9 +66,9 @@ def evaluate(
     """Measure the seats of a run, or a base model as the seat `base`, on problems that training held out.
 
     `target`: a run folder, or a model's name. `tasks`: as in training, not needed for a game without problems; a
-    benchmark's data must be in `data_dir`. `mode`: a name from `lite_selfplay.games.modes.mode_names`; None is the
-    game's, or `single` for a model. `Settings` explains `limit` to `trained_on`. With `write`, a run's result is
-    written to a new file in its `eval/`.
+    benchmark's data must be in `data_dir`. `mode`: a name in `lite_selfplay.games.modes.MODES`; None is the game's, or
+    `single` for a model. `Settings` explains `limit` to `trained_on`. With `write`, a run's result is written to a new
+    file in its `eval/`.
 
     Raises RequestError if the request is invalid (an unknown mode, seat, task or model, a run without its adapters or
     over another base), Interrupted if a signal stopped it: the same call then continues.

@@ -9,13 +9,14 @@ Two seats, A and B. At an even step A drafts and B challenges, at an odd step th
         R(b_i) = 2 c(b_i) + c(b_i) (1 - c(a_i)) + lambda phi(b_i)
     a GRPO update of the drafter on its groups, and of the challenger on its own
 
-The N challenges of a problem form one group although their prompts differ. Groups without variance are dropped.
+c is 1 for a right answer, phi for a well-formed one. The N challenges of a problem form one group although their
+prompts differ. Groups without variance are dropped.
 
 Kept from the paper: rewards, rotation, N = 8, rank 16, learning rate 5e-5 with linear decay and 10% warm-up, format
 weight 0.5, the recap without the final answer, both adapters updated at every step, adapter B started apart from A.
 Changed: no KL term, because section 3 has "the usual KL regularization toward a reference (the base)" without a weight.
-Ours, where the paper is silent: alpha 32 on all linear layers, N(0, 1e-3) as B's start, temperature 1, four problems a
-step, a mean over each completion's tokens in the loss, and the last 512 tokens of a longer recap.
+Ours, where the paper is silent: alpha 32 on all linear layers, N(0, 1e-3) as B's start, temperature 1, four problems
+per step, a mean over each completion's tokens in the loss, and the last 512 tokens of a longer recap.
 """
 
 import random
@@ -165,7 +166,7 @@ class DraftChallenge(Game):
             tiebreak=self.options.tiebreak if shorter else 0.0,
         )
         pairing = {"draft": opponent, "draft_correct": draft.verdict.correct}
-        return Sample(completion, reward, verdict, masked=completion.stop == "prompt_too_long", info=pairing)
+        return Sample(completion, reward, verdict, info=pairing)
 
 
 def agon_reward(
@@ -216,7 +217,7 @@ def challenge_prompt(problem: Problem, attempt: str) -> str:
 
 
 def own_attempt_prompt(name: str, problem: Problem, attempt: str) -> str:
-    """The prompt of a seat that reads its own attempt; `name` is the template's, `self_refine` or `self_cascade`."""
+    """The prompt of a seat that reads its own attempt. `name`: the template, `self_refine` or `self_cascade`."""
     own = fill(name, attempt=fenced(attempt)) if attempt else "No attempt of yours at this problem is available."
     return asked_after(problem, own)
 

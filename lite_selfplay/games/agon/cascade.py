@@ -1,13 +1,13 @@
-"""Measuring seats as they play: each drafts for every other, which answers after reading the recap.
+"""Evaluates seats as they play: each seat drafts, and every other answers after reading the draft's recap.
 
-    for each seat X:            a ~ X(. | x)                         `samples` answers a problem
-    for each pair X, Y:         b ~ Y(. | x, recap of a)             one challenge a draft
+    for each seat X:            a ~ X(. | x)                         `samples` answers per problem
+    for each pair X, Y:         b ~ Y(. | x, recap of a)             one challenge per draft
 
 The answers of the first line are the drafts of the second, so nothing is sampled twice. A single seat reads its own
 drafts. Prompts and recaps are those of training. Source: Beliaev, "Agon" (temperature 0.6, top-p 0.95, one completion
-a stage, both directions reported).
+per stage, both directions reported).
 
-The controls are second passes that read something else, or that other seats make:
+The controls change which drafts are read, or who reads them:
 
 - `self-refine`: a seat drafts, then reads its own recap in the prompt of the game of that name (`SelfRefine`);
 - `self-cascade`: the same for a seat that was not trained to refine, with the challenger's words, but about an attempt
@@ -19,6 +19,7 @@ Source: section 5 and table 1 (untrained Mixture-of-Agents, self-refinement, GRP
 prompts: as in its cascade, seats read a recap without its final answer (ours). Swapped seats are ours as well.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -72,7 +73,7 @@ def cascade(
     stage: str = "challenge",
     doing: str = "{second} challenges {first} on",
 ) -> Found:
-    """Each seat alone, and every direction between two of them. `stage` and `doing`: see `Examiner.ask`."""
+    """Measures each seat alone, then pairs, the first's drafts read by the second. `stage`, `doing`: `Examiner.ask`."""
     drafts = alone(examiner, seats)
     pairs = list(pairs_of(seats))
     recaps = {seat: recaps_of(examiner, drafts[seat].answers) for seat in dict.fromkeys(first for first, _ in pairs)}
@@ -91,33 +92,31 @@ def cascade(
 def cascade_score(
     drafts: Rows, challenges: Rows, recaps: Sequence[Sequence[str]], *, also_read: Sequence[Judged] = ()
 ) -> CascadeScore:
-    """The score of challenges, given the draft and the recap that each read.
+    """The score of challenges, compared with the drafts they read.
 
-    `also_read` are further drafts that the challenges cost.
+    `also_read`: further drafts whose tokens count as a cost of the challenges.
     """
     pairs = [(d, c) for row in zip(drafts, challenges, strict=True) for d, c in zip(*row, strict=True)]
     shown = [text for row in recaps for text in row]
 
-    def count(before: bool, after: bool) -> int:
-        return sum(draft.correct == before and challenge.correct == after for draft, challenge in pairs)
+    counts = Counter((draft.correct, challenge.correct) for draft, challenge in pairs)
 
     def length_after(before: bool) -> float | None:
         lengths = [challenge.tokens for draft, challenge in pairs if draft.correct == before]
         return sum(lengths) / len(lengths) if lengths else None
 
-    score: CascadeScore = score_of(
+    return score_of(
         challenges,
         before=[*(draft for draft, _ in pairs), *also_read],
         kind=CascadeScore,
-        conversions=count(False, True),
-        regressions=count(True, False),
-        both_right=count(True, True),
-        both_wrong=count(False, False),
+        conversions=counts[False, True],
+        regressions=counts[True, False],
+        both_right=counts[True, True],
+        both_wrong=counts[False, False],
         empty_summaries=sum(not text for text in shown) / len(shown),
         tokens_final_mean_after_right=length_after(True),
         tokens_final_mean_after_wrong=length_after(False),
     )
-    return score
 
 
 def recaps_of(examiner: Examiner, drafts: Rows) -> list[list[str]]:
@@ -131,7 +130,7 @@ def recaps_of(examiner: Examiner, drafts: Rows) -> list[list[str]]:
 def read_by_rival(
     table: Reader, draft: Completion, problem: Problem, prompt: Callable[[Problem, str], str] = challenge_prompt
 ) -> tuple[str, str]:
-    """The part of a draft that the next seat sees, and its prompt."""
+    """The part of a draft that the next seat sees, and that seat's prompt."""
     recap = recap_of(table, draft, problem)
     return recap, prompt(problem, recap)
 
@@ -140,7 +139,7 @@ def read_by_rival(
 
 
 def moa(examiner: Examiner, seats: Sequence[str]) -> Found:
-    """Two independent drafts, of two seats or of one, each refined by its own seat; `A<-B`: A's, after reading B's.
+    """Two independent drafts, of two seats or of one, each refined by its writer; `A<-B`: A's, after reading B's.
 
     A refined answer costs three completions: both drafts and itself. A single seat's two are named `base(1<-2)` and
     `base(2<-1)`.
@@ -163,7 +162,7 @@ def moa(examiner: Examiner, seats: Sequence[str]) -> Found:
 
 
 def _refined(examiner: Examiner, seat: str, own: Rows, other: Rows, stage: str) -> Measured:
-    """A seat's own drafts, refined. The score's conversions refer to its own drafts."""
+    """A seat's refined drafts. The score's conversions compare them with the seat's own drafts."""
     recaps = [recaps_of(examiner, rows) for rows in (own, other)]
     prompts = []
     for problem, *pairs in zip(examiner.problems, *recaps, strict=True):
@@ -218,7 +217,7 @@ class SelfRefineOptions(GameOptions):
 
 class SelfRefine(DraftChallenge):
     """Self-refinement with one seat, the control for exchange: it drafts, then reads its own recap and answers again,
-    with the same number of completions as Agon, each rewarded by its own answer:
+    with as many completions as Agon, each rewarded for its own correctness c and format phi:
 
         for each problem x:
             a_1 .. a_N ~ seat(. | x)                         plain prompt

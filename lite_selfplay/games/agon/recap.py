@@ -93,8 +93,7 @@ def _without_announcements(text: str, problem: str) -> str:
 
 
 def worked_attempt(problem: Problem, rng: random.Random) -> str:
-    """The recap of a draft written by rule, for a challenger's example: of a right draft, of one that continues
-    consistently from one wrong result, or sometimes an empty one.
+    """A draft's recap for a challenger's example, written by rule: right, wrong from one slip on, or sometimes empty.
 
     In the example the challenger solves the problem itself and never repeats the attempt that it sees.
     """

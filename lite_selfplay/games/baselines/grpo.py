@@ -1,10 +1,10 @@
 """Plain GRPO with one seat: the baseline every game is compared with (`train grpo`).
 
 Each step samples a group of completions of each problem and rewards each by itself. With `budget=paired` it has the
-budget of Agon's N drafts and N challenges: 2N completions a problem.
+budget of Agon's N drafts and N challenges: 2N completions per problem.
 
-Source: Shao et al. 2024 (DeepSeekMath, GRPO); the budget is from Agon's section 4.5. The reward `2 c + 0.5 phi` is
-Agon's equation 2, so that both are trained for the same objective.
+Source: Shao et al. 2024 (DeepSeekMath, GRPO); the budget is from Agon's section 4.5. The reward `2 c + 0.5 phi` (c:
+right, phi: well-formed) is Agon's equation 2, so that both are trained for the same objective.
 
 Without answers, `reward` decides c: `majority`, agreement with most of the group (Zuo et al. 2025, "TTRL: Test-Time
 Reinforcement Learning"; a tie earns nothing); `format`, always 0; `random`, 0 or 1 by the toss of a coin (Shao et al.
@@ -31,7 +31,7 @@ from lite_selfplay.games.worked_examples import worked_example
 
 class SoloOptions(GameOptions):
     """`format_weight` is lambda, the reward of a well-formed completion: by default 0.5, or 0 with `reward=random`.
-    `budget=paired` samples 2N completions a problem.
+    `budget=paired` samples 2N completions per problem.
 
     `reward`: agreement with the problems' `answers`, or one of three rewards that use no answer. `drop_zero_variance`:
     groups without variance do not count in the mean over completions, as in Agon's paper; TRL counts them.
@@ -56,7 +56,7 @@ class SoloOptions(GameOptions):
 
 
 class Solo(Game):
-    """One seat, a group of completions a problem, each rewarded by its own answer."""
+    """One seat samples a group of completions per problem; each is rewarded for its own answer."""
 
     roles = ("solver",)
     about = "plain GRPO with one seat: the baseline, at a paired game's budget"
@@ -99,14 +99,14 @@ class Solo(Game):
         return Episode(streams=[Stream("solver", groups, drop_zero_variance=self.options.drop_zero_variance)], log=log)
 
     def _credits(self, table: Table, answers: list[list[Completion]]) -> list[list[bool]]:
-        """c of each completion, without using an answer."""
+        """Whether each completion counts as correct, decided without the reference answer."""
         if self.options.reward == "majority":
             return [list(counted.agrees) for counted in vote(table, answers)]
         tossed = self.options.reward == "random"
         return [[tossed and table.rng.random() < 0.5 for _ in row] for row in answers]
 
     def _credited(self, group: Group, credit: list[bool], known: bool) -> Group:
-        """A group rewarded by its credit; it keeps its verdicts if the answer is known."""
+        """The group with rewards from `credit`; it keeps its verdicts if the answer is known."""
         samples = [
             replace(
                 sample,
@@ -121,7 +121,7 @@ class Solo(Game):
 
 
 def _labels_right(groups: list[Group], agree: list[list[bool]], known: list[bool]) -> float | None:
-    """The share of right labels among those that can be checked: a label is right if agreeing completions are."""
+    """The share of right majority labels, among problems with a known answer."""
     right = [
         any(s.verdict is not None and s.verdict.correct for s, a in zip(group.samples, row, strict=True) if a)
         for group, row, one in zip(groups, agree, known, strict=True)
@@ -131,7 +131,7 @@ def _labels_right(groups: list[Group], agree: list[list[bool]], known: list[bool
 
 
 def earned(verdict: Verdict, problem: Problem) -> float:
-    """c of a completion: its score; a program's is 1 if it passes all tests, else 0 (Agon, section 5.3).
+    """A completion's correctness c: its score; for a program 1 if it passes all tests, else 0 (Agon, section 5.3).
 
     A user's own reward function gives no reason, so its number is used as it is.
     """
@@ -144,10 +144,9 @@ def solo_reward(correct: float, well_formed: bool, format_weight: float = 0.5) -
 
 
 def judged(table: Table, problems: list[Problem], answers: list[list[Completion]], format_weight: float) -> list[Group]:
-    """Groups of completions, verified in one batch, each rewarded by itself. A prompt over the limit is masked."""
+    """Groups of completions, verified in one batch and rewarded one by one."""
 
     def sample(completion: Completion, verdict: Verdict, problem: Problem) -> Sample:
-        reward = solo_reward(earned(verdict, problem), verdict.well_formed, format_weight)
-        return Sample(completion, reward, verdict, masked=completion.stop == "prompt_too_long")
+        return Sample(completion, solo_reward(earned(verdict, problem), verdict.well_formed, format_weight), verdict)
 
     return verified(table, problems, answers, sample)

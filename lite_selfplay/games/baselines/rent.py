@@ -5,7 +5,7 @@ distributions its tokens were sampled from. No answer is used, so problems need 
 for the records only.
 
     R(y) = -1/T sum_t H(pi(. | x, y_<t))        in nats
-    a GRPO update of the seat on groups of N completions a problem
+    a GRPO update of the seat on groups of N completions per problem
 
 CPMobius (section 4.1) trains it on the very benchmark that measures it. Ours, since the papers at hand have no numbers:
 N = 8, KL 1e-3, temperature 1, the entropy of the tempered policy.

@@ -10,10 +10,10 @@ Two seats that start from one base are trained in turn. An iteration is `challen
 
 Kept: rewards, ten votes, the filter, BLEU clusters by average linkage cut at a distance of 0.5, KL 1e-2, GRPO on both
 sides. The label is the solver's majority, never the challenger's own answer, although that is required.
-The lengths of the phases follow the checkpoints that R-Zero's scripts keep. Ours: questions and answers a step, at most
-`max_draws` times as many questions drawn as the solver's phase can use, cycling through a smaller pool, BLEU in both
-directions, constant learning rates, adapters over one base instead of whole models. Iterations continue for the whole
-run: the paper's three are 3 * (challenger_steps + solver_steps) steps.
+The lengths of the phases follow the checkpoints that R-Zero's scripts keep. Ours: questions and answers per step, at
+most `max_draws` times as many questions drawn as the solver's phase can use, cycling if the pool is smaller, BLEU in
+both directions, constant learning rates, adapters over one base instead of whole models. Iterations continue for the
+whole run: the paper's three are 3 * (challenger_steps + solver_steps) steps.
 """
 
 import math
@@ -80,9 +80,6 @@ def cluster_shares(questions: Sequence[str], of: int, threshold: float = 0.5) ->
     distances = [bleu_distance(a, b) for a, b in combinations(words, 2)]
     numbers = fcluster(linkage(distances, "average"), threshold, "distance").tolist()
     return [numbers.count(number) / of for number in numbers]
-
-
-MALFORMED = -1.0
 
 
 class RZeroOptions(FilterOptions):
@@ -155,7 +152,7 @@ class RZero(FilteredGame):
         ]
 
     def most_rollouts(self, steps: int) -> int:
-        """Every solver's phase draws the maximum at its last step, after drawing in vain at each step before."""
+        """Assumes that each solver's phase draws in vain until its last step, and the maximum there."""
         then, batch = self.options.solver_steps, self._questions
         challenging, solving = turn_shares(steps, self.options.challenger_steps, then)
         phases = math.ceil(solving / then)
@@ -190,16 +187,15 @@ class RZero(FilteredGame):
         return Episode([Stream("challenger", groups)], log=log)
 
     def _cluster_shares(self, found: Sequence[Candidate]) -> list[float | None]:
-        """The share of all proposals in each question's cluster; None for a proposal without a question."""
+        """The share of proposals in each one's cluster; None for a proposal without a question."""
         questions = [candidate.proposal.question for candidate in found if candidate.proposal.usable]
         alike = self.options.similarity
         shares = iter(cluster_shares(questions, len(found), self.options.cluster_distance) if alike else repeat(0.0))
         return [next(shares) if candidate.proposal.usable else None for candidate in found]
 
     def _rewarded(self, candidate: Candidate, share: float | None) -> Sample:
-        recorded = shown(candidate, self.bounds, cluster_share=share)
-        reward = MALFORMED if share is None else challenger_reward(candidate.share, share)
-        return replace(recorded, reward=reward, masked=candidate.proposal.completion.stop == "prompt_too_long")
+        reward = -1.0 if share is None else challenger_reward(candidate.share, share)
+        return replace(shown(candidate, self.bounds, cluster_share=share), reward=reward, masked=False)
 
     # The solver's phase
 
@@ -217,7 +213,7 @@ class RZero(FilteredGame):
         return Episode([Stream(role, found) for role, found in streams.items() if found], log=log)
 
     def _fill_pool(self, step: int, table: Table) -> list[Candidate]:
-        """Draw questions of the trained challenger for the whole phase, and return all of them."""
+        """Fill the phase's pool with questions of the trained challenger, and return all questions drawn."""
         wanted, prompt = self.options.solver_steps * self.problems_per_step, fill("rzero_challenger")
         drawn = draw_until(
             table,

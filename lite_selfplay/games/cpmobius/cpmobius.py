@@ -15,11 +15,11 @@ Kept from the paper: rewards, filter, m = n = 16, KL 1e-3, the entropy coefficie
 is `pg - coefficient * H`, so the player's entropy is reduced), temperatures 0.7 and 0.6.
 Changed: coach and player are adapters over one base; the paper's coach is another, larger model. The learning rate is
 for adapters; the paper trained all weights at 1e-6.
-Ours, where the sources are silent: at most `max_draws` m tasks a round, after which it continues with the kept ones,
+Ours, where the sources are silent: at most `max_draws` m tasks per round, after which it continues with the kept ones,
 and a quarter of that if none was kept; tasks that are cut off, empty or contain an answer are refused; a kept task
 whose fresh answers have no majority is skipped; the coach's loss is a mean over the tokens of its tasks, which is
 equation 6 up to a factor; constant learning rates; `rollback` restores the best player of all, including the initial
-one, whose weights the published code does not keep, and Delta is then relative to the restored player.
+one (whose weights the published code does not keep), and the next Delta is relative to it.
 Options marked "release" follow the published code, which differs from the paper.
 """
 
@@ -56,7 +56,7 @@ CoachReward = Literal["mean", "delta", "advantage"]
 
 @dataclass(frozen=True)
 class Taught:
-    """A task that trained the player and whose coach is not yet rewarded, with the mean of the player's 0/1 rewards and
+    """A task that trained the player and has no reward yet. `share`: the mean of the player's 0/1 rewards; `advantage`:
     the token-weighted mean of its nonzero advantages."""
 
     name: str
@@ -107,13 +107,13 @@ class CpMobiusOptions(FilterOptions):
     """CPMobius's options.
 
     `filter` keeps tasks whose majority's share lies in [`low`, `high`]; without it every task with a majority is kept.
-    `max_draws`: the most tasks drawn a round, as a multiple of m. `resample` samples the player's answers to kept tasks
+    `max_draws`: the most tasks drawn per round, a multiple of m. `resample` samples the player's answers to kept tasks
     and votes again (paper) or reuses those of the filter (release). `reward`: the player's, 0 and 1 (paper) or -1 and
     +1 (release). `coach_reward`: Delta times the mean of the player's 0/1 rewards (paper), Delta alone, or Delta times
     the token-weighted mean of the player's nonzero advantages (both release). `freeze_coach`: only the player is
     trained. `validation_samples`: the player's answers to each validation problem, 10 in the release. `rollback`:
     restore the player with the best validation score after this many rounds without a new best, if the current score is
-    lower; 0 is never (paper), 15 in the release. Rounds, counted from 1, count towards it from `rollback_from` on.
+    lower; 0 is never (paper), 15 in the release. Rounds before `rollback_from` (from 1) do not count towards it.
     """
 
     filter: bool = True
@@ -209,11 +209,11 @@ class CpMobius(FilteredGame):
         return [Snapshot("player", BEST)] if self.options.rollback else []
 
     def most_rollouts(self, steps: int) -> int:
-        """Every round draws the maximum; its second step samples nothing but the measurement."""
+        """Assumes that every round draws the maximum; a round's second step only measures."""
         return -(-steps // 2) * (self._most_draws * (1 + self.group_size) + self._fresh_answers)
 
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
-        """A problem's text, after its solution if the coach reasons."""
+        """A problem's text; if the coach reasons, the solution is its reasoning."""
         return Example(fill("coach"), after_reasoning(problem.text, solution_of(problem) or "", thinks))
 
     def play(self, step: int, table: Table) -> Episode:

@@ -2,7 +2,7 @@
 
 Three cards, J < Q < K; each player gets one and puts in a chip. The first player passes or bets a chip, then the second
 does, and then the first once more if it passed and the second bet. To pass after a bet is to fold. Returns are the
-chips won. In equilibrium the first player loses 1/18 a match (Kuhn 1950). An information set is named by a card and the
+chips won. In equilibrium the first player loses 1/18 per match (Kuhn 1950). An information set is named by card and
 moves so far, as in `Qpb`; a policy maps the twelve of them to the probability of `b`. NashConv is the sum that best
 responses would win against both players: 0 in equilibrium, 11/12 for the uniform policy.
 """
@@ -44,7 +44,7 @@ def chips(cards: Sequence[str], history: str) -> int | None:
 
 
 def value(policy: Policy) -> float:
-    """The first player's mean winnings a match, in chips."""
+    """The first player's mean winnings per match, in chips."""
     deals = list(permutations(CARDS, 2))
     return sum(_value(policy, cards, "") for cards in deals) / len(deals)
 
@@ -57,18 +57,18 @@ def _value(policy: Policy, cards: Sequence[str], history: str) -> float:
 
 
 def best_response(policy: Policy, player: int) -> float:
-    """The winnings of the best of a player's 64 pure policies against the other's part of a policy."""
+    """The winnings of a player's best response, among its 64 pure policies, to the other's part of `policy`."""
     own, sign = SETS[6 * player : 6 * player + 6], 1 - 2 * player
     return max(sign * value({**policy, **dict(zip(own, pure, strict=True))}) for pure in product((0.0, 1.0), repeat=6))
 
 
 def nash_conv(policy: Policy) -> float:
-    """The sum that best responses of both players would win: 0 in equilibrium and nowhere else."""
+    """The sum of what both players would win by best responses: 0 in equilibrium and nowhere else."""
     return best_response(policy, 0) + best_response(policy, 1)
 
 
 def equilibrium(alpha: float = 0.2) -> dict[str, float]:
-    """The equilibrium in which the first player bets a jack with `alpha`, from 0 to 1/3; there are no others."""
+    """The equilibrium in which the first player bets a jack with probability `alpha`, 0 to 1/3; there are no others."""
     first = {"J": alpha, "Q": 0.0, "K": 3 * alpha, "Jpb": 0.0, "Qpb": alpha + 1 / 3, "Kpb": 1.0}
     return {**first, "Jp": 1 / 3, "Qp": 0.0, "Kp": 1.0, "Jb": 0.0, "Qb": 1 / 3, "Kb": 1.0}
 
@@ -103,8 +103,8 @@ class KuhnPoker(Environment):
 
 
 def seen(name: str) -> str:
-    """A player's view of an information set: its card, the moves so far, and a letter of its own, repeated because a
-    random base hardly distinguishes sentences by anything else."""
+    """A player's view of an information set: its card, the moves so far, and a letter of the set, 64 times, because a
+    random base can tell little else apart."""
     return f"Kuhn {name[0]} {name[1:] or '-'} {64 * _LETTERS[SETS.index(name)]}"
 
 

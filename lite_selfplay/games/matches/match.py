@@ -1,6 +1,6 @@
 """Matches of several turns between seats: an environment has the rules, `MatchGame` does the rest.
 
-All matches of a step advance together, in one batch a turn and player. A turn is a sample of its own, whose prompt is
+All matches of a step advance together, one batch per turn and player. A turn is a sample of its own, whose prompt is
 the whole state as its player sees it, so that gradients apply to a seat's own words only. A return is compared with the
 running mean of its role's returns (role-conditioned advantage estimation, SPIRAL, Liu et al. 2025, section 3.3), and an
 illegal move forfeits the match (their section 3.2: -1.5, and +0.5 for the others).
@@ -44,11 +44,10 @@ from lite_selfplay.verify.format import split_reasoning
 Moves = Mapping[str, Sequence[str]]  # the legal moves, each with the texts that count as it
 
 DRAW, UNFINISHED, BROKEN = "a draw", "not finished", "broken"
-_LEGAL = Accuracy("legal", "legal moves", "not legal", "legal", "not legal")
 
 
 class IllegalMove(Exception):
-    """Raised by `Environment.act`, with the reason: the player has forfeited the match, which ends."""
+    """For `Environment.act` to raise, with a reason: the match ends, forfeited by the player."""
 
 
 class Environment:
@@ -91,12 +90,12 @@ Opponent = Callable[[Environment, int, Random], str]
 
 class MatchOptions(GameOptions):
     """`forfeit` is the loss for an illegal move; the others win a third of it. A match ends without a winner after
-    `most_turns`. `opponent` names one that a single seat plays against, on each side in turn, instead of self-play.
-    `shuffled` assigns the returns of a step's matches to other matches: a control that teaches nothing. `decay` is that
-    of the running means.
+    `most_turns`. `opponent`: a rule that a single seat plays against, on each side in turn, instead of self-play.
+    `shuffled` swaps the returns of a step's matches at random: a control that teaches nothing. `decay` is the factor
+    of the running mean returns.
 
-    `weight` is that of regularised self-play, `renew` the steps between renewals of its reference (0: the uniform
-    policy stays), and `fade` the steps in which the weight halves (0: never).
+    For regularised self-play: its `weight`, `renew`, the steps between renewals of the reference (0: it stays the
+    uniform policy), and `fade`, the steps in which the weight halves (0: never).
     """
 
     decay: float = Field(0.95, ge=0, lt=1)
@@ -186,7 +185,7 @@ class Match:
 
 
 def play_together(matches: Sequence[Match], ask: Callable[[str, list[str], list[Match]], list[Completion]]) -> None:
-    """Play matches to their ends, in a batch a turn and player. `ask` gets the player's name, prompts and matches."""
+    """Play matches to their ends, one batch per turn and player. `ask` gets the player's name, prompts and matches."""
     while True:
         waiting: dict[tuple[int, str], list[tuple[Match, str]]] = {}
         for match in matches:
@@ -249,13 +248,13 @@ class MatchGame(Game):
         return observation
 
     def read(self, completion: Completion) -> str:
-        """The move in a completion."""
+        """The move's text in a completion."""
         text = completion_text(completion)
         return (extract_answer(text, block_only=True) or split_reasoning(text).rest).strip()
 
     def dealt(self, match: Match, player: int) -> str:
-        """A key, such as a player's cards, for the running mean that its returns are compared with; it must not depend
-        on its own moves. By default a role has one running mean."""
+        """The key, such as a player's cards, of the running mean that its returns are compared with. It must not depend
+        on the player's own moves. By default there is one mean per role."""
         return ""
 
     def _compared(self, match: Match, player: int) -> str:
@@ -263,7 +262,7 @@ class MatchGame(Game):
 
     @classmethod
     def accuracy_of(cls, role: str) -> Accuracy:
-        return _LEGAL
+        return Accuracy("legal", "legal moves", "not legal", "legal", "not legal")
 
     def seats(self, step: int) -> Mapping[str, str]:
         names = [chr(ord("A") + i) for i in range(1 if self.options.opponent else len(self.roles))]
@@ -276,7 +275,7 @@ class MatchGame(Game):
         self.baseline.restore(state["baseline"])
 
     def cold_start(self, role: str, problem: Problem, rng: Random, *, thinks: bool) -> Example | None:
-        """A random legal move of the role, in a match that is played at random."""
+        """A random legal move of the role, from a match of random moves."""
         environment, found = self.make(rng), list[Example]()
         for _ in range(self.options.most_turns):
             if (turn := environment.turn()) is None or not (moves := list(environment.moves())):
@@ -311,14 +310,14 @@ class MatchGame(Game):
         return Episode(streams, actions=renewed, log=self._log(matches, whole))
 
     def _players(self, number: int) -> list[str]:
-        """A match's players: each role itself, or, against an opponent by rule, only one of them."""
+        """A match's players: the roles; with an opponent by rule, one role and the opponent."""
         opponent, own = self.options.opponent, number % len(self.roles)
         return [opponent if opponent and i != own else role for i, role in enumerate(self.roles)]
 
     def _group(
         self, match: Match, number: int, player: int, returns: Sequence[float] | None, terms: Mapping[int, float]
     ) -> Group | None:
-        """A player's moves in a match; those of a broken match are only recorded."""
+        """A player's moves in a match as a group; those of a broken match are only recorded."""
         baseline, samples = self.baseline.of(self._compared(match, player)), []
         for turn, move in enumerate(match.moves, 1):
             if move.player != player or move.completion is None:
@@ -333,7 +332,7 @@ class MatchGame(Game):
         return Group(samples, problem, baseline) if samples else None
 
     def _regularised(self, step: int, table: Table, matches: Sequence[Match]) -> dict[int, float]:
-        """The reduction of each legal move's advantage by regularisation, by the move's identity."""
+        """By how much regularisation lowers each legal move's advantage, keyed by `id(move)`."""
         options = self.options
         if not options.weight:
             return {}
@@ -403,7 +402,7 @@ class MatchGame(Game):
 
     @classmethod
     def transcripts(cls, rows: Iterable[Row]) -> list[Transcript]:
-        """Whole matches, turn by turn."""
+        """One transcript per match, turn by turn."""
         found: dict[tuple[Any, Any], list[Row]] = {}
         for row in rows:
             found.setdefault((row["step"], row["problem_id"]), []).append(row)

@@ -20,8 +20,8 @@ from lite_selfplay.tasks.task import derived_seed
 
 @dataclass(frozen=True)
 class MatchScore(Score):
-    """Its pass@1 is the share of matches won. `payoff` is the mean return, with its 95% bootstrap interval over deals;
-    `broken` counts the matches that ended with an error of the environment, whose return is 0."""
+    """A `Score` of matches: pass@1 is the share won. `payoff`: mean return, with a 95% interval (bootstrap over deals);
+    `broken`: how many matches ended with an error of the environment, whose return is 0."""
 
     draws: int
     losses: int
@@ -32,7 +32,7 @@ class MatchScore(Score):
 
 
 def deals(game: str) -> Task:
-    """Numbered matches of a game, by its name. Raises ConfigError for a game of another kind."""
+    """Numbered matches of the game with this name. Raises ConfigError if it is not a `MatchGame`."""
     if not issubclass(find_game(game), MatchGame):
         raise ConfigError(f"{game} has no matches between players, which the mode `versus` measures")
     return numbered(game)
@@ -53,11 +53,10 @@ def measure_versus(examiner: Examiner, seats: Sequence[str]) -> Found:
 
 
 def _measured(examiner: Examiner, game: MatchGame, seat: str, other: str) -> Measured:
-    sides = [int(problem.answer) % len(game.roles) for problem in examiner.problems]
-    dealt = [int(problem.answer) // len(game.roles) for problem in examiner.problems]
+    dealt = [divmod(int(problem.answer), len(game.roles)) for problem in examiner.problems]
     matches = [
         Match(game, derived_seed("deal", deal), [seat if i == side else other for i in range(len(game.roles))])
-        for deal, side in zip(dealt, sides, strict=True)
+        for deal, side in dealt
     ]
     indices = {id(match): i for i, match in enumerate(matches)}
 
@@ -68,7 +67,7 @@ def _measured(examiner: Examiner, game: MatchGame, seat: str, other: str) -> Mea
     play_together(matches, ask)
     rows, payoffs = list[list[Judged]](), dict[int, list[float]]()
     draws = losses = 0
-    for match, deal, side in zip(matches, dealt, sides, strict=True):
+    for match, (deal, side) in zip(matches, dealt, strict=True):
         own, best = match.returns[side], max([r for i, r in enumerate(match.returns) if i != side], default=0.0)
         draws, losses = draws + (own == best), losses + (own < best)
         payoffs.setdefault(deal, []).append(own)
@@ -79,13 +78,12 @@ def _measured(examiner: Examiner, game: MatchGame, seat: str, other: str) -> Mea
     means = [sum(values) / len(values) for values in payoffs.values()]
     payoff = sum(sum(values) for values in payoffs.values()) / len(matches)
     _, low, high = paired_bootstrap([0.0] * len(means), means) if len(means) > 1 else (payoff, payoff, payoff)
-    broken = sum(match.outcome == BROKEN for match in matches)
     score = score_of(
         rows,
         kind=MatchScore,
         draws=draws,
         losses=losses,
-        broken=broken,
+        broken=sum(match.outcome == BROKEN for match in matches),
         payoff=payoff,
         payoff_low=low,
         payoff_high=high,

@@ -1,7 +1,7 @@
 """Offline PasoDoble's memory: the alternating phases, and the buffer of questions for the solver.
 
     proposer phase: `proposer_steps` updates, the solver frozen; valid questions enter the buffer
-    solver phase:   `solver_steps` updates, the proposer frozen; buffered questions in order, in a circle
+    solver phase:   `solver_steps` updates, the proposer frozen; buffered questions in order, cyclically
 
 Both are plain state, saved as JSON. Source: "Better LLM Reasoning via Dual-Play" (PasoDoble), section 3.6 and
 appendices D and G. Ours: a bound on a phase's attempts, so that every phase ends.
@@ -9,7 +9,7 @@ appendices D and G. Ours: a bound on a phase's attempts, so that every phase end
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lite_selfplay.data import Problem
@@ -55,8 +55,7 @@ class OfflineSchedule:
 
 @dataclass
 class Buffered:
-    """A question that waits for the solver, with its best pass rate so far (`peak`) and the attempts since
-    (`stale`)."""
+    """A question waiting for the solver. `peak`: its best pass rate so far; `stale`: attempts since that rate rose."""
 
     id: str
     question: str
@@ -65,29 +64,29 @@ class Buffered:
     stale: int = 0
 
 
+@dataclass
 class QuestionBuffer:
     """Questions with their answers in the order they were added, and a cursor that cycles through them.
 
     The cursor may be behind the last question: the next question added is then the next one taken.
     """
 
-    def __init__(self) -> None:
-        self._held: list[Buffered] = []
-        self.cursor = 0
+    questions: list[Buffered] = field(default_factory=list)
+    cursor: int = 0
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self.questions)
 
     def add(self, problem: Problem, rate: float) -> None:
         """Add a question that was valid when it was proposed, with its pass rate then."""
-        self._held.append(Buffered(problem.id, problem.text, str(problem.answer), rate))
+        self.questions.append(Buffered(problem.id, problem.text, str(problem.answer), rate))
 
     def take(self, n: int) -> list[Problem]:
         """The next `n` questions, continuing with the first after the last; none if the buffer is empty."""
         taken = []
-        for _ in range(n if self._held else 0):
-            self.cursor %= len(self._held)
-            held = self._held[self.cursor]
+        for _ in range(n if self.questions else 0):
+            self.cursor %= len(self.questions)
+            held = self.questions[self.cursor]
             taken.append(Problem(held.id, held.question, held.answer))
             self.cursor += 1
         return taken
@@ -100,7 +99,7 @@ class QuestionBuffer:
         as one attempt at its mean pass rate (ours). The first peak is the rate at which the question was proposed
         (ours). Returns the number of dropped questions.
         """
-        by_id, gone = {held.id: held for held in self._held}, set()
+        by_id, gone = {held.id: held for held in self.questions}, set()
         met: dict[str, list[float]] = {}
         for name, rate in rates:
             met.setdefault(name, []).append(rate)
@@ -112,14 +111,7 @@ class QuestionBuffer:
                 held.stale += 1
             if rate >= 1 or held.stale >= patience:
                 gone.add(name)
-        before = sum(held.id in gone for held in self._held[: self.cursor])
-        self._held = [held for held in self._held if held.id not in gone]
+        before = sum(held.id in gone for held in self.questions[: self.cursor])
+        self.questions = [held for held in self.questions if held.id not in gone]
         self.cursor -= before
         return len(gone)
-
-    def state(self) -> dict[str, Any]:
-        return {"questions": [asdict(held) for held in self._held], "cursor": self.cursor}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self._held = [Buffered(**held) for held in state["questions"]]
-        self.cursor = state["cursor"]

@@ -16,7 +16,7 @@ Two seats, `proposer` and `solver`. One step (algorithms 1 and 2, sections 3.3 t
 Diversity is 1 minus the share of the last 100 questions whose token sets have a Jaccard index above tau_sim with the
 question's; a step's questions are compared with the history before it, then all well-formed ones enter it.
 
-Kept from the paper: rewards, filters, J = K = 6, one passage a step, temperature 0.6, no KL term, 10 and 5 offline
+Kept from the paper: rewards, filters, J = K = 6, one passage per step, temperature 0.6, no KL term, 10 and 5 offline
 steps. From the release: advantages divided by the group's deviation, and the cosine schedule named in its code (its
 DeepSpeed files use a constant rate instead, as the presets do).
 Ours: learning rates for adapters, with a warm-up unless a preset is used; a question too long for the solver's prompt
@@ -30,7 +30,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import fmean
 from typing import Any, ClassVar, Literal
@@ -40,7 +40,7 @@ from pydantic import Field
 from lite_selfplay.credit import has_variance, rewards_of
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.errors import ConfigError
-from lite_selfplay.games.pasodoble.offline import OfflineSchedule, QuestionBuffer
+from lite_selfplay.games.pasodoble.offline import Buffered, OfflineSchedule, QuestionBuffer
 from lite_selfplay.games.presentation import BY_COIN, Figure
 from lite_selfplay.games.prompts import asked, fenced, fill
 from lite_selfplay.games.propose_solve.propose_solve import (
@@ -201,7 +201,7 @@ class JudgedProposal(Candidate):
 def openers(
     judged: Sequence[JudgedProposal], groups: Sequence[Group], gate: Gate, *, frozen: bool
 ) -> list[JudgedProposal]:
-    """The questions that make their step an update; without one it is skipped.
+    """The questions that make a step update its seats; without any, the step is skipped.
 
     `groups` are the proposers' samples. `retained`: all questions that train the solver. `valid` (section 3.5): all
     questions that reward their proposer, including those that are always solved; with a `frozen` proposer, which these
@@ -271,13 +271,12 @@ class PasoDoble(ProposeSolve):
         self._skips = 0
 
     def rollouts_per_step(self) -> int:
-        """The most completions a step can have: every proposal is a question."""
         proposing = self.problems_per_step * self.options.proposals * (1 + self.group_size)
         replaying = self.options.solver_questions * self.group_size if self.options.mode == "offline" else 0
         return max(proposing, replaying)
 
     def updates(self, steps: int) -> Mapping[str, int]:
-        """Online every step updates both seats; offline they alternate, in phases without a skipped step."""
+        """Online every step updates both seats; offline they alternate, assuming that no step is skipped."""
         chosen = self.options
         if chosen.seats == "shared":
             return {"shared": steps}
@@ -311,8 +310,8 @@ class PasoDoble(ProposeSolve):
         ]
 
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
-        """The passage is the solution alone, so that the seat learns to compose a problem, not to copy one. None
-        without a solution, or if play would refuse the proposal, for example by its guard."""
+        """An example whose passage is only the solution, so that the seat learns to compose problems, not to copy them.
+        None without a solution, or if play would refuse the proposal."""
         if (solution := solution_of(problem)) is None:
             return None
         question, answer = problem.text.strip(), str(problem.answer).strip()
@@ -446,7 +445,7 @@ class PasoDoble(ProposeSolve):
             "skips": self._skips,
             "history": [sorted(tokens) for tokens in self._history],
             "schedule": self.schedule.state(),
-            "buffer": self.buffer.state(),
+            "buffer": asdict(self.buffer),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -454,4 +453,5 @@ class PasoDoble(ProposeSolve):
         self._skips = state["skips"]
         self._history = deque(map(frozenset, state["history"]), maxlen=self.options.history)
         self.schedule.restore(state["schedule"])
-        self.buffer.restore(state["buffer"])
+        questions = [Buffered(**held) for held in state["buffer"]["questions"]]
+        self.buffer = QuestionBuffer(questions, state["buffer"]["cursor"])

@@ -1,4 +1,4 @@
-"""Prompts: one template file a role, with `$name` for each value, and worked examples to put before a problem.
+"""Prompts: one template file per role, with `$name` for each value, and worked examples to put before a problem.
 
 Base models, which follow no instructions, are measured with worked examples. The papers use four or five and print
 none: these are ours, of a few subjects, in the format of the solver's prompt. None is from a benchmark.
@@ -22,7 +22,7 @@ def _template(name: str) -> Template:
 
 
 def fill(name: str, **values: str) -> str:
-    """The prompt of a role. Raises KeyError if a value of the template is missing."""
+    """The prompt from a template file. Raises KeyError if a value is missing."""
     return _template(name).substitute(values)
 
 
@@ -57,14 +57,9 @@ def problem_asked(prompt: str) -> str:
 
 def opening(problem: Problem, shots: int = 0) -> str:
     """The solver's prompt for a problem, after the first `shots` worked examples of its kind (at most `MOST_SHOTS`)."""
-    prompt = asked(problem)
-    if not shots:
-        return prompt
-    examples = [
-        f"{asked(replace(problem, text=text))}\n\n{worked}"
-        for text, worked in _examples({CHOICE: "choice", PROGRAM: "program"}.get(problem.kind, "math"))
-    ]
-    return "\n\n\n".join([*examples[:shots], prompt])
+    examples = _examples({CHOICE: "choice", PROGRAM: "program"}.get(problem.kind, "math"))[:shots]
+    worked = [f"{asked(replace(problem, text=text))}\n\n{solution}" for text, solution in examples]
+    return "\n\n\n".join([*worked, asked(problem)])
 
 
 @cache

@@ -40,10 +40,10 @@ _BESIDE = re.compile(r"[\sA-Za-z?.:,;='\"’`*_$-]*")
 
 
 class CollapseWatch:
-    """Remembers questions and measures the family's known failures at each step."""
+    """Remembers questions and measures signs of collapse at each step."""
 
-    def __init__(self) -> None:
-        self._seen: deque[str] = deque(maxlen=HISTORY)
+    def __init__(self, seen: Sequence[str] = ()):
+        self.seen = deque(seen, maxlen=HISTORY)
 
     def observe(
         self,
@@ -60,11 +60,11 @@ class CollapseWatch:
         an entry for each answered question. `labels` are questions with the labels trained on, which are compared with
         the true value if it can be computed. A share of nothing is None.
         """
-        seen, repeated = set(self._seen), 0
+        seen, repeated = set(self.seen), 0
         for question in (" ".join(each.casefold().split()) for each in questions):
             repeated += question in seen
             seen.add(question)
-            self._seen.append(question)
+            self.seen.append(question)
         ids = [token for question in questions for token in tokens(question)]
         histogram = [0] * BINS
         for rate in pass_rates:
@@ -80,14 +80,6 @@ class CollapseWatch:
             "labels_checked": len(judged),
             "label_accuracy": _share(sum(judged), len(judged)),
         }
-
-    def state(self) -> list[str]:
-        """The history, as JSON."""
-        return list(self._seen)
-
-    def restore(self, seen: Sequence[str]) -> None:
-        """Restore the history that `state` returned."""
-        self._seen = deque(seen, maxlen=HISTORY)
 
 
 def collapse_warnings(log: Mapping[str, Any]) -> list[str]:

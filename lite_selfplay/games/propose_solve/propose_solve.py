@@ -1,4 +1,4 @@
-"""The base of the games in which one role writes problems and another solves them.
+"""The base of a family of games: one role writes problems and another solves them.
 
 It watches for signs of collapse and counts steps without a question. Such a step is skipped; after too many in a row
 the game stops and shows the last proposals.
@@ -88,18 +88,17 @@ def well_formed(proposal: Proposal) -> bool:
 
 
 def proposed(asked: Candidate, reward: float, rate: float | None, why: str | None = None, **info: Any) -> Sample:
-    """A proposal with its reward. It counts as correct unless `why` gives a reason; by default the reason is that none
-    or all of its answers are right, according to their share `rate`."""
+    """A proposal with its reward. It counts as correct unless `why` gives a reason: by default `too_easy` if all of
+    its answers are right (`rate` 1), `too_hard` if none are."""
     proposal, extreme = asked.proposal, "too_easy" if rate == 1 else "" if rate else "too_hard"
     reason = proposal.reason or (extreme if why is None else why)
     verdict = Verdict(not reason, float(not reason), proposal.answer, well_formed(proposal), reason)
-    masked = proposal.completion.stop == "prompt_too_long"
     told = {"question": asked.name, "pass_rate": rate, **info}
-    return Sample(proposal.completion, reward, verdict, masked=masked, info=told)
+    return Sample(proposal.completion, reward, verdict, info=told)
 
 
 def proposed_by_share(asked: Candidate, earns: Callable[[float], float], refused: float) -> Sample:
-    """A proposal that earns by the share of right answers, or `refused` if it is no question."""
+    """A proposal rewarded with `earns(share of right answers)`, or with `refused` if it is no question."""
     rate = asked.share if asked.group else None
     return proposed(asked, refused if rate is None else earns(rate), rate)
 
@@ -155,13 +154,13 @@ class ProposeSolve(Game):
         return EvalSpec("single", (self.seats(0)[self.solver],))
 
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        """A task's problem: the solver learns to solve it, the other role to write it, a shared seat both."""
+        """An example from a task's problem: the solver solves it, the other role writes it."""
         if role == self.solver:
             return worked_example(problem, asked(problem), thinks=thinks)
         return self.worked_proposal(problem, thinks=thinks)
 
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
-        """A problem as the reply that would propose it; None if there can be none."""
+        """An example whose reply proposes the problem; None if there can be none."""
         return None
 
     def warnings(self, log: Mapping[str, Any]) -> list[str]:
@@ -258,11 +257,11 @@ class ProposeSolve(Game):
         return cls.accuracy_of(row["role"]).proposals
 
     def state(self) -> dict[str, Any]:
-        return {"empty_steps": self._empty_steps, "seen": self.watch.state()}
+        return {"empty_steps": self._empty_steps, "seen": list(self.watch.seen)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._empty_steps = state["empty_steps"]
-        self.watch.restore(state["seen"])
+        self.watch = CollapseWatch(state["seen"])
 
 
 class FilteredGame(ProposeSolve):

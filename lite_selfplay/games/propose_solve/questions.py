@@ -1,4 +1,4 @@
-"""Questions: read from proposals, answered, labelled by a majority vote, and drawn until enough fit.
+"""Reads questions from proposals, has them answered, labels them by majority vote, and draws until enough fit.
 
 A proposal without a question is no error: it keeps its reason and is counted under it.
 
@@ -37,7 +37,7 @@ NOBODYS = Completion("", "", (), (), (), "eos", "", -1, Sampling())
 
 @dataclass(frozen=True)
 class Proposal:
-    """A proposer's completion, read. `reason` is one of `REASONS`, empty if there is a question; `task` is the game's
+    """A parsed completion of a proposer. `reason` is one of `REASONS`, empty if there is a question; `task` is a game's
     own object for it."""
 
     completion: Completion
@@ -147,8 +147,8 @@ def fit_to_ask(proposal: Proposal, table: Table, *, most: int, guard: LeakGuard)
 class Vote:
     """The vote of a group of answers to one question.
 
-    `label` is the plainest answer of the largest class, None for a tie or if no class is larger than the votes for
-    nothing; `votes` is that class's size, 0 in the latter case; `of` the number of answers, votes for nothing included.
+    `label`: the shortest answer of the largest class, None for a tie or if no class outnumbers the votes for
+    nothing. `votes`: that class's size, 0 if none does. `of`: the number of answers, votes for nothing included.
     `agrees[k]`: whether answer k is in the label's class. `answers` are the extracted answers, None if there was none.
     """
 
@@ -173,7 +173,7 @@ def vote(table: Table, groups: Sequence[Sequence[Completion]], *, figures: bool 
 
 
 def count(answers: Sequence[str | None], *, figures: bool = False) -> Vote:
-    """The vote of extracted answers, which does not depend on their order."""
+    """Count the votes of extracted answers; their order does not matter."""
     classes = [
         None if answer is None or (figures and not re.search(r"\d", answer)) else vote_key(answer) for answer in answers
     ]
@@ -254,9 +254,7 @@ Pay = Callable[[Completion, Verdict, Problem], Sample]
 
 def answer_sample(answer: Completion, verdict: Verdict, problem: Problem, reward: float | None = None) -> Sample:
     """A solver's answer with its reward: by default 1 for a right one, else 0."""
-    earned = float(verdict.correct) if reward is None else reward
-    masked = answer.stop == "prompt_too_long"
-    return Sample(answer, earned, verdict, masked=masked, info={"question": problem.id})
+    return Sample(answer, float(verdict.correct) if reward is None else reward, verdict, info={"question": problem.id})
 
 
 def verified(table: Table, problems: Sequence[Problem], rows: Sequence[Sequence[Completion]], pay: Pay) -> list[Group]:
@@ -271,14 +269,14 @@ def verified(table: Table, problems: Sequence[Problem], rows: Sequence[Sequence[
 def by_answer(
     table: Table, problems: Sequence[Problem], rows: Sequence[Sequence[Completion]], pay: Pay
 ) -> list[tuple[Group, Vote | None]]:
-    """Answers judged by their problems' own answers."""
+    """Answers compared with each problem's reference answer."""
     return [(group, None) for group in verified(table, problems, rows, pay)]
 
 
 def by_vote(
     table: Table, problems: Sequence[Problem], rows: Sequence[Sequence[Completion]], pay: Pay, *, figures: bool = False
 ) -> list[tuple[Group, Vote | None]]:
-    """Answers judged by the majority of a problem's answers, which becomes its label."""
+    """Answers compared with their majority, which becomes the problem's label."""
     found = list[tuple[Group, Vote | None]]()
     for problem, row, counted in zip(problems, rows, vote(table, rows, figures=figures), strict=True):
         judged = zip(row, verdicts_by_vote(row, counted, thinks=table.thinks), strict=True)
@@ -347,7 +345,7 @@ def draw_until(
 
 
 def shown(candidate: Candidate, bounds: Bounds, **info: Any) -> Sample:
-    """A proposal with its outcome, only to be recorded."""
+    """A proposal with its outcome, as a sample for the records only."""
     told = {
         "question": candidate.name,
         "fate": candidate.proposal.reason or bounds.fate(candidate),

@@ -13,11 +13,10 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
-from lite_selfplay.data import Completion, Example, Group, Problem, Sample, Sampling
-from lite_selfplay.games.collections import completion_from_json, read_objects
+from lite_selfplay.data import Completion, Example, Group, Problem, Sample, Sampling, Verdict
+from lite_selfplay.games.collections import completion_from_json
 from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.propose_solve.questions import answer_sample, verified
 from lite_selfplay.games.spc.steps import StepPair, beginning, replaced, split_steps, without_notes
@@ -68,6 +67,12 @@ class Critique:
     def agrees(self, correct: bool) -> bool:
         """Whether the judgement of a step is right; a critique without a judgement never is."""
         return self.judgement == ("correct" if correct else "incorrect")
+
+    def verdict(self, correct: bool, otherwise: str) -> Verdict:
+        """The verdict on a judgement of a step; `otherwise` is the reason of a readable one that is wrong."""
+        right = self.agrees(correct)
+        reason = "" if right else self.reason or otherwise
+        return Verdict(right, float(right), self.judgement, self.judgement is not None, reason)
 
 
 def solver_prompt(problem: str) -> str:
@@ -139,7 +144,7 @@ def read_critique(completion: Completion) -> Critique:
 
 
 def solver_example(problem: Problem, *, thinks: bool = False) -> Example | None:
-    """A problem's worked solution, a step a paragraph, with its answer boxed; None without one."""
+    """A problem's worked solution, one step per paragraph, with its answer boxed; None without one."""
     solution = solution_of(problem)
     if solution is None:
         return None
@@ -162,9 +167,8 @@ def sneaky_example(pair: StepPair, *, thinks: bool = False) -> Example:
 def critic_examples(pair: StepPair, *, thinks: bool = False) -> tuple[Example, Example]:
     """Critiques of the correct and of the wrong step of a pair."""
     taken = len(split_steps(pair.before))
-    gist = "So far, nothing has been worked out."
-    if taken:
-        gist = f"So far, the solution takes {taken} step{'s' if taken > 1 else ''}, the last of which is sound."
+    sound = f"the solution takes {taken} step{'s' if taken > 1 else ''}, the last of which is sound"
+    gist = f"So far, {sound if taken else 'nothing has been worked out'}."
     right = pair.check or "The last step follows from what comes before it."
     wrong = pair.flaw or "The last step does not follow from what comes before it."
 
@@ -202,7 +206,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Case:
-    """A step under attack: the last of `steps`, which begin a solution of `problem` that `solver` continues.
+    """A step that the sneaky generator attacks: the last of `steps`, a solution's beginning. `solver` continues it.
 
     `original` and `sneaky` count the right continuations of the original step and of the rewrite in `attack`;
     `critiques` are of the rewrite, `untouched` of the original. A phase that did not happen (yet) leaves None or an
@@ -298,11 +302,6 @@ def critic_reward(critique: Critique, *, correct: bool) -> float:
     return 1.0 if critique.agrees(correct) else -1.0
 
 
-def read_cases(path: Path) -> list[Case]:
-    """Cases as they were written. Raises RunFolderError, with file and line, if they are damaged."""
-    return read_objects(path, Case.from_json, "step under attack")
-
-
 # The phases of play
 
 Ask = Callable[[Sequence[str]], list[list[Completion]]]  # asks a seat for `n` completions of each prompt
@@ -331,7 +330,7 @@ def sampled_solutions(
 
 
 def written_solutions(table: Table, problems: Sequence[Problem], solver: str, name: str) -> list[Case]:
-    """A random step of every solution in a file, except solutions with another answer than their row's."""
+    """A random step of every solution in a file, except solutions whose answer is not their row's."""
     cases: list[Case] = []
     texts = [without_notes(str(problem.extra.get("solution") or "")) for problem in problems]
     read = [Completion("", text, (), (), (), "eos", "", -1, Sampling()) for text in texts]
@@ -348,15 +347,13 @@ def _case(name: str, problem: Problem, solution: str, solver: str, rng: random.R
 
 
 def tried(table: Table, cases: Sequence[Case], rollouts: int, step: Literal["original", "sneaky"]) -> list[Case]:
-    """The cases with their solvers' counts of right continuations, after the original step or, where it can be tried,
-    after the rewritten one."""
+    """The cases with counts of right continuations by their solvers, after the original step or the rewritten one."""
     result = list(cases)
     starts = {i: start for i, case in enumerate(cases) if (start := case.start(step)) is not None}
     for solver in dict.fromkeys(cases[i].solver for i in starts):
         own = [i for i in starts if cases[i].solver == solver]
         prompts = [solver_prompt(cases[i].problem.text) for i in own]
-        beginnings = [starts[i] for i in own]
-        rows = table.ask("solver", prompts, n=rollouts, beginnings=beginnings, seat=solver)
+        rows = table.ask("solver", prompts, n=rollouts, beginnings=[starts[i] for i in own], seat=solver)
         groups = verified(table, [cases[i].problem for i in own], rows, answer_sample)
         for i, group in zip(own, groups, strict=True):
             unread = any(sample.completion.stop == "prompt_too_long" for sample in group.samples)
@@ -373,7 +370,7 @@ def rewritten(ask: Ask, cases: Sequence[Case]) -> list[Case]:
 
 
 def judged(ask: Ask, cases: Sequence[Case]) -> list[Case]:
-    """The cases, with a critic's judgements of the rewrites that mislead."""
+    """The cases, with critiques of the rewrites that mislead the solver."""
     valid = [i for i, case in enumerate(cases) if case.is_valid]
     asked = [critic_prompt(cases[i].problem.text, cases[i].before, cases[i].rewrite.step) for i in valid]
     found = dict(zip(valid, ask(asked) if asked else [], strict=True))
@@ -381,7 +378,7 @@ def judged(ask: Ask, cases: Sequence[Case]) -> list[Case]:
 
 
 def judged_untouched(ask: Ask, cases: Sequence[Case], rng: random.Random) -> list[Case]:
-    """The cases, with judgements of original steps, drawn at random, as many as there are misleading rewrites."""
+    """The cases, with critiques of randomly drawn original steps, as many as there are misleading rewrites."""
     chosen = sorted(rng.sample(range(len(cases)), sum(case.is_valid for case in cases)))
     rows = ask([critic_prompt(cases[i].problem.text, cases[i].before, cases[i].step) for i in chosen]) if chosen else []
     found = dict(zip(chosen, rows, strict=True))

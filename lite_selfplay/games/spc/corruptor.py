@@ -57,7 +57,7 @@ class Calculation:
 
 @dataclass(frozen=True)
 class Corruption:
-    """A wrong step without notes, the kind of its error, its text `now`, and the original calculation."""
+    """A wrong step without notes, the kind of its error, and its calculation: `now` and as it `was`."""
 
     step: str
     kind: str
@@ -77,9 +77,8 @@ def value_of(expression: str) -> Fraction | None:
 
 def calculations(step: str) -> list[Calculation]:
     """The exact calculations of a step, in the order of their results."""
-    noted = _NOTED.finditer(step)
     said: list[tuple[str, tuple[int, int], tuple[int, int] | None]] = [
-        (m["note"], m.span("result"), None) for m in noted
+        (note["note"], note.span("result"), None) for note in _NOTED.finditer(step)
     ]
     for match, equals in _equations(step):
         expression = match[0].translate(_SIGNS)
@@ -96,7 +95,7 @@ def calculations(step: str) -> list[Calculation]:
 
 
 def holds(step: str) -> bool | None:
-    """Whether all calculations written out in a step without notes are exact; None if there are none."""
+    """Whether all written-out calculations of a step are exact; None if there are none."""
     sides = [(value_of(match[0].translate(_SIGNS)), equals["plain"]) for match, equals in _equations(step)]
     return all(result and value == _number(result) for value, result in sides) if sides else None
 
@@ -199,9 +198,9 @@ def _spaced(expression: str) -> str:
 
 
 def corruptions(problem: Problem, rng: random.Random, kinds: Sequence[str] = (NUMBER, OPERATOR)) -> Iterator[StepPair]:
-    """A pair for every step of a problem's worked solution that allows such an error; none without a solution.
+    """A right and a wrong version of each step of a worked solution that allows an error of these `kinds`.
 
-    A solution is used up to its own first slip: a calculation, noted or written out, that is not exact.
+    Stops at the solution's own first slip: a calculation, noted or written out, that is not exact.
     """
     solution = problem.extra.get("solution")
     steps = split_steps(_FINAL_LINE.sub("", solution)) if isinstance(solution, str) else []
@@ -229,7 +228,7 @@ def corruptions(problem: Problem, rng: random.Random, kinds: Sequence[str] = (NU
 
 
 def _compared(needed: Sequence[str], said: Sequence[str]) -> str:
-    """A critique's comparison: first the needed calculations, then the step's, then whether they differ.
+    """A critique's text: the needed calculations, those of the step, and whether they differ.
 
     It begins with the same words for right and wrong steps, which teaches a critic to calculate before it judges.
     """

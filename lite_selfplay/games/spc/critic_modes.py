@@ -1,10 +1,10 @@
 """SPC's evaluation modes: `critic` measures judgements of labelled steps, `search` solutions checked by a critic.
 
-`critic` (sections 4.1 and 4.2): one critique of each step, from a file in the layout of ProcessBench, PRM800K or
-DeltaBench, or from worked solutions, of a file such as GSM8K's or of a task; their steps are used unchanged or with an
-error made by rule (500 of each; from GSM8K's test set this is the built-in set). The paper's critics judge greedily, in
-at most 2,048 tokens: `--temperature 0`. Replies without a judgement are counted separately and not in the recalls, as
-in the published code, which requires at least 99% with one.
+`critic` (the paper's 4.1 and 4.2): one critique of each step. The steps are from a file in the layout of ProcessBench,
+PRM800K or DeltaBench, or from the worked solutions of a task or a file: 500 unchanged and 500 with an error made by
+rule (the built-in set is from GSM8K's test set). The paper's critics judge greedily, in at most 2,048 tokens:
+`--temperature 0`. Replies without a judgement are counted separately and not in the recalls, as in the published code,
+which requires at least 99% with one.
 
 `search` (section 3.6): a solver writes a step, up to a blank line, and the critic judges it. A step judged incorrect is
 written again, up to five times ("up to 5 retries", section 4.2), and the last one stays. All searches of all problems
@@ -95,13 +95,7 @@ def step_of(problem: Problem) -> LabelledStep:
 
 def check(pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking) -> list[Verdict]:
     """Whether critiques judge their steps rightly."""
-    verdicts = []
-    for completion, problem in pairs:
-        critique = read_critique(completion)
-        right = critique.agrees(step_of(problem).correct)
-        reason = "" if right else critique.reason or "wrong"
-        verdicts.append(Verdict(right, float(right), critique.judgement, critique.judgement is not None, reason))
-    return verdicts
+    return [read_critique(critique).verdict(step_of(problem).correct, "wrong") for critique, problem in pairs]
 
 
 def measure_critics(examiner: Examiner, seats: Sequence[str]) -> Found:
@@ -125,8 +119,7 @@ def _score(steps: Sequence[LabelledStep], rows: Rows) -> CriticScore:
     }
     means = [figures["mean"] for figures in subsets.values()]
     mean_of_subsets = fmean(means) if means and None not in means else None
-    found: CriticScore = score_of(rows, kind=CriticScore, **whole, mean_of_subsets=mean_of_subsets, subsets=subsets)
-    return found
+    return score_of(rows, kind=CriticScore, **whole, mean_of_subsets=mean_of_subsets, subsets=subsets)
 
 
 def critic_figures(results: Sequence[tuple[bool, Judgement | None]]) -> dict[str, Any]:
@@ -166,7 +159,7 @@ CRITIC_MODE = Mode(
 
 @dataclass
 class _Search:
-    """A solution in progress: its problem's index, its number, its kept completions, and all others."""
+    """A solution in progress. `problem` is an index; `spent` holds rejected steps and all critiques."""
 
     problem: int
     number: int
@@ -180,7 +173,7 @@ class _Search:
         return "".join(completion.text for completion in self.kept)
 
     def about(self, what: str) -> tuple[int, object]:
-        """The identity of a question, which determines its seed."""
+        """The key of a request, which determines its seed."""
         return self.problem, f"{what}/{self.number}/{len(self.kept)}/{self.attempts}"
 
     def take(self, completion: Completion, most_tokens: int) -> None:
@@ -195,25 +188,25 @@ def measure_search(examiner: Examiner, seats: Sequence[str]) -> Found:
     """The solver (the first of two seats) alone, its vote, and its search under the critic (the last seat)."""
     critic = CRITIC if CRITIC in seats else seats[-1]
     solver = next((seat for seat in seats if seat != critic), BASE)
-    count = len(examiner.problems)
-    numbered = [(i, k) for i in range(count) for k in range(SEARCHES)]
+    searches = [_Search(i, k) for i in range(len(examiner.problems)) for k in range(SEARCHES)]
     examiner.progress(0, f"{solver} answers by itself")
     prompts = [solver_prompt(problem.text) for problem in examiner.problems]
     samples = examiner.say(
-        solver, [prompts[i] for i, _ in numbered], examiner.sampling, [(i, f"plain/{k}") for i, k in numbered]
+        solver,
+        [prompts[search.problem] for search in searches],
+        examiner.sampling,
+        [(search.problem, f"plain/{search.number}") for search in searches],
     )
-    plain = _rows(examiner.judge([(one, i) for one, (i, _) in zip(samples, numbered, strict=True)]))
-    searches = [_Search(i, k) for i, k in numbered]
+    plain = _rows(examiner.judge([(one, search.problem) for one, search in zip(samples, searches, strict=True)]))
     _run(examiner, searches, solver, critic, prompts)
     found = _rows(examiner.judge([(_whole(search, prompts, solver), search.problem) for search in searches]))
-    spent = [[Judged(one, False, False) for one in search.spent] for search in searches]
-    every = [one for each in spent for one in each]
+    spent = [Judged(one, False, False) for search in searches for one in search.spent]
     return Found(
         {solver: Measured(plain, score_of(plain))},
         {
             f"vote of {SEARCHES}": elected(plain),
-            "search": Measured(found, score_of(found, before=every)),
-            f"search + vote of {SEARCHES}": elected(found, also_read=every),
+            "search": Measured(found, score_of(found, before=spent)),
+            f"search + vote of {SEARCHES}": elected(found, also_read=spent),
         },
     )
 
@@ -242,10 +235,9 @@ def _run(examiner: Examiner, searches: Sequence[_Search], solver: str, critic: s
         about = [active[i].about("critique") for i in asked]
         critiques = dict(zip(asked, examiner.say(critic, questions, judging, about) if asked else [], strict=True))
         for i, (search, completion) in enumerate(zip(active, steps, strict=True)):
-            rejected = False
-            if i in critiques:
-                search.spent.append(critiques[i])
-                rejected = read_critique(critiques[i]).judgement == "incorrect"
+            if critique := critiques.get(i):
+                search.spent.append(critique)
+            rejected = critique is not None and read_critique(critique).judgement == "incorrect"
             if rejected and search.attempts < RETRIES:
                 search.attempts += 1
                 search.spent.append(completion)

@@ -1,10 +1,9 @@
-"""The rounds of a run: options, pairings with their win rates, the collections that seats learn from, the record of a
-round, and its cost.
+"""Rounds of an SPC run: options, pairings with win rates, rows that seats learn from, a round's record and its cost.
 
-Source: section 3.5 (the balance of the sneaky generator's set, the critic's pairs, R - mean(R); the trainer adds its KL
-term) and 4.3; as many examples as rows, at a weight of 0.15, are from the published code. Draws come from the given
-generator, so that the same rows and seed return the same set. Every round ends with a snapshot of both seats, such as
-`sneaky@round-1`; round 0 is the result of the cold start.
+Source: the paper's sections 3.5 (balance of the sneaky generator's set, the critic's pairs, R - mean(R); the trainer
+adds the KL term) and 4.3; the published code adds as many supervised examples as rows, at a weight of 0.15. Draws come
+from the given generator, so that the same rows and seed return the same set. Every round ends with a snapshot of both
+seats, such as `sneaky@round-1`; round 0 is the result of the cold start.
 """
 
 import random
@@ -47,7 +46,7 @@ SNEAKY_KINDS: dict[Fate, str] = {"fooled": WON, "caught": CAUGHT, "harmless": IN
 
 
 def sneaky_rows(cases: Iterable[Case], round_: int, stable: float) -> list[CollectedRow]:
-    """A row for each rewrite that won or lost."""
+    """A row to train on for each rewrite that won (fooled the critic) or lost."""
     rows = []
     for case in cases:
         fate = case.fate(stable)
@@ -58,7 +57,7 @@ def sneaky_rows(cases: Iterable[Case], round_: int, stable: float) -> list[Colle
 
 
 def critic_rows(cases: Iterable[Case], round_: int) -> list[CollectedRow]:
-    """A row for each critique of a rewritten or an original step; those of one step share their id."""
+    """A row to train on for each critique, of a rewritten or an original step; rows of one step share its id."""
     return [
         CollectedRow(
             f"{case.id}-{'correct' if correct else 'wrong'}",
@@ -94,8 +93,7 @@ def with_old_logprobs(table: Table, rows: Sequence[CollectedRow]) -> list[Collec
 def example_rows(
     table: Table, role: str, write: Callable[[str, Problem, random.Random], Example | None], count: int
 ) -> list[CollectedRow]:
-    """At most `count` examples of a role: from its cold start or, if that had none, written by rule for problems drawn
-    at random."""
+    """At most `count` examples of a role: from its cold start or, without any, written by rule for random problems."""
     file = table.folder.parent / "cold_start.jsonl"
     lines = read_object_lines(file, RunFolderError) if count and file.is_file() else ()
     taught = [Example(row["prompt"], row["completion"]) for _, row in lines if row.get("role") == role]
@@ -134,7 +132,7 @@ def sneaky_set(rows: Sequence[CollectedRow], rng: random.Random, *, solver_rewar
 def critic_set(rows: Sequence[CollectedRow], rng: random.Random, *, pairing: bool = True) -> list[CollectedRow]:
     """Equally many right and wrong critiques, with their advantages.
 
-    With `pairing` they are pairs of a right and a wrong critique of the same step (the same `id`), one pair a step;
+    With `pairing` they are pairs of a right and a wrong critique of the same step (the same `id`), one pair per step;
     steps without both are skipped. Without it they are drawn from all (the ablation of figure 3).
     """
     if not pairing:
@@ -151,8 +149,8 @@ def critic_set(rows: Sequence[CollectedRow], rng: random.Random, *, pairing: boo
 def mixed(
     rows: Sequence[CollectedRow], examples: Sequence[CollectedRow], rng: random.Random, weight: float
 ) -> list[CollectedRow]:
-    """Rows and equally many examples, trained on by likelihood at this weight, in random order. If there are too few
-    examples, they are repeated."""
+    """Rows and equally many examples (trained on by likelihood, at this weight) in random order. Too few examples are
+    repeated."""
     count = len(rows) if examples and weight else 0
     chosen = list(rows)
     while (left := len(rows) + count - len(chosen)) > 0:
@@ -175,8 +173,7 @@ def _with_advantages(rows: Sequence[CollectedRow]) -> list[CollectedRow]:
 
 
 def record(cases: Sequence[Case], stable: float) -> list[Stream]:
-    """A round's rewrites and critiques, for the record only: the first rewrite and its critiques share a group's
-    number."""
+    """A round's rewrites and critiques, for the records only. A rewrite and its critiques share a group number."""
     attacked = sorted((case for case in cases if case.attack is not None), key=lambda case: not case.critiques)
     sneaky = [Group([_rewrite_sample(case, stable)], case.problem) for case in attacked]
     critics = [
@@ -204,9 +201,7 @@ def _rewrite_sample(case: Case, stable: float) -> Sample:
 
 def _critique_sample(case: Case, completion: Completion, correct: bool) -> Sample:
     critique = read_critique(completion)
-    right = critique.agrees(correct)
-    reason = "" if right else critique.reason or ("rejected" if correct else "accepted")
-    verdict = Verdict(right, float(right), critique.judgement, critique.judgement is not None, reason)
+    verdict = critique.verdict(correct, "rejected" if correct else "accepted")
     info = {"step_is": "correct" if correct else "wrong", **({} if correct else {"rewrite": 0})}
     return Sample(completion, critic_reward(critique, correct=correct), verdict, masked=True, info=info)
 
@@ -271,7 +266,7 @@ def win_rates(games: Iterable[tuple[str, str, Fate]]) -> list[dict[str, Any]]:
     """How often each sneaky generator fooled each critic it met, in the order of their names: `sneaky`, `critic`,
     `games` (caught or fooled), `undecided`, `sneaky_wins`, `win_rate` (None without a game) and its 95% interval.
 
-    Each item of the argument has two snapshots and the fate of a step.
+    Each of `games` has two snapshots and the outcome of a step.
     """
     counts: dict[tuple[str, str], Counter[Fate]] = {}
     for sneaky, critic, fate in games:
@@ -340,7 +335,7 @@ def counts_of_round(
     pairing: tuple[str, str],
     stable: float,
 ) -> dict[str, Any]:
-    """A round's log: fates, attack success and win rate with their intervals, and the rows to learn from."""
+    """A round's log: how many steps had each outcome, attack success and win rate with intervals, numbers of rows."""
     fates = [case.fate(stable) for case in cases]
     met = [(*pairing, fate) for fate in fates if fate in ("caught", "fooled", "undecided")]
     critiques = [read_critique(completion) for case in cases for completion in (*case.critiques, *case.untouched)]
@@ -363,7 +358,7 @@ def counts_of_round(
 
 
 def results(log: Mapping[str, Any]) -> list[str]:
-    """The results of a run's snapshots against the solver and each other, from the log of its last step."""
+    """Lines on how a run's snapshots did against the solver and each other, from the log of its last step."""
     attacks = [
         f"{name} {_share(row['success'], row['ci95'])} of {row['attacks']}"
         for name, row in log.get("attacks_in_full", {}).items()
@@ -384,8 +379,8 @@ def _share(value: float, interval: Sequence[float]) -> str:
 
 
 def most_completions(options: SpcOptions, problems: int) -> dict[str, int]:
-    """The largest number of completions of a run with this many problems a round, by purpose: every solution right,
-    every step stable."""
+    """The most completions of a run with this many problems per round, by purpose, if every solution is right and every
+    step stable."""
     steps = problems * len(options.solvers) * options.samples
     attacks = options.rounds + options.tournament
     met = (options.rounds + 1) ** 2 - options.rounds if options.tournament else 0
@@ -399,7 +394,7 @@ def most_completions(options: SpcOptions, problems: int) -> dict[str, int]:
 
 
 def described(options: SpcOptions, problems: int) -> list[str]:
-    """A dry run's lines, for this many problems a round."""
+    """A dry run's lines, for this many problems per round."""
     cost, n = most_completions(options, problems), options.rollouts
     most = sum(cost.values())
     lines = [

@@ -29,11 +29,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from lite_selfplay.data import BASE, Completion, Episode, EvalSpec, Example, Group, Problem, Restore, Snapshot, Stream
 from lite_selfplay.games.base import Game
-from lite_selfplay.games.collections import Collection, replayed, write_objects
+from lite_selfplay.games.collections import Collection, read_objects, replayed, write_objects
 from lite_selfplay.games.presentation import Accuracy, Pairing, Row
 from lite_selfplay.games.spc import cases as phases
 from lite_selfplay.games.spc import rounds
@@ -55,7 +55,6 @@ Phase = Literal[
     "pairings",
     "over",
 ]
-PHASES: tuple[Phase, ...] = get_args(Phase)
 # The cases of a phase, its log, and its streams.
 _Played = tuple[Sequence[Case], dict[str, Any], Sequence[Stream]]
 _STATE = ("phase", "round", "epoch", "batch", "order")
@@ -146,7 +145,7 @@ class Spc(Game):
         return replace(found, log={"phase": phase, "round": number, **found.log})
 
     def _play_cases(self, table: Table) -> Episode:
-        """A phase that takes the cases of the previous one and writes them again."""
+        """A phase that reads the previous phase's cases, adds its results and writes them to its own file."""
         file, before, after, play = _CASES[self._phase]
         cases, log, streams = play(self, table, self._cases_of(table, before) if before else [])
         write_objects(self._file(table, file), cases)
@@ -207,7 +206,7 @@ class Spc(Game):
     # Collection
 
     def _collect(self, table: Table) -> Episode:
-        """The collections that the seats learn from, and the seats in the state in which they start to learn."""
+        """Write the collections that the seats learn from, and restore the snapshots that learning starts from."""
         cases = self._cases_of(table, "critiques")
         pairing = rounds.players(self._round, self.options.schedule)
         critiques = rounds.with_old_logprobs(table, rounds.critic_rows(cases, self._round))
@@ -265,8 +264,8 @@ class Spc(Game):
             self._phase = "over"
 
     def _finished(self, table: Table, *, learned: bool) -> list[Snapshot]:
-        """Keep a seat that has `learned`, and each next one without rows to learn from, as this round's, and go to the
-        phase after it."""
+        """Snapshots of the seats that are done with this round: the current one if it has `learned`, and following ones
+        without rows to learn from. Goes on to the phase after them."""
         found = []
         while self._phase.endswith("learns") and (learned or not len(self._collection(table, self._learner))):
             found.append(Snapshot(self._learner, rounds.snapshot_name(self._learner, self._round)))
@@ -277,7 +276,7 @@ class Spc(Game):
     # Every snapshot meets every other
 
     def _meet(self, table: Table) -> Episode:
-        """Every critic on the errors of every sneaky generator, in one critique each, unless they have met before."""
+        """Have every critic snapshot judge the errors of every sneaky snapshot once, unless the two have met."""
         played: list[tuple[str, str, Fate]] = []
         success, stable, snapshots = {}, self.options.stable, range(self.options.rounds + 1)
         for number in snapshots:
@@ -312,7 +311,7 @@ class Spc(Game):
         return table.folder / f"round-{round_ or self._round}" / f"{name}.jsonl"
 
     def _cases_of(self, table: Table, phase: Phase, round_: int | None = None) -> list[Case]:
-        return phases.read_cases(self._file(table, _CASES[phase][0], round_))
+        return read_objects(self._file(table, _CASES[phase][0], round_), Case.from_json, "step under attack")
 
     def _collection(self, table: Table, seat: str) -> Collection:
         if seat not in self._opened:
@@ -373,8 +372,6 @@ class Spc(Game):
         return {name: getattr(self, f"_{name}") for name in _STATE}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        if state["phase"] not in PHASES:
-            raise ValueError(f"no phase {state['phase']!r}")
         for name in _STATE:
             setattr(self, f"_{name}", state[name])
         self._opened.clear()

@@ -92,7 +92,7 @@ def split_steps(text: str) -> list[str]:
     pieces = [text]
     for offsets in (_blank_lines, _lines, _sentences):
         cuts = [cut for cut in offsets(text) if not any(start < cut < end for start, end in whole)]
-        pieces = _joined(_cut(text, cuts))
+        pieces = _joined(text[a:b] for a, b in pairwise(sorted({0, *cuts, len(text)})))
         if len(pieces) > 1:
             break
     return pieces
@@ -123,7 +123,7 @@ def _blank_lines(text: str) -> list[int]:
 
 
 def _lines(text: str) -> list[int]:
-    """The items of a list and the conclusion behind it; without a list, every line."""
+    """Offsets of a list's items and of the conclusion after it; without a list, of every line."""
     found = [(match.start(), match["indent"], match.lastgroup) for match in _ITEM.finditer(text)]
     items = [start for start, *kind in found if kind == list(found[0][1:])]  # not those of nested lists
     if len(items) < 2:
@@ -133,7 +133,7 @@ def _lines(text: str) -> list[int]:
 
 
 def _sentences(text: str) -> list[int]:
-    """ "Step 1: ... Step 2: ...", the items of "1. ... 2. ...", or sentences."""
+    """Offsets of "Step 1: ... Step 2: ...", of the items of "1. ... 2. ...", or of sentences."""
     named = [match.start() for match in _INLINE_STEP.finditer(text)]
     if named:
         return named
@@ -145,10 +145,6 @@ def _sentences(text: str) -> list[int]:
         return items
     ends = _SENTENCE_END.finditer(text)
     return [end.end() for end in ends if not _ABBREVIATED.search(text, max(0, end.start() - 12), end.start() + 1)]
-
-
-def _cut(text: str, offsets: Iterable[int]) -> list[str]:
-    return [text[a:b] for a, b in pairwise(sorted({0, *offsets, len(text)}))]
 
 
 def _joined(pieces: Iterable[str]) -> list[str]:

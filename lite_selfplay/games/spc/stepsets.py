@@ -12,7 +12,7 @@ Layouts, by their columns:
   `next_step` with a `..._human_label` of 1 or -1 and its subset in `source` or `data_type`, or a pair of
   `correct_last_step` and `incorrect_last_step`.
 
-As in the paper (section 4.1), equally many correct and wrong steps are taken, each with the steps before it. Ours: a
+As in SPC's paper (section 4.1), equally many correct and wrong steps are taken, each with the steps before it. Ours: a
 wrong step is the first of its solution, so that the steps before it are right; a correct one is drawn from those before
 it; steps rated neutral, or useless, are neither.
 """
@@ -30,15 +30,13 @@ from lite_selfplay.games.spc.steps import LabelledStep, StepPair
 from lite_selfplay.tasks.files import read_object_lines
 from lite_selfplay.tasks.task import derived_rng
 
-SEED, EACH = 0, 500
 
-
-def read_step_set(path: Path, *, seed: int = SEED) -> list[LabelledStep]:
+def read_step_set(path: Path) -> list[LabelledStep]:
     """Equally many correct and wrong steps of each subset of a file in one of the layouts.
 
     Raises TaskError, with file and line, for a row in no layout, or for a file without both kinds of step.
     """
-    rng = derived_rng(seed, "step set", path.stem)
+    rng = derived_rng(0, "step set", path.stem)
     found = list[LabelledStep]()
     for row, where in _rows(path):
         read = next((read for columns, read in LAYOUTS if columns <= row.keys()), None)
@@ -68,12 +66,12 @@ def read_pairs(path: Path) -> list[StepPair]:
     return [pair for row, where in _rows(path) for pair in (_pair if row.keys() >= _PAIR else _prm800k)(row, where)]
 
 
-def steps_of_solutions(problems: Sequence[Problem], *, each: int = EACH, seed: int = SEED) -> list[LabelledStep]:
-    """At most `each` correct and as many wrong steps of worked solutions, one a solution, in random order.
+def steps_of_solutions(problems: Sequence[Problem], *, each: int = 500) -> list[LabelledStep]:
+    """At most `each` correct and as many wrong steps of worked solutions, one per solution, in random order.
 
     A correct step writes out a calculation that holds; a wrong one has another result, so that it does not hold.
     """
-    rng = derived_rng(seed, "gsm8k step set")
+    rng = derived_rng(0, "gsm8k step set")
     found: list[LabelledStep] = []
     for index in rng.sample(range(len(problems)), len(problems)):
         pairs = [p for p in corruptions(problems[index], rng, [NUMBER]) if holds(p.right) and holds(p.wrong) is False]
@@ -129,7 +127,7 @@ def _both(
     subset: str,
     rng: random.Random,
 ) -> list[LabelledStep]:
-    """A step at one of the `right` indices of a solution, if there are any, and the one at `wrong`."""
+    """A solution's labelled steps: one at a random index of `right`, if any, and the one at `wrong`, if given."""
     indices = [(rng.choice(right), True)] if right else []
     indices += [] if wrong is None else [(wrong, False)]
     return [

@@ -2,8 +2,8 @@
 
 Only a topic prompt is given. One step, with n = 4:
 
-    the proposer writes n questions to each of a number of equal prompts      a group a prompt
-    the solver answers each question n times                                  a group a question
+    the proposer writes n questions to each of a number of equal prompts      a group per prompt
+    the solver answers each question n times                                  a group per question
     label(q) = the majority of the answers to q; votes(q) = how many agree with it
     R(answer)   = 1 if it is the label, else 0                                equation 1
     R(question) = 1 if 1 < votes < n, else 0                                  equation 2, with section 5.1
@@ -61,16 +61,11 @@ from lite_selfplay.verify import programs
 from lite_selfplay.verify.extract import completion_text
 
 
-def proposer_reward(votes: int, n: int) -> float:
-    """1 if more than one of a question's `n` answers agree but not all, else 0 (equation 2, section 5.1)."""
-    return float(1 < votes < n)
-
-
 def fate(question: Candidate) -> str:
-    """Why a question earns its proposer nothing, in a word; empty if it earns 1, by its votes or because its programs
-    pass some of its tests but not all (equation 4, over all n answers)."""
+    """Why a question earns its proposer nothing, in a word; empty if it earns 1: the largest class has several answers
+    but not all (equation 2, section 5.1), or the programs together pass some tests but not all (equation 4)."""
     counted, share = question.vote, question.share
-    if proposer_reward(counted.votes, counted.of) if counted else 0 < share < 1:
+    if 1 < counted.votes < counted.of if counted else 0 < share < 1:
         return ""
     return f"{'all' if share == 1 else 'none'}_{'agree' if counted else 'pass'}"
 
@@ -101,11 +96,8 @@ class SqlmOptions(ProposeSolveOptions):
     @field_validator("topic")
     @classmethod
     def _a_topic(cls, value: str) -> str:
-        """A file as its absolute path, so that a run can be resumed from another folder."""
-        try:
-            load_topic(value, 1)
-        except ValueError as error:
-            raise PydanticCustomError("topic", "{why}", {"why": str(error)}) from None
+        """A shipped topic's name or a file's absolute path, so that a run can be resumed from another folder."""
+        load_topic(value, 1)  # raises if there is no such topic
         return value if value in SHIPPED else str(Path(value).resolve())
 
 
@@ -135,12 +127,11 @@ class Sqlm(ProposeSolve):
         self._position = 0
 
     def rollouts_per_step(self) -> int:
-        """The most completions a step can have: every proposal is a question."""
         asked = self.problems_per_step * self.group_size
         return asked if self.options.questions == "pregenerated" else asked * (self.group_size + 1)
 
     def most_rollouts(self, steps: int) -> int:
-        """Those of the steps, and the lists of questions written before the first one."""
+        """All steps' completions, and the lists of questions written before the first step."""
         lists = self.options.calls if self.options.questions == "pregenerated" else 0
         return self.rollouts_per_step() * steps + lists
 
@@ -150,7 +141,7 @@ class Sqlm(ProposeSolve):
         return self.options.questions == "proposed" and every > 0 and (step + 1) % every == 0
 
     def updates(self, steps: int) -> Mapping[str, int]:
-        """Every step updates a shared seat, as it does the solver."""
+        """The solver, or a shared seat, is updated at every step."""
         if self.options.seats == "shared":
             return {"shared": steps}
         return {"proposer": sum(map(self.proposer_moves, range(steps))), "solver": steps}
@@ -214,7 +205,7 @@ class Sqlm(ProposeSolve):
         return Episode(_solvers(solved), log={**log, "written": len(self._questions)})
 
     def _write(self, table: Table) -> list[Proposal]:
-        """Fill the stock of questions and return each call's list of them."""
+        """Have the proposer write all questions, in lists; return a proposal per list."""
         calls = [reply for (reply,) in table.ask("proposer", [self.topic.many] * self.options.calls)]
         lists = [read(reply, partial(_listed, cut=reply.cut_off)) for reply in calls]
         most = self.options.questions_per_call
@@ -265,7 +256,7 @@ class Sqlm(ProposeSolve):
         }
 
     def warnings(self, log: Mapping[str, Any]) -> list[str]:
-        """The family's, except that the format baseline trains towards no label."""
+        """Those of every such game, but none on labels in the format baseline, which trains towards none."""
         return super().warnings({**log, "labels_checked": 0} if self.options.reward == "format" else log)
 
     def state(self) -> dict[str, Any]:

@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic_core import PydanticCustomError
+
 from lite_selfplay.config.user_files import read_utf8
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError
@@ -70,7 +72,7 @@ class Topic:
 def load_topic(name: str, count: int) -> Topic:
     """A shipped topic, or the text of a file. `count`: how many questions its prompt for many asks for.
 
-    Raises ValueError, with the reason, if there is no such topic.
+    Raises a ValueError of pydantic's, with the reason, if there is no such topic.
     """
     prompt = fill(f"sqlm_{name}") if name in SHIPPED else _read(name)
     many = "sqlm_many_algebra" if name == "algebra" else "sqlm_many"
@@ -85,15 +87,14 @@ def load_topic(name: str, count: int) -> Topic:
 
 
 def _read(name: str) -> str:
-    path = Path(name)
-    if not os.path.isfile(path):
-        raise ValueError(f"should be {', '.join(SHIPPED)} or a text file that exists")
+    if not os.path.isfile(name):
+        raise PydanticCustomError("topic", f"should be {', '.join(SHIPPED)} or a text file that exists")
     try:
-        text = read_utf8(path, ConfigError).strip()
+        text = read_utf8(Path(name), ConfigError).strip()
     except ConfigError:
-        raise ValueError("should be a file of UTF-8 text that can be read") from None
+        raise PydanticCustomError("topic", "should be a file of UTF-8 text that can be read") from None
     if not text:
-        raise ValueError("should be a file with a topic in it: this one is empty")
+        raise PydanticCustomError("topic", "should be a file with a topic in it: this one is empty")
     return text
 
 

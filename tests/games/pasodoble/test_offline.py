@@ -111,8 +111,8 @@ def test_several_meetings_count_by_their_mean():
     buffer = buffer_of(*"ab")
     # a: mean 0.6, above its peak of 0.5; b: mean 0.5 though it was once solved every time.
     assert buffer.evict([("a", 0.9), ("b", 1.0), ("a", 0.3), ("b", 0.0)]) == 0
-    a, b = buffer.state()["questions"]
-    assert (a["peak"], a["stale"], b["peak"], b["stale"]) == (0.6, 0, 0.5, 1)
+    a, b = buffer.questions
+    assert (a.peak, a.stale, b.peak, b.stale) == (0.6, 0, 0.5, 1)
     assert buffer.evict([("a", 1.0), ("a", 1.0), ("a", 1.0), ("b", 0.4)]) == 1  # a: solved every time
     assert names(buffer.take(2)) == "bb"
 

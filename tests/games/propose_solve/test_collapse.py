@@ -49,7 +49,7 @@ def test_repeats_are_counted_within_a_step_and_over_steps_and_the_oldest_are_for
     assert look(watch, "question 0")["repeated"] == 1.0
     assert look(watch, "question 1", "a new one")["repeated"] == 1 / 2  # drops "question 2"
     assert look(watch, "question 2", "question 0")["repeated"] == 1 / 2
-    assert len(watch.state()) == HISTORY
+    assert len(watch.seen) == HISTORY
 
 
 def test_means_labels_and_distinct_tokens():

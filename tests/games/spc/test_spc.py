@@ -6,24 +6,25 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from lite_selfplay import RunConfig, train
 from lite_selfplay.data import Episode, Problem, Restore, Snapshot
 from lite_selfplay.games import make_game
-from lite_selfplay.games.collections import EXAMPLE, CollectedRow, Collection
+from lite_selfplay.games.collections import EXAMPLE, CollectedRow, Collection, read_objects
 from lite_selfplay.games.spc import cases as cases_module
 from lite_selfplay.games.spc import rounds
-from lite_selfplay.games.spc.cases import KINDS, Case, Critique, Rewrite, read_cases
-from lite_selfplay.games.spc.spc import PHASES, Spc
+from lite_selfplay.games.spc.cases import KINDS, Case, Critique, Rewrite
+from lite_selfplay.games.spc.spc import Phase, Spc
 from lite_selfplay.runs.api import resume
 from lite_selfplay.runs.checkpoints import find_checkpoints
 from lite_selfplay.testing import ScriptedTable
 from tests.games.test_golden import check_golden, shown
 from tests.made import jsonl, play
 
+PHASES: tuple[Phase, ...] = get_args(Phase)
 # The outcome of the only step of each of these problems' solutions.
 STORIES = ("fooled", "caught", "harmless", "unstable", "undecided", "refused", "rejected", "unsolved")
 SLIP = "So there are 7."
@@ -93,7 +94,7 @@ def play_out(table: ScriptedTable, **options: Any) -> dict[tuple[int, str], list
 
 
 def cases_of(table: ScriptedTable, number: int, name: str) -> list[Case]:
-    return read_cases(table.folder / f"round-{number}" / f"{name}.jsonl")
+    return read_objects(table.folder / f"round-{number}" / f"{name}.jsonl", Case.from_json, "case")
 
 
 def collected(table: ScriptedTable, seat: str, number: int = 1) -> list[CollectedRow]:

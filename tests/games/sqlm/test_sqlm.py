@@ -5,7 +5,8 @@ import pytest
 
 from lite_selfplay.data import Episode, Problem
 from lite_selfplay.errors import ConfigError
-from lite_selfplay.games.sqlm.sqlm import proposer_reward, read_question
+from lite_selfplay.games.propose_solve.questions import NOBODYS, Candidate, Proposal, Vote
+from lite_selfplay.games.sqlm.sqlm import fate, read_question
 from lite_selfplay.games.sqlm.topics import load_topic, numbered_lines
 from lite_selfplay.testing import ScriptedTable
 from tests.games.scripted import played, small
@@ -27,7 +28,8 @@ def step(proposals: list[str], answers: list[Any], *sizes: int, kind: type = Scr
 def test_who_is_paid():
     """A question on which some answers agree, but not all: of four 0, 0, 1, 1, 0, and of two none."""
     for n in range(2, 33):
-        assert [proposer_reward(votes, n) for votes in range(n + 1)] == [0, 0, *[1] * (n - 2), 0]
+        voted = [Candidate("q", Proposal(NOBODYS), vote=Vote(None, votes, n, ())) for votes in range(n + 1)]
+        assert [not fate(question) for question in voted] == [False, False, *[True] * (n - 2), False]
 
 
 @pytest.mark.parametrize(
