@@ -110,7 +110,7 @@ def evaluate(
 def _compared(
     found: "list[tuple[str, Evaluation]]", against: str | None, listed: int | None, seats: bool
 ) -> "list[tuple[Comparison, list[dict[str, Any]]]]":
-    """The comparisons, each with up to `listed` problems on which its two arms differ."""
+    """The comparisons, each with up to `listed` problems on which its two sides differ."""
     if against is None and listed is None and not seats:
         return []
     pairs = compared(found) if against or not seats else [pair for each in found for pair in met(*each)]
@@ -161,7 +161,7 @@ def _notes(evaluation: "Evaluation", several: bool) -> list[str]:
 
 
 def _print_comparisons(pairs: "list[tuple[Comparison, list[dict[str, Any]]]]") -> None:
-    """Print a sentence for each pair of arms, and the problems on which they differ."""
+    """Print a sentence for each comparison, and the problems on which its two sides differ."""
     for comparison, cases in pairs:
         flags.echo(f"\n{comparison.sentence()}")
         these = f"; {len(cases)} of them:" if cases else ""

@@ -49,7 +49,7 @@ def paired_test(before: Sequence[bool], after: Sequence[bool]) -> tuple[int, int
 
 
 class Paired(NamedTuple):
-    """The result of `paired`: the outcomes of the problems `shared`, before and after."""
+    """The result of `paired`: the problems in both (`shared`), their outcomes before and after, and the tests."""
 
     shared: list[str]
     before: list[float]

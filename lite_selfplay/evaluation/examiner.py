@@ -51,9 +51,9 @@ def key_of(*parts: Any) -> str:
 class Answers:
     """The answers so far, by the key of the question.
 
-    `identity` identifies their source: base, weights, checker. Without a `path` they are kept only in memory. `lines`
-    are those of an earlier call, by key; other processes of this evaluation use them. `alike` maps seats to seats whose
-    answers they share.
+    `identity` describes their source (base, weights, checker); a file at `path` with another one is emptied. Without a
+    `path` they are only in memory. `lines` are the file's from an earlier call, by key, for all processes. `alike` maps
+    a seat to another one with the same weights, whose answers it shares.
     """
 
     def __init__(self, identity: Mapping[str, Any] | None = None, path: Path | None = None):
@@ -201,7 +201,7 @@ def measure(
 
 
 def require_enough(spec: EvalSpec, mode: Mode, samples: int, ks: Sequence[int]) -> None:
-    """Raise RequestError if the mode needs more seats or samples than given, or a k more samples."""
+    """Raise RequestError if the mode needs more seats or samples, or a k exceeds the number of samples."""
     if len(spec.seats) < mode.seats:
         raise RequestError(
             f"the mode {spec.mode} needs {mode.seats} seats, and there is only {' and '.join(spec.seats)}"
@@ -223,7 +223,7 @@ def problem_keys(problems: Sequence[Problem]) -> list[str]:
 
 @dataclass
 class Examiner:
-    """Asks seats about an evaluation's problems for a mode, at every stage the same ones, `at_once` at a time."""
+    """Asks seats an evaluation's problems for a mode: the same ones at every stage, `at_once` at a time."""
 
     exam: Exam
     table: "LiveTable"

@@ -1,4 +1,5 @@
-"""The result of an evaluation: the scores of seats and of seats together, as lines and tables of text. No torch.
+"""The result of an evaluation: scores of seats (named LoRA adapters) and of directions (`A->B`: B answers after A).
+No torch.
 
 The text functions are pure functions of `eval/*.json`. A moment is when something was measured: `untouched`, `after
 cold start`, `after 24 steps`.
@@ -306,10 +307,10 @@ def _readings(result: Result, name: str, score: Result) -> dict[str, float]:
 
 
 def means(results: Sequence[Result], of: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Unweighted means over the benchmarks in `of`, or over all, for each mode and seat or direction.
+    """Unweighted means over the benchmarks in `of`, or over all, for each mode and seat (or direction).
 
-    Each has `mode`, `name`, the number `of` benchmarks, `pass_at_1`, and those `pass_at_k`, `mean_at_k` and `maj_at_k`
-    that all benchmarks have. Empty for a single benchmark, or if one was not measured.
+    Each has `mode`, `name`, `of` (the number of benchmarks), `pass_at_1`, and `pass_at_k`, `mean_at_k` and `maj_at_k`
+    for each k that all benchmarks have. Empty for a single benchmark, or if one was not measured.
     """
     tasks = set(of) or {result["tasks"] for result in results}
     found = []

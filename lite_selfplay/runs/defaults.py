@@ -279,8 +279,8 @@ def _is_random(config: RunConfig) -> bool:
 
 
 def left_open(streams: Streams, most: float = MOST_CUT) -> list[str]:
-    """Questions that are not settled for a role, as the assumptions made: are at most a share `most` of its answers cut
-    off, do enough have the format? `ENOUGH` answers settle a question if the share is on its good side."""
+    """The assumptions about roles that are still uncertain: that at most a share `most` of a role's answers are cut
+    off, and that enough have the format. `ENOUGH` answers make a good share certain."""
     found = [] if streams else ["that answers end and have the format"]
     for role, s in streams.items():
         cut, count, shaped, judged = s["truncated"], s["completions"], s["well_formed"], s["judged"]

@@ -84,7 +84,7 @@ class Plan:
         }
 
     def chosen(self, *what: str) -> list[str]:
-        """The plan's lines about settings that were chosen: about all of them, or those of `what`."""
+        """The plan's lines that show choices, or only the lines named in `what`."""
         rows = self._lines_by_subject()
         names = dict.fromkeys(choice.what for choice in self.choices if choice.what in rows)
         return [f"{name}: {rows[name]}" for name in names if not what or name in what]

@@ -105,7 +105,7 @@ def play(
     assumed: Callable[[Streams], Sequence[str]],
     seconds: float,
 ) -> Played:
-    """Play the first step of a run's game, at small sizes, until nothing is `assumed` any more, or time is over.
+    """Play the first step of a run's game, at small sizes, until `assumed` returns nothing, or time is over.
 
     `seats` maps roles to seats. The verdicts do not count for the run.
     """

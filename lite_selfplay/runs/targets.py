@@ -130,7 +130,7 @@ class Target:
                 )
 
     def require_base(self, identity: str) -> None:
-        """Raises RunFolderError if the run was made over another base than its model's name means now."""
+        """Raises RunFolderError if the model's name now refers to another base than the run's."""
         if self.folder is None:
             return
         base, model = self.folder.base(), self.config.model.name
