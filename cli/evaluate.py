@@ -62,8 +62,8 @@ def evaluate(
     """Measure a run or a base model on benchmarks: pass@1 with its interval, pass@k, votes, lengths.
 
     single: each seat answers every problem alone. cascade: each seat also answers after reading the other's answer
-    without its final result (A->B: A drafts, B answers); a single seat reads its own. self-refine, self-cascade: each
-    seat reads its own previous attempt, with that game's prompt, or with the challenger's. moa: two independent
+    without its final result (A->B: A drafts, B answers); a single seat reads its own. self-refine: each seat refines
+    its own attempt. self-cascade: it checks its attempt, without trusting it, and answers again. moa: two independent
     answers, each refined after reading the other. vote: majority vote over several answers. swap-seats: every seat
     drafts for every seat. versus: matches against rule-based opponents and between seats, with sides swapped; a run of
     such a game needs no --tasks, and --limit counts matches. critic: seats judge labelled steps (ProcessBench, PRM800K,

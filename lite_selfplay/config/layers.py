@@ -75,7 +75,7 @@ class Key:
 
     @property
     def default_text(self) -> str:
-        """Its default as text; empty if it has none or is required."""
+        """Its default as text, or what is used instead of None; empty if it is required."""
         if self.default is None:
             return self.unset
         if isinstance(self.default, bool):

@@ -92,7 +92,7 @@ class RoleConfig(Section):
     @field_validator("ratio")
     @classmethod
     def _one_ratio(cls, value: str, info: ValidationInfo) -> str:
-        """`loss` is declared before `ratio`, so its value is known here."""
+        """The loss `sequence` has a ratio of its own. `loss` is declared before `ratio`, so its value is known."""
         if value != "token" and info.data.get("loss") == "sequence":
             raise PydanticCustomError(
                 "ratio", "cannot be chosen with loss=sequence, whose ratio is the whole completion's"

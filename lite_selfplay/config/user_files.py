@@ -281,7 +281,7 @@ def _imported(path: Path, name: str, flag: str) -> ModuleType:
 
 
 def places_in(config: Mapping[str, Any]) -> dict[str, str]:
-    """The `FILE.py:NAME` references in a configuration or a layer, by key."""
+    """The `FILE.py:NAME` references in a configuration, or in some of its keys, by key."""
     return {key: place for key, place in _names(config, _NAMING_CODE).items() if file_of(place) is not None}
 
 

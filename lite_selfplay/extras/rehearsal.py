@@ -91,7 +91,7 @@ def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
 
 
 def _made_up_words(game: Game, rng: random.Random) -> "Words":
-    """A role's made-up words: the worked example of a problem in its prompt, else of some story."""
+    """Makes up completions: the worked example of a problem in the prompt, else of some story."""
     stories = iter(load_task("stories").problems)
 
     def say(role: str, prompt: str, drawn: Sequence[Problem]) -> str:

@@ -50,8 +50,7 @@ Streams = Mapping[str, Mapping[str, Any]]
 
 
 class Default(NamedTuple):
-    """A choice: the line of the plan that it belongs to, the keys that it sets, the reason, and the flag that changes
-    it."""
+    """A choice: `what` names its line of the plan, `values` are the keys that it sets, `flag` changes it."""
 
     what: str
     values: Mapping[str, Any] = {}

@@ -255,7 +255,7 @@ def _source(name: str, config: RunConfig, task: Task, kept_apart: Sequence[Probl
 
 
 def _backend(config: RunConfig) -> str:
-    """The backend. If servers sample it must be transformers, whose loss has the ratio to their samples.
+    """The backend; if servers sample, transformers, whose loss corrects for their log-probabilities.
 
     Raises ConfigError for another one.
     """

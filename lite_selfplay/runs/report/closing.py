@@ -48,8 +48,8 @@ def closing_report(
 
 @dataclass(frozen=True)
 class Change:
-    """How a score changed: its `way` through the moments, and the difference in `points` of the last two (None: it was
-    not measured twice) with the result of its `test`. `sure`: chance does not explain it."""
+    """How a score changed: `way` shows it at each moment, `points` is the difference of the last two (None: it was
+    not measured twice), and `test` its test's result. `sure`: chance does not explain it."""
 
     name: str
     way: str

@@ -55,8 +55,8 @@ class Cause:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The first and last of the steps diagnosed, counted from 1 (None before the run's first); the findings; the
-    completions with the largest advantages; and the lines of the pre-flight."""
+    """The result of `diagnose`. `steps`: the first and the last, counted from 1; None before the first step.
+    `moved_most`: the completions with the largest advantages. `preflight`: the lines of the small steps before it."""
 
     steps: tuple[int, int] | None
     causes: tuple[Cause, ...]

@@ -205,8 +205,8 @@ def value_in(meaning: Meaning, part: Row) -> float | None:
 
 
 def harmless(hurt: float, right: float | None) -> bool:
-    """Whether a share `hurt` of truncated or ill-formed completions is harmless: given the share `right`, at least a
-    tenth of all completions must be right in spite of it, so the task needs neither the end of an answer nor a format.
+    """Whether a share `hurt` of truncated or ill-formed completions is harmless: with a share `right` of right ones, at
+    least a tenth of all must be both, so the task needs neither the end of an answer nor a format.
     """
     return right is not None and right - (1 - hurt) >= RIGHT_ALL_THE_SAME
 
