@@ -119,8 +119,7 @@ class RoleConfig(Section):
 def load_loss(place: str) -> Callable[..., Any]:
     """A user's own loss from `FILE.py:FUNCTION`. Raises ConfigError if it cannot be loaded, or has a parameter that is
     neither in `ARGUMENTS` nor a key of its role."""
-    found: Callable[..., Any] = load(place, "roles.*.loss", "function", _is_a_loss, f" of {', '.join(ARGUMENTS)}")
-    return found
+    return load(place, "roles.*.loss", "function", _is_a_loss, f" of {', '.join(ARGUMENTS)}")
 
 
 def _is_a_loss(value: Any) -> bool:

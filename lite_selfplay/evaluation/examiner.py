@@ -26,7 +26,7 @@ from lite_selfplay.evaluation.result import Evaluation, at_k
 from lite_selfplay.games.collections import completion_from_json
 from lite_selfplay.games.modes import Judged, Mode, find_mode
 from lite_selfplay.games.prompts import opening
-from lite_selfplay.tasks.files import require_no_link, write_errors
+from lite_selfplay.tasks.files import append_lines, require_no_link, write_errors
 from lite_selfplay.tasks.task import derived_seed
 from lite_selfplay.verify.choice import KIND as CHOICE
 from lite_selfplay.verify.keys import states_nothing, vote_key
@@ -84,14 +84,10 @@ class Answers:
         if self.path is None:
             return
         rows = [{"key": key, "seconds": a.seconds, "answers": [*map(_line, a.answers)]} for key, a in answered.items()]
-        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
         with write_errors(f"to {self.path}"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="utf-8") as file:
-                head = [] if file.tell() else [json.dumps(self._identity) + "\n"]
-                file.writelines(head + lines)
-                file.flush()
-                os.fsync(file.fileno())
+            begun = self.path.exists() and self.path.stat().st_size
+            append_lines(self.path, rows if begun else [self._identity, *rows])
 
     def remove(self) -> None:
         """Remove the file, and its folder if that is empty."""

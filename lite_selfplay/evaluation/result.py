@@ -13,7 +13,7 @@ from typing import Any
 from lite_selfplay.data import BASE, Problem, Sampling
 from lite_selfplay.games.modes import Rows, Score, find_mode
 from lite_selfplay.games.presentation import MISSING, as_words, percent, value_in_words
-from lite_selfplay.stats import Paired, maj_at_k, mean_at_k, paired, pass_at_k
+from lite_selfplay.stats import Paired, maj_at_k, paired, pass_at_k
 
 Result = Mapping[str, Any]
 AT_K = ("pass_at_k", "mean_at_k", "maj_at_k")
@@ -115,7 +115,7 @@ def at_k(rows: Rows, ks: Sequence[int]) -> dict[str, dict[int, float]]:
     classes = [[answer.key for answer in row] for row in rows]
     return {
         "pass_at_k": {k: sum(pass_at_k(sum(row), len(row), k) for row in right) / n for k in few},
-        "mean_at_k": {k: sum(mean_at_k(row, k) for row in right) / n for k in few},
+        "mean_at_k": {k: sum(fmean(row[:k]) for row in right) / n for k in few},
         "maj_at_k": {k: sum(maj_at_k(c, row, k) for c, row in zip(classes, right, strict=True)) / n for k in few},
     }
 
@@ -229,8 +229,7 @@ def outcomes_of(result: Result, name: str) -> dict[str, bool | float]:
 
 def scores_shown(result: Result) -> Result:
     """An evaluation's main scores: of the directions if its mode has any, else of the seats."""
-    scores: Result = result.get("directions") or result["seats"]
-    return scores
+    return result.get("directions") or result["seats"]
 
 
 def mean_outcomes(result: Result) -> dict[str, float]:

@@ -14,12 +14,10 @@ from lite_selfplay.config import KEYS, RunConfig, Section, explain
 from lite_selfplay.config.sections import key
 from lite_selfplay.data import EvalSpec, Sampling
 from lite_selfplay.errors import UnknownNameError
-from lite_selfplay.evaluation.result import means
+from lite_selfplay.evaluation.result import Result, means
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.games.prompts import MOST_SHOTS
-
-Result = Mapping[str, Any]
 
 
 class MeasuringSection(Section):

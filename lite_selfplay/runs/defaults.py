@@ -16,7 +16,7 @@ from lite_selfplay.config.user_files import DATA_FILE
 from lite_selfplay.errors import ConfigError, LiteSelfPlayError
 from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.modes import find_mode
-from lite_selfplay.models.memory import CARDS, GIB, Card, Load, estimate
+from lite_selfplay.models.memory import GIB, Card, Load, estimate
 from lite_selfplay.models.shapes import shape_of
 from lite_selfplay.models.sources import suggested
 from lite_selfplay.runs.report.diagnosis import FEWEST_WELL_FORMED
@@ -176,11 +176,6 @@ def size(config: RunConfig, game: Game, gpu: Card | None) -> list[Default]:
     names = [name for name, least, needs in SIZES if memory >= least and (gpu.bf16 or not needs)]
     found = [_sizes_of(name, config, game, f"for {memory:.1f} GiB") for name in names]
     return [next((one for one in found if _fits(one, config, game, gpu)), found[-1])]
-
-
-def size_for(config: RunConfig, name: str) -> list[Default]:
-    """`size` for a GPU by its name in `lite_selfplay.models.memory.CARDS`, or for `cpu`."""
-    return size(config, make_game(config.game.name, config.game.options), CARDS.get(name.lower()))
 
 
 def _sizes_of(preset: str, config: RunConfig, game: Game, why: str) -> Default:

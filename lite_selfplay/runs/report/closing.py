@@ -78,11 +78,6 @@ def changes(evaluations: Evaluations) -> list[Change]:
     return found
 
 
-def fallen(evaluations: Evaluations) -> list[str]:
-    """The scores significantly lower than before training: `A: 0% -> 31% -> 9%, down ...`."""
-    return [str(change) for change in changes(evaluations) if change.sure and (change.points or 0.0) < 0]
-
-
 def _evaluated(evaluations: Evaluations) -> list[str]:
     """Lines with the pass rate of every seat and direction at each moment of `_telling`, and its last change."""
     moments = _telling(evaluations)

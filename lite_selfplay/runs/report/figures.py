@@ -13,10 +13,8 @@ from lite_selfplay.config.user_files import file_of, was_run
 from lite_selfplay.errors import RequestError, UnknownNameError
 from lite_selfplay.evaluation.result import scores_of
 from lite_selfplay.games import Game, find_game, game_names
-from lite_selfplay.games.presentation import Figure, Unit, number_of, value_in_words, value_of
+from lite_selfplay.games.presentation import Figure, Row, Unit, number_of, value_in_words, value_of
 from lite_selfplay.runs.folder import RunFolder
-
-Row = Mapping[str, Any]
 
 # Groups of charts: the seats' results, and whether training is sound.
 LEARNING, HEALTH = "Learning", "Health"
