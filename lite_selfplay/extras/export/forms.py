@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from lite_selfplay.errors import RequestError
 from lite_selfplay.extras.export import verification
-from lite_selfplay.extras.export.exporting import Asked
 from lite_selfplay.extras.export.gguf_file import require_convertible, write_gguf
 from lite_selfplay.extras.export.verification import Question, Verification
 from lite_selfplay.models.adapter_files import CONFIG, WEIGHTS
@@ -31,12 +30,15 @@ from lite_selfplay.tasks.files import read_json, read_tensors, sha256_of
 from lite_selfplay.training.progress import Poll, Progress
 from lite_selfplay.training.rollout import Loaded, load_chat
 
+if TYPE_CHECKING:
+    from lite_selfplay.extras.export.exporting import Asked
+
 Weights = Callable[[], Iterator[tuple[str, torch.Tensor]]]
 """Yields the seat's merged parameters in float32, with their names."""
 
 
 def write(
-    asked: Asked, model: ResolvedModel, folder: Path, verify: bool, progress: Progress, poll: Poll
+    asked: "Asked", model: ResolvedModel, folder: Path, verify: bool, progress: Progress, poll: Poll
 ) -> tuple[Verification | None, str]:
     """Write the folder except its card. Returns the verification (None without one), and its text for the card."""
     section, why = asked.config.model, "the export was made with `--no-verify`"
@@ -61,7 +63,7 @@ def write(
     return found, found.paragraph()
 
 
-def measured(asked: Asked) -> Evaluations:
+def measured(asked: "Asked") -> Evaluations:
     """The evaluations during training up to the seat's step, by moment, and later ones of this adapter, by file."""
     own = sha256_of(asked.adapter / WEIGHTS)
     later = asked.folder.later_evaluations().items()
@@ -70,7 +72,7 @@ def measured(asked: Asked) -> Evaluations:
 
 
 def _from_memory(
-    asked: Asked, model: ResolvedModel, folder: Path, chat: Chat, verify: bool, progress: Progress, poll: Poll
+    asked: "Asked", model: ResolvedModel, folder: Path, chat: Chat, verify: bool, progress: Progress, poll: Poll
 ) -> tuple[list[Question], str]:
     """Load the base with the seat's adapter, sample its answers for the verification, and write the files that need its
     weights. Returns the questions with the seat's answers, and the compute dtype."""
@@ -101,7 +103,7 @@ def _weights(backend: Backend, seat: str, poll: Poll) -> Iterator[tuple[str, tor
         yield name, tensor
 
 
-def write_adapter(folder: Path, asked: Asked, model: ResolvedModel, chat: Chat) -> None:
+def write_adapter(folder: Path, asked: "Asked", model: ResolvedModel, chat: Chat) -> None:
     """An adapter for plain PEFT and vLLM, with the tokenizer, the chat template and the role's settings. It names its
     base by hub id and revision, or by the folder's name for a local one."""
     read_tensors(asked.adapter / WEIGHTS)  # raises RunFolderError for damaged ones
@@ -114,7 +116,7 @@ def write_adapter(folder: Path, asked: Asked, model: ResolvedModel, chat: Chat) 
     _settings(asked, chat).save_pretrained(folder)
 
 
-def write_merged(folder: Path, asked: Asked, weights: Weights, config: Any, chat: Chat) -> None:
+def write_merged(folder: Path, asked: "Asked", weights: Weights, config: Any, chat: Chat) -> None:
     """A full bf16 model for transformers and vLLM."""
     state = {name: tensor.to("cpu", torch.bfloat16) for name, tensor in weights()}
     with torch.device("meta"):  # no second copy in memory, and no use of the global random generator
@@ -129,7 +131,7 @@ def write_merged(folder: Path, asked: Asked, weights: Weights, config: Any, chat
     chat.tokenizer.save_pretrained(folder)
 
 
-def write_gguf_folder(folder: Path, asked: Asked, weights: Weights, config: Any, chat: Chat) -> None:
+def write_gguf_folder(folder: Path, asked: "Asked", weights: Weights, config: Any, chat: Chat) -> None:
     """A GGUF file, and a Modelfile with the role's settings for `ollama create`.
 
     https://github.com/ollama/ollama/blob/main/docs/modelfile.md
@@ -160,11 +162,11 @@ def with_switches(template: str | None, thinking: Thinking) -> str | None:
     return "".join(set_first) + re.sub(asks, lambda call: json.dumps(NOW.strftime(call[2])), template)
 
 
-def _set_switches(asked: Asked, chat: Chat) -> None:
+def _set_switches(asked: "Asked", chat: Chat) -> None:
     chat.tokenizer.chat_template = with_switches(chat.tokenizer.chat_template, asked.config.model.thinking)
 
 
-def _settings(asked: Asked, chat: Chat) -> Any:
+def _settings(asked: "Asked", chat: Chat) -> Any:
     """The role's sampling settings, without top-k or top-p."""
     return GenerationConfig(
         do_sample=True,
