@@ -26,7 +26,7 @@ atexit.register(gc.freeze)
 
 def _command(command: Callable[..., None], processes: Literal["many", "one", "any"] = "any") -> Callable[..., None]:
     """Wrap a command: `sys.exit` inside it is an error, since only a user's own code calls it there. `processes`: under
-    torchrun, `many` share the work; `one` refuses to run, since all would do the same."""
+    torchrun, `many` share the work, `one` refuses to run, and `any` run independently."""
 
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:

@@ -199,12 +199,12 @@ class Screen:
 
 
 def as_text(entry: Entry) -> str:
-    """An entry as lines of text."""
+    """A question and its answers as lines of text."""
     return printable("\n".join([f"> {_asked(entry)}", *(f"{title}: {text}" for title, text, _ in _parts(entry))]))
 
 
 def drawn(entry: Entry, width: int) -> Columns:
-    """An entry as panels, as many side by side as fit into `width` columns."""
+    """A question's answers as panels, as many side by side as fit into `width` columns."""
     cells = []
     for title, text, facts in _parts(entry):
         more = f"\u2026 ({len(text) - LONGEST:,} more characters)" if len(text) > LONGEST else ""

@@ -62,8 +62,8 @@ def evaluate(
     """Measure a run or a base model on benchmarks: pass@1 with its interval, pass@k, votes, lengths.
 
     single: each seat answers every problem alone. cascade: each seat also answers after reading the other's answer
-    without its final result (A->B: A drafts, B answers); a single seat reads its own. self-refine, self-cascade: each
-    seat reads its own previous attempt, with that game's prompt, or with the challenger's. moa: two independent
+    without its final result (A->B: A drafts, B answers); a single seat reads its own. self-refine: each seat refines
+    its own attempt. self-cascade: it checks its attempt, without trusting it, and answers again. moa: two independent
     answers, each refined after reading the other. vote: majority vote over several answers. swap-seats: every seat
     drafts for every seat. versus: matches against rule-based opponents and between seats, with sides swapped; a run of
     such a game needs no --tasks, and --limit counts matches. critic: seats judge labelled steps (ProcessBench, PRM800K,
@@ -110,7 +110,7 @@ def evaluate(
 def _compared(
     found: "list[tuple[str, Evaluation]]", against: str | None, listed: int | None, seats: bool
 ) -> "list[tuple[Comparison, list[dict[str, Any]]]]":
-    """The comparisons, each with up to `listed` problems on which its two arms differ."""
+    """The comparisons, each with up to `listed` problems on which its two sides differ."""
     if against is None and listed is None and not seats:
         return []
     pairs = compared(found) if against or not seats else [pair for each in found for pair in met(*each)]
@@ -161,7 +161,7 @@ def _notes(evaluation: "Evaluation", several: bool) -> list[str]:
 
 
 def _print_comparisons(pairs: "list[tuple[Comparison, list[dict[str, Any]]]]") -> None:
-    """Print a sentence for each pair of arms, and the problems on which they differ."""
+    """Print a sentence for each comparison, and the problems on which its two sides differ."""
     for comparison, cases in pairs:
         flags.echo(f"\n{comparison.sentence()}")
         these = f"; {len(cases)} of them:" if cases else ""

@@ -144,8 +144,8 @@ def export(
     The commands that serve and upload it are printed, ready to paste.
 
     PEFT, transformers or llama.cpp (if the package xllamacpp is installed) reads the files in a fresh process and
-    answers 20 prompts; first tokens and log-probabilities are compared with the seat's own. If they differ, the exit
-    code is 1 and verification.json says what differs. docs/export.md has more.
+    scores the seat's answers to 20 prompts; prompts' tokens and answers' log-probabilities must match the seat's. If
+    they differ, the exit code is 1 and verification.json says how. docs/export.md has more.
 
     \b
     Examples:

@@ -11,7 +11,7 @@ from lite_selfplay.evaluation.result import as_text
 from lite_selfplay.extras.rehearsal import MOST_STEPS, in_a_sentence, rendered_prompts, tried
 from lite_selfplay.models.memory import CARDS, GIB, Load, advise, estimate
 from lite_selfplay.models.shapes import shape_of
-from lite_selfplay.runs.defaults import filled_in, size_for
+from lite_selfplay.runs.defaults import filled_in, size
 from lite_selfplay.runs.planning import plan as planned
 from lite_selfplay.training.progress import PlainProgress, printable
 from lite_selfplay_cli import flags
@@ -66,7 +66,8 @@ def plan(
     if prompts or asked.run.reward is not None:
         (_show_prompts if prompts else _try_reward)(asked, as_json)
         return
-    sized = size_for(asked, gpu) if gpu is not None else []
+    _, played = filled_in(asked)
+    sized = size(asked, played, CARDS.get(gpu.lower())) if gpu is not None else []
     whole, played = filled_in(asked, sized)
     shape = shape_of(whole.model.name)
     run, rollouts = whole.run, played.rollouts_per_step()

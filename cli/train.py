@@ -37,7 +37,7 @@ def train(
         bool, typer.Option("--verbose", help="Show every metric of a step, not only those that look wrong.")
     ] = False,
 ) -> None:
-    """Train the seats (named LoRA adapters) of a game. Settings that you leave out are chosen for you: problems, an
+    """Train the seats (named LoRA adapters) of a game. Settings that you do not give are chosen: problems, an
     evaluation, sizes for this machine, thinking, a cold start. Each choice is printed with the flag that changes it.
 
     The run folder holds the configuration, one line of metrics per step, every completion with its reward, the
@@ -106,10 +106,10 @@ def cold_start(
 ) -> None:
     """Teach the seats of a game their output format, without a teacher model.
 
-    --source worked: the tasks' own solutions, written in the game's format; a challenger sees right and wrong attempts.
-    self: the base plays the game, and its right, well-formed completions are the examples, topped up with worked
-    solutions. A .jsonl file: lines with prompt, completion and optionally role. auto: worked if the tasks have
-    solutions, else self. The examples are kept in the run folder, in cold_start.jsonl.
+    --source worked: the tasks' own solutions, written in the game's format; a role that reads another's attempt gets
+    right and wrong ones. self: the base plays the game, and its right, well-formed completions are the examples, topped
+    up with worked solutions. A .jsonl file: lines with prompt, completion and optionally role. auto: worked if the
+    tasks have solutions, else self. The examples are kept in the run folder, in cold_start.jsonl.
 
     \b
     Examples:

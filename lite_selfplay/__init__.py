@@ -1,7 +1,7 @@
 """lite-selfplay: self-play reinforcement learning for language models on one GPU.
 
-Every role of a game is a LoRA adapter over a single base model. The names below are the public API; each is imported
-when it is first used, so that importing this package loads no torch.
+Each role of a game is played by a seat: a LoRA adapter over the one base model. The names below are the public API,
+imported on first use, so that importing this package loads no torch.
 """
 
 from importlib import import_module

@@ -77,10 +77,10 @@ def stream_advantages(stream: Stream) -> list[list[float | None]]:
 
 
 class RunningBaseline:
-    """Exponential running means of returns by key, such as a role: baselines for the next return.
+    """Exponential moving averages of returns by key, such as a role: baselines for the next return.
 
-    Each return changes a mean b, at first 0, to `decay` * b + (1 - `decay`) * return. Read before adding, it is the
-    baseline of role-conditioned advantage estimation in SPIRAL (Liu et al. 2025, section 3.3; decay 0.95).
+    An average b starts at 0; a return r changes it to `decay` * b + (1 - `decay`) * r. If read before its return is
+    added, it is SPIRAL's baseline of role-conditioned advantage estimation (Liu et al. 2025, section 3.3; decay 0.95).
     """
 
     def __init__(self, decay: float = 0.95):

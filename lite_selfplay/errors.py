@@ -50,7 +50,7 @@ class RunFolderError(RequestError):
 
 
 class PreflightError(RequestError):
-    """The pre-flight found that the run cannot learn as configured."""
+    """Small steps before the first one (the pre-flight) showed that the run cannot learn."""
 
 
 class RewardError(LiteSelfPlayError):

@@ -1,6 +1,6 @@
-"""Lookup by name: registries, and the extras, which training, resuming, measuring and reporting work without.
+"""Lookup by name: registries, and the optional modules in `lite_selfplay/extras`, imported on first use.
 
-No room below `lite_selfplay/extras` imports an extra; each is imported on first use.
+Training, resuming, measuring and reporting work without them, and reach them only through `extra`.
 """
 
 from collections.abc import Callable, Mapping

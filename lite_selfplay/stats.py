@@ -49,7 +49,7 @@ def paired_test(before: Sequence[bool], after: Sequence[bool]) -> tuple[int, int
 
 
 class Paired(NamedTuple):
-    """The result of `paired`: the outcomes of the problems `shared`, before and after."""
+    """The result of `paired`: the problems in both (`shared`), their outcomes before and after, and the tests."""
 
     shared: list[str]
     before: list[float]
@@ -102,17 +102,12 @@ def pass_at_k(correct: int, n: int, k: int) -> float:
     return 1 - comb(n - correct, k) / comb(n, k)
 
 
-def mean_at_k(right: Sequence[bool | float], k: int) -> float:
-    """The share of right ones among a problem's first `k` samples."""
-    return sum(right[:k]) / k
-
-
 def maj_at_k(classes: Sequence[Hashable | None], right: Sequence[bool], k: int) -> float:
     """Whether the majority of a problem's first `k` samples is right; a tie counts as the mean of its classes.
 
     `classes[i]` is the class of sample i's answer, None an abstention; abstentions form a class that is never right.
-    `right[i]` says whether sample i is right. In [0, 1]; for k = 1 it equals `mean_at_k` if every right sample has a
-    class. Source: Wang et al. 2022 (self-consistency), with the expected result of breaking ties at random.
+    `right[i]` says whether sample i is right. In [0, 1]. Source: Wang et al. 2022 (self-consistency), with the
+    expected result of breaking ties at random.
     """
     verdicts: dict[Hashable, list[bool]] = {}
     for key, correct in zip(classes[:k], right[:k], strict=True):
@@ -148,7 +143,7 @@ def paired_bootstrap(
 
 @dataclass(frozen=True)
 class Spread:
-    """Values over seeds: their mean, standard deviation (n - 1), standard error and the t interval of the mean.
+    """Values over seeds: their mean, standard deviation (n - 1) and the t interval of the mean.
 
     For a single value, all but the mean are None.
     """
@@ -156,7 +151,6 @@ class Spread:
     n: int
     mean: float
     std: float | None = None
-    standard_error: float | None = None
     interval: tuple[float, float] | None = None
 
 
@@ -168,6 +162,5 @@ def over_seeds(values: Sequence[float], confidence: float = 0.95) -> Spread:
     if n == 1:
         return Spread(1, float(values[0]))
     mean, std = fmean(values), stdev(values)
-    error = std / sqrt(n)
-    half = float(t.ppf((1 + confidence) / 2, n - 1)) * error
-    return Spread(n, mean, std, error, (mean - half, mean + half))
+    half = float(t.ppf((1 + confidence) / 2, n - 1)) * (std / sqrt(n))
+    return Spread(n, mean, std, (mean - half, mean + half))

@@ -1,8 +1,8 @@
 """The configuration of a run, built alike from the command line, a YAML file or Python.
 
 `sections.py` and `learning.py` declare every key. `layers.py` lists them by path and flag, and reads and merges layers.
-`presets/` has named layers, and `run_config.py` the whole configuration. This room does not know games, models or
-tasks: those check their own values.
+`presets/` has named layers, and `run_config.py` the whole configuration. Games, models and tasks check their own
+values.
 """
 
 from lite_selfplay.config.layers import (

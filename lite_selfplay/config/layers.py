@@ -75,7 +75,7 @@ class Key:
 
     @property
     def default_text(self) -> str:
-        """Its default as text; empty if it has none or is required."""
+        """Its default as text, or what is used instead of None; empty if it is required."""
         if self.default is None:
             return self.unset
         if isinstance(self.default, bool):
@@ -314,8 +314,7 @@ def preset_about(name: str) -> str:
 
 
 def _preset(name: str) -> dict[str, Any]:
-    values: dict[str, Any] = yaml.safe_load((PRESETS / f"{name}.yaml").read_text(encoding="utf-8"))
-    return values
+    return yaml.safe_load((PRESETS / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 def spread(layer: Mapping[str, Any], section: str, names: tuple[str, ...]) -> dict[str, Any]:

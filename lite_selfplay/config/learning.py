@@ -92,7 +92,7 @@ class RoleConfig(Section):
     @field_validator("ratio")
     @classmethod
     def _one_ratio(cls, value: str, info: ValidationInfo) -> str:
-        """`loss` is declared before `ratio`, so its value is known here."""
+        """The loss `sequence` has a ratio of its own. `loss` is declared before `ratio`, so its value is known."""
         if value != "token" and info.data.get("loss") == "sequence":
             raise PydanticCustomError(
                 "ratio", "cannot be chosen with loss=sequence, whose ratio is the whole completion's"
@@ -119,8 +119,7 @@ class RoleConfig(Section):
 def load_loss(place: str) -> Callable[..., Any]:
     """A user's own loss from `FILE.py:FUNCTION`. Raises ConfigError if it cannot be loaded, or has a parameter that is
     neither in `ARGUMENTS` nor a key of its role."""
-    found: Callable[..., Any] = load(place, "roles.*.loss", "function", _is_a_loss, f" of {', '.join(ARGUMENTS)}")
-    return found
+    return load(place, "roles.*.loss", "function", _is_a_loss, f" of {', '.join(ARGUMENTS)}")
 
 
 def _is_a_loss(value: Any) -> bool:

@@ -83,12 +83,6 @@ def explain(error: ValidationError) -> ConfigError:
     return ConfigError("; ".join(_explain_one(item) for item in error.errors()))
 
 
-# Removed keys that older runs' configurations have, and what to do.
-_REMOVED = {
-    "model.share_cores": "remove it; if other processes are busy, set --threads",
-    "model.tune_memory": "remove it; memory is always tuned on a CPU",
-}
-
 _SHORT = reprlib.Repr()  # a few lines of YAML can expand to billions of values
 _SHORT.maxstring = _SHORT.maxother = 200
 
@@ -97,8 +91,6 @@ def _explain_one(item: Any) -> str:
     # For a key that takes several types, drop pydantic's name of the alternative.
     loc = [part for part in map(str, item["loc"]) if part != "bool" and not part.startswith("literal[")]
     path = ".".join(loc)
-    if path in _REMOVED:
-        return f"the key {path} no longer exists: {_REMOVED[path]}"
     *section, last = loc or [""]
     like = "lr" if last == "learning_rate" else last
     elsewhere = [re.sub("SEAT|ROLE", "*", key) for key in KEYS if key.endswith(f".{like}")]

@@ -288,7 +288,7 @@ class RunSection(Section):
     )
 
     def tokens_at_once(self, *, on_cpu: bool, lean: bool = False) -> int:
-        """The value of `microbatch_tokens` on a GPU or a CPU; `lean`: see `models.memory.is_lean`."""
+        """The value of `microbatch_tokens` on a GPU or a CPU; `lean`: memory matters more than a little time."""
         return self.microbatch_tokens or ((896 if lean else 1280) if on_cpu else 8192)
 
 

@@ -223,7 +223,7 @@ def short_name(spec: str) -> str:
 def absolute(spec: str, *, folder: bool = False) -> str:
     """A file, or a `FILE.py:NAME` reference, with its absolute path; other names unchanged.
 
-    `folder`: do the same for a folder. Otherwise a folder that happens to have a task's name stays as it is.
+    `folder`: also for a folder; otherwise a name that is both a folder and a task is the task's.
     """
     found = _REFERENCE.fullmatch(spec) or DATA_FILE.fullmatch(spec)
     if found is None:
@@ -281,7 +281,7 @@ def _imported(path: Path, name: str, flag: str) -> ModuleType:
 
 
 def places_in(config: Mapping[str, Any]) -> dict[str, str]:
-    """The `FILE.py:NAME` references in a configuration or a layer, by key."""
+    """The `FILE.py:NAME` references in a configuration, or in some of its keys, by key."""
     return {key: place for key, place in _names(config, _NAMING_CODE).items() if file_of(place) is not None}
 
 
@@ -330,8 +330,8 @@ def was_run(place: str) -> bool:
 
 
 def sources_of(config: Mapping[str, Any], reward: Any = None) -> dict[str, dict[str, str | None]]:
-    """A user's own code in a configuration, by key, and a `reward` given as an object: name, file and SHA-256 of the
-    source of each, None if there is no source."""
+    """Name, file and SHA-256 of the user's own code: that which a configuration names, by key, and a `reward` given as
+    an object. None without a source."""
     found = {}
     for key, place in places_in(config).items():
         file = file_of(place) or Path()
@@ -369,7 +369,7 @@ def _line_of(file: Path) -> str:
 
 
 def _note(file: Path) -> None:
-    """Record a file that is about to be run. If the record cannot be written, the user must name the file again."""
+    """Record, for `was_run`, that the user runs a file; a record that cannot be written is ignored."""
     line = _line_of(file)
     if line not in _record():
         with contextlib.suppress(OSError):

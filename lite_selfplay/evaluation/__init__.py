@@ -1,4 +1,4 @@
-"""Measures how well seats solve problems they have not seen.
+"""Measures how well a base model or a run's seats (LoRA adapters) solve problems they have not seen.
 
 Reading order: `examiner` (runs a mode of `lite_selfplay.games.modes`), `result` (scores, and their text). The target, a
 run or a model, is resolved by `lite_selfplay.runs.targets`. Does not import torch.

@@ -4,18 +4,15 @@ An arm is one seat or direction of an evaluation. Single answers are compared by
 answers by the bootstrap over problems. Pure functions of `eval/*.json`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from lite_selfplay.data import Problem
-from lite_selfplay.evaluation.result import Evaluation, outcomes_of
+from lite_selfplay.evaluation.result import Evaluation, Result, outcomes_of
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.stats import Paired, clopper_pearson, paired
-
-Result = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -30,10 +27,6 @@ class Arm:
     @property
     def outcomes(self) -> dict[str, bool | float]:
         return outcomes_of(self.result, self.name)
-
-    def problem(self, key: str) -> Problem | None:
-        """The problem with this key, if the evaluation is in memory."""
-        return None if self.evaluation is None else self.evaluation.problems[key]
 
     def on(self, key: str) -> dict[str, Any]:
         """Its outcome on a problem: the answers extracted from its completions, if the file has them, and the full
@@ -138,10 +131,9 @@ def met(target: str, evaluation: Evaluation) -> list[tuple[Arm, Arm, Comparison]
 
 def disagreements(first: Arm, second: Arm, comparison: Comparison, limit: int) -> list[dict[str, Any]]:
     """The first `limit` problems on which two arms differ, with the completions of each."""
-    found = []
+    found, known = [], second.evaluation or first.evaluation
     for key in comparison.differ[:limit]:
-        problem = second.problem(key) or first.problem(key)
-        about = {} if problem is None else {"problem": problem.text, "reference": problem.answer}
+        about = {"problem": known.problems[key].text, "reference": known.problems[key].answer} if known else {}
         arms = {"first": first.on(key), "second": second.on(key)}
         found.append({"id": key, **about, **arms})
     return found

@@ -26,7 +26,7 @@ from lite_selfplay.evaluation.result import Evaluation, at_k
 from lite_selfplay.games.collections import completion_from_json
 from lite_selfplay.games.modes import Judged, Mode, find_mode
 from lite_selfplay.games.prompts import opening
-from lite_selfplay.tasks.files import require_no_link, write_errors
+from lite_selfplay.tasks.files import append_lines, require_no_link, write_errors
 from lite_selfplay.tasks.task import derived_seed
 from lite_selfplay.verify.choice import KIND as CHOICE
 from lite_selfplay.verify.keys import states_nothing, vote_key
@@ -51,9 +51,9 @@ def key_of(*parts: Any) -> str:
 class Answers:
     """The answers so far, by the key of the question.
 
-    `identity` identifies their source: base, weights, checker. Without a `path` they are kept only in memory. `lines`
-    are those of an earlier call, by key; other processes of this evaluation use them. `alike` maps seats to seats whose
-    answers they share.
+    `identity` describes their source (base, weights, checker); a file at `path` with another one is emptied. Without a
+    `path` they are only in memory. `lines` are the file's from an earlier call, by key, for all processes. `alike` maps
+    a seat to another one with the same weights, whose answers it shares.
     """
 
     def __init__(self, identity: Mapping[str, Any] | None = None, path: Path | None = None):
@@ -84,14 +84,10 @@ class Answers:
         if self.path is None:
             return
         rows = [{"key": key, "seconds": a.seconds, "answers": [*map(_line, a.answers)]} for key, a in answered.items()]
-        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
         with write_errors(f"to {self.path}"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="utf-8") as file:
-                head = [] if file.tell() else [json.dumps(self._identity) + "\n"]
-                file.writelines(head + lines)
-                file.flush()
-                os.fsync(file.fileno())
+            begun = self.path.exists() and self.path.stat().st_size
+            append_lines(self.path, rows if begun else [self._identity, *rows])
 
     def remove(self) -> None:
         """Remove the file, and its folder if that is empty."""
@@ -201,7 +197,7 @@ def measure(
 
 
 def require_enough(spec: EvalSpec, mode: Mode, samples: int, ks: Sequence[int]) -> None:
-    """Raise RequestError if the mode needs more seats or samples than given, or a k more samples."""
+    """Raise RequestError if the mode needs more seats or samples, or a k exceeds the number of samples."""
     if len(spec.seats) < mode.seats:
         raise RequestError(
             f"the mode {spec.mode} needs {mode.seats} seats, and there is only {' and '.join(spec.seats)}"
@@ -223,7 +219,7 @@ def problem_keys(problems: Sequence[Problem]) -> list[str]:
 
 @dataclass
 class Examiner:
-    """Asks seats about an evaluation's problems for a mode, at every stage the same ones, `at_once` at a time."""
+    """Asks seats an evaluation's problems for a mode: the same ones at every stage, `at_once` at a time."""
 
     exam: Exam
     table: "LiveTable"

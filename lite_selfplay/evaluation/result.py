@@ -1,4 +1,5 @@
-"""The result of an evaluation: the scores of seats and of seats together, as lines and tables of text. No torch.
+"""The result of an evaluation: scores of seats (named LoRA adapters) and of directions (`A->B`: B answers after A).
+No torch.
 
 The text functions are pure functions of `eval/*.json`. A moment is when something was measured: `untouched`, `after
 cold start`, `after 24 steps`.
@@ -12,7 +13,7 @@ from typing import Any
 from lite_selfplay.data import BASE, Problem, Sampling
 from lite_selfplay.games.modes import Rows, Score, find_mode
 from lite_selfplay.games.presentation import MISSING, as_words, percent, value_in_words
-from lite_selfplay.stats import Paired, maj_at_k, mean_at_k, paired, pass_at_k
+from lite_selfplay.stats import Paired, maj_at_k, paired, pass_at_k
 
 Result = Mapping[str, Any]
 AT_K = ("pass_at_k", "mean_at_k", "maj_at_k")
@@ -114,7 +115,7 @@ def at_k(rows: Rows, ks: Sequence[int]) -> dict[str, dict[int, float]]:
     classes = [[answer.key for answer in row] for row in rows]
     return {
         "pass_at_k": {k: sum(pass_at_k(sum(row), len(row), k) for row in right) / n for k in few},
-        "mean_at_k": {k: sum(mean_at_k(row, k) for row in right) / n for k in few},
+        "mean_at_k": {k: sum(fmean(row[:k]) for row in right) / n for k in few},
         "maj_at_k": {k: sum(maj_at_k(c, row, k) for c, row in zip(classes, right, strict=True)) / n for k in few},
     }
 
@@ -228,8 +229,7 @@ def outcomes_of(result: Result, name: str) -> dict[str, bool | float]:
 
 def scores_shown(result: Result) -> Result:
     """An evaluation's main scores: of the directions if its mode has any, else of the seats."""
-    scores: Result = result.get("directions") or result["seats"]
-    return scores
+    return result.get("directions") or result["seats"]
 
 
 def mean_outcomes(result: Result) -> dict[str, float]:
@@ -306,10 +306,10 @@ def _readings(result: Result, name: str, score: Result) -> dict[str, float]:
 
 
 def means(results: Sequence[Result], of: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Unweighted means over the benchmarks in `of`, or over all, for each mode and seat or direction.
+    """Unweighted means over the benchmarks in `of`, or over all, for each mode and seat (or direction).
 
-    Each has `mode`, `name`, the number `of` benchmarks, `pass_at_1`, and those `pass_at_k`, `mean_at_k` and `maj_at_k`
-    that all benchmarks have. Empty for a single benchmark, or if one was not measured.
+    Each has `mode`, `name`, `of` (the number of benchmarks), `pass_at_1`, and `pass_at_k`, `mean_at_k` and `maj_at_k`
+    for each k that all benchmarks have. Empty for a single benchmark, or if one was not measured.
     """
     tasks = set(of) or {result["tasks"] for result in results}
     found = []

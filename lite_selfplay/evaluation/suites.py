@@ -14,12 +14,10 @@ from lite_selfplay.config import KEYS, RunConfig, Section, explain
 from lite_selfplay.config.sections import key
 from lite_selfplay.data import EvalSpec, Sampling
 from lite_selfplay.errors import UnknownNameError
-from lite_selfplay.evaluation.result import means
+from lite_selfplay.evaluation.result import Result, means
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.games.prompts import MOST_SHOTS
-
-Result = Mapping[str, Any]
 
 
 class MeasuringSection(Section):
@@ -44,11 +42,14 @@ class MeasuringSection(Section):
 class Settings(MeasuringSection):
     """The settings of an evaluation; every field is a keyword of `evaluate` and of `Run.evaluate`.
 
-    None means: `limit` all problems of a data set, 100 of a generated task; `samples` the number of the task or mode,
-    at least the largest of `k` (for which pass@k, mean@k and maj@k are reported); `temperature` 0.6 and `top_p` 0.95,
-    for matches the run's temperature and 1; `max_completion_tokens` the run's, or the task's suggestion for a model;
-    `seats` the game's (`SEAT@STEP` is one from a checkpoint); `precision` the run's, or 4bit; `answer_from` the run's,
-    or anywhere for a model.
+    The values used for None:
+
+    - `limit`: all problems of a data set, 100 of a generated task;
+    - `samples`: the task's or the mode's, at least the largest `k` (pass@k, mean@k and maj@k are reported for each);
+    - `temperature` and `top_p`: 0.6 and 0.95; for matches the run's temperature and 1;
+    - `max_completion_tokens`: the run's; for a base model the task's suggestion;
+    - `seats`: the game's (`SEAT@STEP` is one from a checkpoint);
+    - `precision` and `answer_from`: the run's; for a base model 4bit and anywhere.
 
     `shots`: worked examples before each problem, for base models. `trust_remote_code` runs Python code that comes with
     a model, `unsafe_code` programs given as answers, even without a sandbox. `trained_on` allows a task on whose

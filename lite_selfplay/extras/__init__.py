@@ -1,4 +1,4 @@
 """Optional features, each in a module or folder of its own.
 
-Lower rooms load one only on request, by `lite_selfplay.scan.extra`; none imports another.
+The rest of the library loads one only on request, by `lite_selfplay.scan.extra`; none imports another.
 """

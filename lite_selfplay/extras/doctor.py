@@ -89,7 +89,7 @@ def _precision() -> str:
 
 
 def _attention() -> str:
-    """Which kernels a run of a half precision would have, tried with heads like Qwen2.5-0.5B's."""
+    """The attention kernels of a half-precision run, tried with the heads of Qwen2.5-0.5B."""
     import torch
 
     from lite_selfplay.models import attention, packed_on_gpu

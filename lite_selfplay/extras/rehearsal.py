@@ -6,12 +6,12 @@ The texts of other roles are made up: a problem's worked solution if it has one.
 import contextlib
 import random
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lite_selfplay.config.user_files import guarded
 from lite_selfplay.data import Completion, Problem, Sampling, StopReason
@@ -28,9 +28,6 @@ from lite_selfplay.tasks import Source, Task, load_task
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.reward_functions import RewardFunction, call_reward, name_of
-
-if TYPE_CHECKING:
-    from lite_selfplay.runs.preflight import Words
 
 MOST_STEPS = 40  # the most steps of the made-up game that wait for a role to be asked
 
@@ -90,8 +87,8 @@ def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
     return {role: table.completions[role][0] for role in game.roles if table.completions.get(role)}
 
 
-def _made_up_words(game: Game, rng: random.Random) -> "Words":
-    """A role's made-up words: the worked example of a problem in its prompt, else of some story."""
+def _made_up_words(game: Game, rng: random.Random) -> Callable[[str, str, Sequence[Problem]], str]:
+    """A function that makes up completions: the worked example of a problem in the prompt, else of some story."""
     stories = iter(load_task("stories").problems)
 
     def say(role: str, prompt: str, drawn: Sequence[Problem]) -> str:

@@ -286,7 +286,7 @@ class ServedBackend(TransformersBackend):
         return failed
 
     def _run(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """The result of asynchronous work. Signals are polled meanwhile, and cancel it."""
+        """Run asynchronous work and return its result; a signal cancels it."""
         future = self._portal.start_task_soon(work, *arguments)
         try:
             while not wait([future], POLL_EVERY_S).done:

@@ -70,8 +70,8 @@ class Speakers:
         return tuple(ARROW.join(pair) for pair in permutations(seats, 2)) or (f"{seats[0]}{ARROW}{seats[0]}",)
 
     def seats_of(self, name: str) -> tuple[str, ...]:
-        """The seats of a speaker's name, in order. Any two may form a cascade, even if the game does not. Raises
-        UnknownNameError with near names, RequestError if the game has no cascades."""
+        """The seats of a speaker's name, in order. Any two may form a cascade, whether or not the game uses it.
+        Raises UnknownNameError with near names, RequestError if the game has no cascades."""
         seats = tuple(part.strip() for part in name.split(ARROW))
         if len(seats) > 2 or not all(seat in self.alone for seat in seats):
             raise UnknownNameError("speaker", name, [*self.alone, *self.cascades])

@@ -106,8 +106,8 @@ class Budget:
     def choose_problems(self, most: int, evaluate: Callable[[int], tuple[float, float]]) -> None:
         """Choose, once, how many of `most` problems are evaluated, by timing the first ones.
 
-        `evaluate(n)` answers the first n problems once each. It returns how many answers per problem all evaluations
-        need together, and how many of these come before the first step, including those just made.
+        `evaluate(n)` answers the first n problems once each. It returns the number of answers per problem that all
+        evaluations together need, and the number needed before the first step; both include those just made.
         """
         if not self.minutes or "problems" in self.chosen or most <= LEAST_PROBLEMS:
             return
@@ -179,9 +179,9 @@ class Budget:
         return f"{' to '.join(dict.fromkeys(as_clock(min(step_s * steps, most)) for step_s in each))} left"
 
     def few(self, done: int, asked: int, shorter: Callable[[float], str]) -> str:
-        """A sentence after the first step if fewer than ten will fit, with sizes that would (kept in `budget.json`).
+        """A sentence after the first step if fewer than ten will fit, with smaller sizes (kept in `budget.json`).
 
-        `shorter(n)` names the sizes of a step that takes a time n times shorter. Empty if ten fit.
+        `shorter(n)` names sizes that make a step n times faster. Empty if ten fit.
         """
         if not self.minutes or done != 1 or self._resumed:
             return ""

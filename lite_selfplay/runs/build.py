@@ -16,6 +16,7 @@ from lite_selfplay.errors import ConfigError, RequestError, RunFolderError
 from lite_selfplay.models.backends import chosen, import_first
 from lite_selfplay.models.packages import versions
 from lite_selfplay.models.silence import quiet
+from lite_selfplay.models.sources import base_of
 from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, PACKAGES, RunFolder, writing
 from lite_selfplay.runs.planning import Plan
 from lite_selfplay.runs.planning import plan as make_plan
@@ -58,8 +59,6 @@ def fresh(
     if objects:
         plan = replace(plan, config=plan.config.having({"tasks": str((folder.path / OBJECTS).absolute())}))
     with _at_work(ranks, plan) as poll:
-        from lite_selfplay.models.sources import base_of
-
         model = base_of(plan.config.model, progress)  # raises before the libraries are loaded
         from lite_selfplay.runs.loop import RunLoop
         from lite_selfplay.runs.preflight import probe_base
@@ -126,7 +125,6 @@ def resumed(
     folder.evaluations()  # read at every save: damage is reported before the first step
     lock = writing(path, again=config.rollouts.again) if ranks.main else contextlib.nullcontext()
     with lock, _at_work(ranks, plan) as poll:
-        from lite_selfplay.models.sources import base_of
         from lite_selfplay.runs.checkpoints import check_identity, hash_of
         from lite_selfplay.runs.loop import RunLoop
         from lite_selfplay.runs.resources import Resources, identity_of

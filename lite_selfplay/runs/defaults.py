@@ -16,7 +16,7 @@ from lite_selfplay.config.user_files import DATA_FILE
 from lite_selfplay.errors import ConfigError, LiteSelfPlayError
 from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.modes import find_mode
-from lite_selfplay.models.memory import CARDS, GIB, Card, Load, estimate
+from lite_selfplay.models.memory import GIB, Card, Load, estimate
 from lite_selfplay.models.shapes import shape_of
 from lite_selfplay.models.sources import suggested
 from lite_selfplay.runs.report.diagnosis import FEWEST_WELL_FORMED
@@ -50,8 +50,7 @@ Streams = Mapping[str, Mapping[str, Any]]
 
 
 class Default(NamedTuple):
-    """A choice: the line of the plan that it belongs to, the keys that it sets, the reason, and the flag that changes
-    it."""
+    """A choice: `what` names its line of the plan, `values` are the keys that it sets, `flag` changes it."""
 
     what: str
     values: Mapping[str, Any] = {}
@@ -179,11 +178,6 @@ def size(config: RunConfig, game: Game, gpu: Card | None) -> list[Default]:
     return [next((one for one in found if _fits(one, config, game, gpu)), found[-1])]
 
 
-def size_for(config: RunConfig, name: str) -> list[Default]:
-    """`size` for a GPU by its name in `lite_selfplay.models.memory.CARDS`, or for `cpu`."""
-    return size(config, make_game(config.game.name, config.game.options), CARDS.get(name.lower()))
-
-
 def _sizes_of(preset: str, config: RunConfig, game: Game, why: str) -> Default:
     layer = preset_layer(preset)
     for key in ("name", "compute_dtype"):  # the base is given; its arithmetic depends on the hardware
@@ -279,8 +273,8 @@ def _is_random(config: RunConfig) -> bool:
 
 
 def left_open(streams: Streams, most: float = MOST_CUT) -> list[str]:
-    """Questions that are not settled for a role, as the assumptions made: are at most a share `most` of its answers cut
-    off, do enough have the format? `ENOUGH` answers settle a question if the share is on its good side."""
+    """The assumptions about roles that are still uncertain: that at most a share `most` of a role's answers are cut
+    off, and that enough have the format. `ENOUGH` answers make a good share certain."""
     found = [] if streams else ["that answers end and have the format"]
     for role, s in streams.items():
         cut, count, shaped, judged = s["truncated"], s["completions"], s["well_formed"], s["judged"]

@@ -23,6 +23,7 @@ from lite_selfplay.evaluation.suites import Settings
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.backends import import_first
 from lite_selfplay.models.silence import quiet
+from lite_selfplay.models.sources import base_of
 from lite_selfplay.runs.build import ProgressLike, require_shareable
 from lite_selfplay.runs.folder import EVALUATIONS
 from lite_selfplay.runs.targets import Target, find_task, texts_trained_on, trained_on, write_result
@@ -144,8 +145,6 @@ def evaluate_all(
         require_shareable(ranks, section)
         import_first(section)
         with quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
-            from lite_selfplay.models.sources import base_of
-
             model = base_of(section, shown)
             found.require_base(model.identity)
             asked = {

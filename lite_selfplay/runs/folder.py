@@ -26,6 +26,7 @@ from lite_selfplay.errors import ConfigError, LiteSelfPlayError, RunFolderError
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.models.packages import versions
 from lite_selfplay.tasks.files import (
+    append_lines,
     parse_object,
     read_json,
     read_lines,
@@ -275,8 +276,8 @@ class RunFolder:
         path = self.path / EPISODES
         room = (path.stat().st_size if path.exists() else 0) < limit_mb * 1e6
         if room:
-            _append_lines(path, episodes)
-        _append_lines(self.path / METRICS, [metrics])
+            append_lines(path, episodes)
+        append_lines(self.path / METRICS, [metrics])
         return room
 
     def keep_tokens(self, step: int, columns: Mapping[str, "np.ndarray"]) -> None:
@@ -358,14 +359,6 @@ def _commit() -> str | None:
 
 def _is_of_objects(found: Any) -> TypeGuard[dict[str, dict[str, Any]]]:
     return isinstance(found, dict) and all(isinstance(one, dict) for one in found.values())
-
-
-def _append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    text = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:

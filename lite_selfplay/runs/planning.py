@@ -2,7 +2,7 @@
 
 import importlib.util
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ class Plan:
         }
 
     def chosen(self, *what: str) -> list[str]:
-        """The plan's lines about settings that were chosen: about all of them, or those of `what`."""
+        """The plan's lines that show choices, or only the lines named in `what`."""
         rows = self._lines_by_subject()
         names = dict.fromkeys(choice.what for choice in self.choices if choice.what in rows)
         return [f"{name}: {rows[name]}" for name in names if not what or name in what]
@@ -199,14 +199,15 @@ def plan(config: RunConfig, *, own_checker: bool = False, ranks: Ranks = ALONE) 
     taught = bool(resolved.cold_start.enabled) and resolved.run.init is None  # the run given by `init` was taught
     named = whole_paths(resolved.values())
     folder, init = resolved.rollouts.folder, resolved.run.init
-    filled = {
+    data = resolved.tasks.data_dir or (os.environ.get(DATA_VARIABLE) if any(map(is_data, named.values())) else None)
+    filled = {  # with absolute paths, so that a resume finds them from anywhere
         **named,
         "cold_start.enabled": taught,
         "model.backend": _backend(resolved),
         "rollouts.folder": folder and os.path.abspath(folder),
         "run.init": init and os.path.realpath(init),
         "run.max_completion_tokens": tokens,
-        "tasks.data_dir": _data_folder(resolved, named.values()),
+        "tasks.data_dir": data and os.path.realpath(data),
     }
     whole = resolved.having(layer_of([Default("", filled)]), {"game": game.options.model_dump(mode="json")})
     sources = {name: _source(name, whole, task, kept_apart) for name in game.sources}
@@ -255,7 +256,7 @@ def _source(name: str, config: RunConfig, task: Task, kept_apart: Sequence[Probl
 
 
 def _backend(config: RunConfig) -> str:
-    """The backend. If servers sample it must be transformers, whose loss has the ratio to their samples.
+    """The backend; if servers sample, transformers, whose loss corrects for their log-probabilities.
 
     Raises ConfigError for another one.
     """
@@ -320,9 +321,3 @@ def mode_of_the_base(game: Game) -> str:
     """The mode that evaluates the untouched base: `single`, unless the game's mode has tasks of its own kind."""
     mode = game.evaluation().mode
     return "single" if find_mode(mode).tasks is None else mode
-
-
-def _data_folder(config: RunConfig, specs: Iterable[str]) -> str | None:
-    """The absolute path of the folder of downloaded data, if it is used, so that a resume finds it from anywhere."""
-    given = config.tasks.data_dir or (os.environ.get(DATA_VARIABLE) if any(map(is_data, specs)) else None)
-    return str(Path(given).resolve()) if given else None

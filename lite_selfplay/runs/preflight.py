@@ -46,8 +46,8 @@ FIRST_SEED = -1
 
 @dataclass(frozen=True)
 class Played:
-    """The result of small steps: the seconds they took, `streams` as in `metrics.jsonl`, notes about problems, and the
-    number of completions that were not awaited, which count in no metric."""
+    """The result of small steps: the seconds they took, `streams` as in `metrics.jsonl`, `notes` about problems, and
+    `left_off`: the number of completions that were not awaited, which count in no metric."""
 
     seconds: float
     streams: Streams
@@ -105,7 +105,7 @@ def play(
     assumed: Callable[[Streams], Sequence[str]],
     seconds: float,
 ) -> Played:
-    """Play the first step of a run's game, at small sizes, until nothing is `assumed` any more, or time is over.
+    """Play the first step of a run's game, at small sizes, until `assumed` returns nothing, or time is over.
 
     `seats` maps roles to seats. The verdicts do not count for the run.
     """
@@ -191,8 +191,8 @@ def doubts(found: Played, config: RunConfig, game: type[Game], path: Path) -> li
 
 
 def refusal(found: Played, causes: Sequence[Cause]) -> str:
-    """Why the run cannot learn, and what helps: no group has variance, and answers do not end, or none is right or
-    well-formed. Empty if that is not certain."""
+    """Why the run cannot learn, and what helps; empty if that is not certain. It cannot if no group has variance and
+    either answers do not end, or none is right or well-formed."""
     streams = found.streams.values()
     judged = sum(s["judged"] for s in streams)
     good = any(s["accuracy"] or s["well_formed"] for s in streams)
@@ -305,7 +305,8 @@ class RecordingTable(LiveTable):
         return listen
 
     def left_off(self, completion: Completion) -> bool:
-        """Whether it was not awaited. While thinking, half of the token limit counts as cut off instead."""
+        """Whether it was stopped early, because it was not awaited. A thinking base's completion counts as cut off
+        instead once it has half of the token limit."""
         most = completion.sampling.max_tokens * (1 / 2 if self.thinks else 1)
         return completion.stop == "length" and len(completion.token_ids) < most
 

@@ -45,7 +45,7 @@ class StepLog:
         self._streams_so_far: list[Mapping[str, Any]] = []
 
     def write_what_is_missing(self) -> None:
-        """Write the last step's lines if the process that writes them ended before it could. Raises SaveFailed."""
+        """Write the last step's lines if the main process ended before writing them. Raises SaveFailed."""
         if self._unwritten is None:
             return
         step, metrics, rows, tokens = self._unwritten

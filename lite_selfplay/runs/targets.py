@@ -15,7 +15,7 @@ from lite_selfplay.errors import ConfigError, ModelNotFoundError, RunFolderError
 from lite_selfplay.games import make_game
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.silence import quiet
-from lite_selfplay.models.sources import locate, saved_precision
+from lite_selfplay.models.sources import ResolvedModel, locate, saved_precision
 from lite_selfplay.runs.folder import ADAPTERS, CHECKPOINTS, CONFIG, EVALUATIONS, EXAMPLES, RunFolder, nearest_runs
 from lite_selfplay.runs.planning import draws_problems, held_out
 from lite_selfplay.tasks import Task, is_data, load_task, task_names, without
@@ -26,7 +26,6 @@ from lite_selfplay.training.progress import Poll, Progress
 from lite_selfplay.training.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
-    from lite_selfplay.models.sources import ResolvedModel
     from lite_selfplay.training.rollout import LiveTable
 
 _WEIGHTS = "adapter_model.safetensors"
@@ -130,7 +129,7 @@ class Target:
                 )
 
     def require_base(self, identity: str) -> None:
-        """Raises RunFolderError if the run was made over another base than its model's name means now."""
+        """Raises RunFolderError if the model's name now refers to another base than the run's."""
         if self.folder is None:
             return
         base, model = self.folder.base(), self.config.model.name
@@ -139,7 +138,7 @@ class Target:
 
     @contextlib.contextmanager
     def table(
-        self, model: "ResolvedModel", max_completion_tokens: int, progress: Progress, poll: Poll, ranks: Ranks = ALONE
+        self, model: ResolvedModel, max_completion_tokens: int, progress: Progress, poll: Poll, ranks: Ranks = ALONE
     ) -> "Iterator[LiveTable]":
         """A context with a table: the base in memory with the run's adapters, and a checker."""
         from lite_selfplay.models.adapter_files import check_folder

@@ -14,7 +14,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -165,6 +165,15 @@ def write_errors(what: Path | str, error: type[LiteSelfPlayError] = RunFolderErr
     except (OSError, SafetensorError) as problem:
         why = getattr(problem, "strerror", None) or problem
         raise error(f"cannot write {what}: {why}") from None
+
+
+def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Append objects to a JSONL file, all at once and onto the disk. Raises OSError."""
+    text = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @contextlib.contextmanager

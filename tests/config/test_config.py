@@ -169,8 +169,6 @@ def test_a_name_that_is_not_there():
 def test_an_unknown_key_names_the_near_ones(values, said):
     with pytest.raises(ConfigError, match=f"^unknown key {said}"):
         RunConfig.of(TINY, values)
-    with pytest.raises(ConfigError, match=r"model\.share_cores no longer exists: remove it; .* set --threads"):
-        RunConfig.of(TINY, {"model": {"share_cores": True}})
 
 
 def test_the_loss_of_whole_completions_has_a_ratio_of_its_own():

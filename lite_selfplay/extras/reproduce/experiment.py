@@ -111,14 +111,17 @@ class SearchSection(Section):
 class Experiment(Section):
     """A whole experiment.
 
-    `base` is the configuration shared by all arms. `cold_start`: the start of every trained arm's seats, made once per
-    seed: the `game` that teaches them and keys of the section `cold_start`; without it they start untrained. An arm
-    whose game has other seats gets its own cold start, since no two seats learn from the same examples. `budget`: arms
-    have the same number of completions, or of steps as in the paper, or each its own recipe. `source` and `paper` name
-    where the paper has its numbers, and the model and hardware behind them. `search` chooses each trained arm's
-    learning rate, by default that of `base`. `curve`: the value drawn by step, a number of metrics.jsonl by its path,
-    such as game.nash_conv, or `evaluation`: pass@1 in the evaluations during training. `scales` are other sizes: named
-    overrides of this file's keys.
+    - `base`: the configuration shared by all arms.
+    - `cold_start`: the `game` that teaches all trained arms' seats, once per seed, and keys of the section
+      `cold_start`; None: they start untrained. An arm with several seats is taught by its own game if the shared one
+      would give them equal weights.
+    - `budget`: the number that must be equal in all trained arms; `recipes`: each has its own.
+    - `source`: where the paper has its numbers; `paper`: the model and hardware behind them.
+    - `search`: chooses each trained arm's learning rate; None: that of `base`.
+    - `curve`: the value drawn by step, by its path in metrics.jsonl (game.nash_conv), or `evaluation`: pass@1 in the
+      evaluations during training.
+
+    `scales` in the file are other sizes: named overrides of its keys.
     """
 
     name: str

@@ -1,4 +1,5 @@
-"""Answers the page's requests: an overview, a step's cases, one case in full, a search for cases.
+"""Answers the page's requests: an overview, a step's cases, one case in full, a search for cases. A
+case is a transcript (`Game.transcripts`: completions that belong together) with its outcome and flags.
 
 An index has the offset of each line of `episodes.jsonl` and grows with the run; lines are not kept in memory. Lines are
 parsed leniently, since they are only shown. Lines that do not begin as runs write them are counted and skipped.
@@ -165,8 +166,6 @@ class ViewedRun:
         return found + [f"At {count} step{'s' if count > 1 else ''}: {text}" for text, count in warnings]
 
 
-# The completions of a step as cases: a transcript (`Game.transcripts`), its outcome, its flags.
-
 TRUNCATED, ILL_FORMED, NO_VARIANCE = ODD = ("truncated", "not well-formed", "no variance")
 """Flags of any game: a completion was truncated, lacks the format, or its group has equal rewards."""
 
@@ -180,9 +179,8 @@ Numbered = tuple[int, dict[str, Any]]  # a completion with the number of its lin
 def cases_of(
     game: type[Game], rows: Sequence[Numbered], *, chosen: str = "", whole: bool = False
 ) -> list[dict[str, Any]]:
-    """A step's cases as JSON, in the order of their last lines; `whole`: with full prompts and texts. `chosen`: only
-    those of this kind, or with this flag. Every completion is in at least one case: completions outside the game's
-    transcripts get cases of their own."""
+    """A step's cases as JSON, in the order of their last lines. `chosen`: only those of this kind, or with this flag.
+    `whole`: with full prompts and texts. Completions outside the game's transcripts get cases of their own."""
     lines = {id(row): line for line, row in rows}
     found = game.transcripts([row for _, row in rows])
     shown = {id(row) for transcript in found for row in transcript.rows}

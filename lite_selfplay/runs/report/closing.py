@@ -48,8 +48,8 @@ def closing_report(
 
 @dataclass(frozen=True)
 class Change:
-    """How a score changed: its `way` through the moments, and the difference in `points` of the last two (None: it was
-    not measured twice) with the result of its `test`. `sure`: chance does not explain it."""
+    """How a score changed: `way` shows it at each moment, `points` is the difference of the last two (None: it was
+    not measured twice), and `test` its test's result. `sure`: chance does not explain it."""
 
     name: str
     way: str
@@ -76,11 +76,6 @@ def changes(evaluations: Evaluations) -> list[Change]:
     if len(results) > 1 and all(len(result.get("directions", {})) > 1 for result in results[-2:]):
         found.append(_mean_change(*results[-2:]))
     return found
-
-
-def fallen(evaluations: Evaluations) -> list[str]:
-    """The scores significantly lower than before training: `A: 0% -> 31% -> 9%, down ...`."""
-    return [str(change) for change in changes(evaluations) if change.sure and (change.points or 0.0) < 0]
 
 
 def _evaluated(evaluations: Evaluations) -> list[str]:

@@ -6,23 +6,22 @@ bounds are rules of thumb: a finding says where to look first, and proves nothin
 
 import heapq
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.config.user_files import file_of
 from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.games import Game
-from lite_selfplay.games.presentation import as_words, number_of, percent, value_in_words, value_of
+from lite_selfplay.games.presentation import Row, as_words, number_of, percent, value_in_words, value_of
 from lite_selfplay.runs.folder import METRICS, PREFLIGHT, RunFolder, as_written
-from lite_selfplay.runs.report.closing import fallen
+from lite_selfplay.runs.report.closing import changes
 from lite_selfplay.runs.report.figures import MEANINGS, game_of, harmless
 from lite_selfplay.runs.report.step_rows import warned
 from lite_selfplay.tasks.files import read_json, require_no_link
 
-Row = Mapping[str, Any]
 Level = Literal["wrong", "watch", "normal"]
 
 # A finding is a share of well-formed completions below the first, or of groups without variance from the second.
@@ -55,8 +54,8 @@ class Cause:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The first and last of the steps diagnosed, counted from 1 (None before the run's first); the findings; the
-    completions with the largest advantages; and the lines of the pre-flight."""
+    """The result of `diagnose`. `steps`: the first and the last, counted from 1; None before the first step.
+    `moved_most`: the completions with the largest advantages. `preflight`: the lines of the small steps before it."""
 
     steps: tuple[int, int] | None
     causes: tuple[Cause, ...]
@@ -271,8 +270,8 @@ def _rate(about: _About) -> Iterator[Cause]:
 
 def _measured(about: _About) -> Iterator[Cause]:
     """Whether held-out accuracy fell during training, if the run's last step is diagnosed."""
-    lower = fallen(RunFolder.open(about.path).evaluations()) if about.looked[-1] is about.rows[-1] else []
-    if lower:
+    found = changes(RunFolder.open(about.path).evaluations()) if about.looked[-1] is about.rows[-1] else []
+    if lower := [str(change) for change in found if change.sure and (change.points or 0.0) < 0]:
         sentence = "Held-out accuracy is lower than before training: a lower learning rate may help."
         yield Cause("worse", "wrong", sentence, "; ".join(lower), about.again(about.slower()))
 

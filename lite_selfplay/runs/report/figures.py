@@ -13,10 +13,8 @@ from lite_selfplay.config.user_files import file_of, was_run
 from lite_selfplay.errors import RequestError, UnknownNameError
 from lite_selfplay.evaluation.result import scores_of
 from lite_selfplay.games import Game, find_game, game_names
-from lite_selfplay.games.presentation import Figure, Unit, number_of, value_in_words, value_of
+from lite_selfplay.games.presentation import Figure, Row, Unit, number_of, value_in_words, value_of
 from lite_selfplay.runs.folder import RunFolder
-
-Row = Mapping[str, Any]
 
 # Groups of charts: the seats' results, and whether training is sound.
 LEARNING, HEALTH = "Learning", "Health"
@@ -205,8 +203,8 @@ def value_in(meaning: Meaning, part: Row) -> float | None:
 
 
 def harmless(hurt: float, right: float | None) -> bool:
-    """Whether a share `hurt` of truncated or ill-formed completions is harmless: given the share `right`, at least a
-    tenth of all completions must be right in spite of it, so the task needs neither the end of an answer nor a format.
+    """Whether a share `hurt` of truncated or ill-formed completions is harmless: with a share `right` of right ones, at
+    least a tenth of all must be both, so the task needs neither the end of an answer nor a format.
     """
     return right is not None and right - (1 - hurt) >= RIGHT_ALL_THE_SAME
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import huggingface_hub
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.evaluation.result import as_markdown, comparison
@@ -15,10 +16,6 @@ from lite_selfplay.games.presentation import Row, Transcript
 from lite_selfplay.models.sources import hub_id
 from lite_selfplay.runs.report.closing import Evaluations, Metrics, counted
 from lite_selfplay.training.progress import printable
-
-if TYPE_CHECKING:
-    from huggingface_hub import ModelCardData
-
 
 # (description, library, relation to the base) of each form of export, in the terms of model cards.
 FORMS = {
@@ -61,7 +58,7 @@ per completion."""
 
 def whole_card(
     config: RunConfig,
-    metadata: "ModelCardData",
+    metadata: huggingface_hub.ModelCardData,
     title: str,
     about: str,
     use: str,
@@ -69,8 +66,6 @@ def whole_card(
     metrics: Metrics,
     evaluations: Evaluations,
 ) -> str:
-    from huggingface_hub import ModelCard
-
     seats = [
         (code(name), f"{seat.lr:g}", seat.schedule, str(seat.rank), str(seat.alpha))
         for name, seat in config.seats.items()
@@ -101,7 +96,7 @@ This is for research on self-play with checkable problems, in the prompts of thi
 final answers and their format: do not expect it to be better at anything else, or its reasoning to be sound if an
 answer is right. The base model's licence applies to any use with it; this card does not restate it.
 """
-    return str(ModelCard(card))
+    return str(huggingface_hub.ModelCard(card))
 
 
 def loading(
@@ -136,12 +131,10 @@ tokenizer = AutoTokenizer.from_pretrained({own})
 ```"""
 
 
-def metadata(config: RunConfig, form: str) -> "ModelCardData":
+def metadata(config: RunConfig, form: str) -> huggingface_hub.ModelCardData:
     """The card's metadata for a hub; `base_model` only for a hub id, since hubs accept nothing else."""
-    from huggingface_hub import ModelCardData
-
     base, (_, library, relation) = base_id(config.model.name), FORMS[form]
-    return ModelCardData(
+    return huggingface_hub.ModelCardData(
         base_model=base,
         base_model_relation=relation if base else None,
         library_name=library,
