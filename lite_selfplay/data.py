@@ -115,10 +115,10 @@ class Verdict:
 class Sample:
     """A completion and its reward. A `masked` sample counts neither in its group's baseline nor in the loss.
 
-    A sample that was not judged, or whose prompt was too long, is masked. An `advantage` replaces the one computed from the rewards. A sample without
-    a `reward` is either masked, and then only recorded, or an example with an `advantage`, trained on by likelihood:
-    the mean negative log-likelihood of a stream's examples, weighted with their advantages, is added to its loss.
-    `info` goes into `episodes.jsonl`. Raises GameError for other combinations.
+    A sample that was not judged, or whose prompt was too long, is masked. An `advantage` replaces the one computed from
+    the rewards. A sample without a `reward` is either masked, and then only recorded, or an example with an
+    `advantage`, trained on by likelihood: the mean negative log-likelihood of a stream's examples, weighted with their
+    advantages, is added to its loss. `info` goes into `episodes.jsonl`. Raises GameError for other combinations.
     """
 
     completion: Completion
