@@ -261,8 +261,8 @@ class Adapters:
         return {seat: self._config(seat).r for seat in self.seats}
 
     def state(self, seat: str, *, wait: bool = True) -> State:
-        """A copy of a seat's weights on the CPU, keyed as in a PEFT file. Without `wait` it is complete once the GPU
-        has been waited for."""
+        """A copy of a seat's weights on the CPU, keyed as in a PEFT file. Without `wait` it is complete only
+        after the GPU is synchronised."""
         return on_host(self.tensors(seat), wait=wait)
 
     def tensors(self, seat: str) -> State:

@@ -78,7 +78,7 @@ CARDS = {
 
 @dataclass(frozen=True)
 class Part:
-    """One part of the memory: its name, its bytes, and the phases it is held in."""
+    """One part of the memory: its name, its bytes, and the phases that need it."""
 
     name: str
     bytes: float
@@ -182,8 +182,8 @@ def token_bytes(shape: Shape, compute: int) -> int:
 
 
 def tokens_held(section: ModelSection, shape: Shape | None, compute: int, memory: int | None) -> int:
-    """The default number of tokens whose keys and values are held at once during sampling: a share of a GPU's `memory`
-    in bytes, whatever else is on it; fixed on a CPU, without `memory`."""
+    """The default size of the KV cache for sampling, in tokens: a share of a GPU's `memory` (its total bytes, not the
+    free ones), and a constant if `memory` is None (a CPU)."""
     if memory is None or shape is None:
         return TOKENS_ON_CPU
     free = memory - CONTEXT_BYTES - weight_bytes(section, shape, compute)
@@ -191,8 +191,8 @@ def tokens_held(section: ModelSection, shape: Shape | None, compute: int, memory
 
 
 def expands(section: ModelSection, shape: Shape | None, compute: int, memory: int | None) -> bool:
-    """Whether 4-bit weights are expanded for sampling: on a GPU with `memory` bytes, if they and all keys and values
-    leave a tenth of the rest free; the same in every run, whatever else is there."""
+    """Whether 4-bit weights are expanded for sampling: on a GPU with `memory` bytes in all, if the expanded weights and
+    the KV cache leave a tenth of the rest free. Always on a CPU (`memory` is None)."""
     if memory is None or shape is None:
         return True
     free = memory - CONTEXT_BYTES - weight_bytes(section, shape, compute)
@@ -235,7 +235,7 @@ def is_lean(section: ModelSection, shape: Shape | None, compute: int, *, on_cpu:
 
 
 def head_elements(vocabulary: int, *, lean: bool, memory: int | None = None) -> int:
-    """Logits that an update holds at once, on a GPU with `memory` bytes or, without `memory`, on a CPU."""
+    """How many logits an update computes at once, on a GPU with `memory` bytes or on a CPU (None)."""
     if lean:
         return max(HEAD_ELEMENTS_IF_LEAN, HEAD_POSITIONS * vocabulary)
     return max(HEAD_ELEMENTS, 1 << (int((memory or 0) / HEAD_SHARE).bit_length() - 1) if memory else 0)

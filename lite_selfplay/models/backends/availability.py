@@ -55,7 +55,7 @@ def device_of(section: "ModelSection") -> "torch.device":
 
 
 def device_problem() -> str | None:
-    """Why torch cannot use the GPU, a clause; None if it can, or if there is none."""
+    """Why torch cannot use the GPU, for a message; None if it can, or if there is no GPU."""
     import torch
 
     if torch.cuda.is_available():
@@ -103,7 +103,7 @@ def cards() -> list[Card]:
 
 
 def driver() -> str | None:
-    """The version of NVIDIA's driver, from the kernel or from nvidia-smi, without torch; None without one."""
+    """The version of NVIDIA's driver, from the kernel or from nvidia-smi (not torch); None if there is none."""
     with contextlib.suppress(OSError, IndexError, UnicodeDecodeError):
         first = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").splitlines()[0]
         return next((word for word in first.split() if word.count(".") >= 1 and word[0].isdigit()), None)

@@ -165,7 +165,7 @@ class Decoding:
 def uniforms(seeds: Sequence[int], length: int, begin: Any = 0) -> np.ndarray:
     """Uniform numbers in [0, 1), shape (R, length), float64: number t of a row depends only on its seed and t.
 
-    The first number is `begin` + 1; `begin` is one number or one for each row. SplitMix64 (Steele, Lea and Flood,
+    t begins at `begin` + 1, and `begin` is one integer or one for each row. SplitMix64 (Steele, Lea and Flood,
     OOPSLA 2014) over seed + t; the top 53 bits are used.
     """
     golden = np.uint64(0x9E3779B97F4A7C15)

@@ -29,8 +29,8 @@ class Way(Enum):
 
 @dataclass(frozen=True)
 class SharedPrefix:
-    """Consecutive rows whose prompts share their first `length` tokens. `longest` is the longest row, prompt and
-    completion, and `tokens` the sum of all rows."""
+    """Consecutive rows whose prompts share their first `length` tokens. `longest` is the length of the longest row,
+    prompt and completion, and `tokens` that of all rows together."""
 
     prompt: Sequence[int]
     length: int
@@ -62,7 +62,7 @@ class SharedPrefix:
 @dataclass(frozen=True)
 class Batch:
     """Rows in reading order, their shared prefixes, and how they are read. Rows that share a prefix must be neighbours.
-    `longest` is the longest row, prompt and completion."""
+    `longest` is the length of the longest, prompt and completion."""
 
     rows: tuple[Row, ...] = ()
     way: Way = Way.WHOLE

@@ -58,8 +58,8 @@ class ResolvedModel:
 
 
 def base_of(section: "ModelSection", progress: "Progress") -> ResolvedModel:
-    """A configuration's base. Warns loudly if its own code is to run; reports untried library releases and how a merged
-    model is held. Raises as `resolve`."""
+    """A configuration's base. Warns loudly if its own code is to run; reports untested library releases and the
+    precision that a merged model is loaded in. Raises as `resolve`."""
     if (newer := untried()) is not None:
         progress.say(newer)
     if section.trust_remote_code:
