@@ -89,10 +89,10 @@ def attention(
 
 @dataclass(frozen=True)
 class Slots:
-    """Where rows' keys and values are in a pool: each row and key head is a sequence of its own.
+    """Where the keys and values of R rows are in a pool; each of a row's K key heads is a sequence of its own.
 
-    `firsts` (R * K + 1,) is its first position, `lengths` (R * K,) its number of keys. `ends` counts the sequences from
-    0; none is longer than `longest`. Type: int32.
+    Sequence i begins at `firsts[i]` and has `lengths[i]` keys, at most `longest`. `ends` is 0..R * K, because each has
+    one query. Shapes: `lengths` (R * K,), the others one more; all int32.
     """
 
     firsts: Tensor
@@ -104,8 +104,7 @@ class Slots:
 def attend_slots(query: Tensor, keys: Tensor, values: Tensor, slots: Slots, scale: float) -> Tensor:
     """Attention (R, 1, H, D) of one token per row, (R, H, 1, D), over stores (N * K, 1, D), by torch's flash kernel.
 
-    It reads a row's keys where they are, and splits long rows between processors if there are few. The last of `firsts`
-    is not used.
+    The keys are not copied, and few long rows are split between processors. The last of `slots.firsts` is not used.
     """
     rows, heads, _, size = query.shape
     queries = query.to(keys.dtype).reshape(len(slots.lengths), -1, size)
@@ -118,8 +117,8 @@ def attend_slots(query: Tensor, keys: Tensor, values: Tensor, slots: Slots, scal
 
 @torch.no_grad()
 def why_no_flash(heads: int, keys: int, size: int, dtype: torch.dtype, device: torch.device) -> str | None:
-    """Why `attend_slots` does not run here for these numbers of query and key heads and head size; None if it does,
-    which is tried on rows of 1 to 300 keys."""
+    """Why `attend_slots` does not run here for these numbers of query and key heads and head size, by a try on rows of
+    1 to 300 keys; None if it does."""
     if (beyond := packed_on_gpu.beyond_flash(size, dtype, device)) is not None:
         return beyond
     lengths = [1, 300, 17, 128]

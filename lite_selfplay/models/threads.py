@@ -26,7 +26,7 @@ _CROWDED, _LONG_ENOUGH = 0.5, 0.5
 
 
 def spin_briefly(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let waiting threads sleep soon. GNU's OpenMP (torch's on Linux) reads this once, when torch is imported."""
+    """Let waiting threads sleep soon, by a variable that GNU's OpenMP (torch's on Linux) reads as torch is imported."""
     if "torch" not in sys.modules and not any(name in environment for name in _POLICIES):
         environment["GOMP_SPINCOUNT"] = _SPINS
 

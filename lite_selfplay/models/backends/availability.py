@@ -116,7 +116,7 @@ def driver() -> str | None:
 
 
 def quantised_problem() -> str | None:
-    """Why the GPU cannot use 4-bit weights, a clause; None if it can, which is tried on a few numbers."""
+    """Why the GPU cannot use 4-bit weights, by a try on a few numbers; None if it can."""
     import torch
     from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 
@@ -147,7 +147,7 @@ def xformers_problem() -> str | None:
 
 
 def unsloth_problem() -> str | None:
-    """Why the Unsloth backend cannot work here, a clause without a full stop; None if it can. Loads torch, and nothing
+    """Why the Unsloth backend cannot work here, for a message; None if it can. Loads torch, and nothing
     else that is heavy. A broken installation only shows when it is imported."""
     return card_problem() or package_problem() or compiler_problem()
 
