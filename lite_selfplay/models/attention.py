@@ -240,7 +240,7 @@ class _Attention(torch.autograd.Function):
 
 
 class _Piece(NamedTuple):
-    """One multiplication: some of the K * R, some queries of these, and the keys up to the last one seen."""
+    """The slices of one product: of the K * R, of the queries, and of the keys (up to the last query's own)."""
 
     queries: tuple[slice, slice]
     keys: tuple[slice, slice]

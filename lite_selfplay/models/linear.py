@@ -148,8 +148,8 @@ _layer: _Layer | None = None
 
 
 class _Pass(AbstractContextManager[None]):
-    """The first pass over a layer, or one that recomputes it. Of several, the first uses up the results, and the others
-    compute everything."""
+    """A context for a layer's first pass, or for one that recomputes it. The first to recompute uses up the kept
+    results; others compute everything."""
 
     def __init__(self, layer: _Layer, *, again: bool):
         self._layer, self._again = layer, again
@@ -181,5 +181,5 @@ def keep(*results: Tensor) -> None:
 
 
 def kept() -> list[Tensor] | None:
-    """The next product's results from the first pass; None if they must be computed."""
+    """A product's results as kept by the first pass, one product per call; None if they must be computed."""
     return _layer.next() if _layer is not None else None

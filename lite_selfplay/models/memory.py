@@ -260,7 +260,7 @@ def product_bytes(shape: Shape, compute: int) -> int:
 
 
 def advise(config: RunConfig, shape: Shape, load: Load, card: Card) -> list[str]:
-    """Settings that make a run fit a GPU and its arithmetic, a sentence each."""
+    """Advice, one sentence each: a precision that the GPU supports, and settings that make the run fit its memory."""
     found = []
     if not card.bf16 and (config.model.compute_dtype == "bf16" or config.model.precision == "bf16"):
         found.append(

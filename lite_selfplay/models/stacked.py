@@ -21,8 +21,8 @@ Forward = Callable[[Tensor], Tensor]
 
 
 class Stack:
-    """Layers with the same input, and room for an adapter of `rank` over each. `weights` (out, in) and `biases` (out,)
-    are the layers', in the type of the product."""
+    """Layers with the same input, and an adapter of up to `rank` for each. `weights` (out, in) and `biases` (out,) are
+    the layers', in the type of the product."""
 
     def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None], rank: int):
         self._ends = torch.tensor([len(weight) for weight in weights]).cumsum(0).tolist()
@@ -47,8 +47,8 @@ class Stack:
         return self.weight[self._begin(i) : self._ends[i]]
 
     def copies(self, adapters: Sequence[LowRank | None]) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """For each of an adapter's tensors: its target in the stack, the tensor, and a factor. If no layer has an
-        adapter, later products omit them."""
+        """For each of the adapters' tensors: its target in the stack, the tensor, and a factor to multiply it by. If no
+        layer has an adapter, `forward` computes the layers alone from now on."""
         self._adapted = any(adapter is not None for adapter in adapters)
         for i, adapter in enumerate(adapters) if self._adapted else ():
             rank = 0 if adapter is None else len(adapter.down)

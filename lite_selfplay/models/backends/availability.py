@@ -71,8 +71,7 @@ def device_problem() -> str | None:
 
 
 def _kernels_problem() -> str | None:
-    """Why torch has no code for the first GPU; None if it has code of its generation, not newer, or code to compile
-    here."""
+    """Why torch has no kernels for the first GPU; None if it has kernels for this generation, or PTX to compile."""
     import torch
 
     capability, known = torch.cuda.get_device_capability(), list[tuple[int, int]]()

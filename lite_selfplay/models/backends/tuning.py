@@ -1,4 +1,4 @@
-"""Process settings for a base on a CPU: freed memory is kept, and few compiled products are.
+"""Process settings for a base on a CPU: glibc keeps freed memory, and the caches of compiled matrix products are small.
 
 Both only affect speed and memory, not results. The C library's settings end with the backend that asked for them; the
 environment is restored at once, so that child processes inherit nothing.

@@ -44,7 +44,7 @@ class SamplingCall:
 
 
 def pieces(call: SamplingCall, rows: Sequence[SampledRow]) -> list[list[SampledRow]]:
-    """Rows in groups whose prompts are read together, if one group's cache can take in another's."""
+    """Rows divided into groups whose prompts are read at once; one group if rows cannot join a cache later."""
     found: list[list[SampledRow]] = []
     tokens, group = 0, -1
     for row in rows:
