@@ -170,7 +170,8 @@ class Adapters:
         return all(isinstance(layer.get_base_layer(), nn.Linear) for layer in self._layers.values())
 
     def compute_together(self, dense: Callable[[nn.Module], Tensor]) -> None:
-        """Compute each layer and its adapter by `linear` from now on, not by PEFT's own layers."""
+        """From now on replace PEFT's forward pass of each adapted layer by `models.linear.linear`, which computes layer
+        and adapter together. `dense` as in `inference_dense`."""
         self._together = list(self._layers.values())
         for layer in self._together:
             layer.forward = functools.partial(_forward, layer, dense)
@@ -439,13 +440,13 @@ def _other_forwards(layers: Iterable[Any]) -> Iterator[None]:
 
 
 def _forward(layer: Any, dense: Callable[[nn.Module], Tensor], x: Tensor) -> Tensor:
-    """A layer with its active adapter; see `Adapters.compute_together`."""
+    """An adapted layer's forward pass in `Adapters.compute_together`."""
     base = layer.get_base_layer()
     return linear(x, functools.partial(dense, base), getattr(base, "bias", None), _active_adapter(layer))
 
 
 def _dense_forward(weight: Tensor, bias: Tensor | None, adapter: LowRank | None) -> Callable[[Tensor], Tensor]:
-    """A layer with its adapter merged in; see `Adapters.inference_dense`."""
+    """An adapted layer's forward pass in `Adapters.inference_dense`: the adapter is merged in."""
     if adapter is None:
         return functools.partial(nn.functional.linear, weight=weight, bias=bias)
     summed = torch.addmm(weight, adapter.scale * adapter.up, adapter.down)

@@ -49,8 +49,8 @@ class TokenSpan(NamedTuple):
 class Indices:
     """How to gather tokens into the rectangles, which lie one after another, and back.
 
-    `queries` (R * T) and `keys` (R * S) are indices of tokens, `places` (N) those of results. `shapes` are R, T, S of each rectangle;
-    `masks` (R, 1, T, S) are added to its scores, or None if no row has a prefix.
+    `queries` (R * T) and `keys` (R * S) are indices of tokens, `places` (N) those of results. `shapes` are R, T, S of
+    each rectangle; `masks` (R, 1, T, S) are added to its scores, or None if no row has a prefix.
     """
 
     queries: Tensor
@@ -212,8 +212,7 @@ def attend_rectangles(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, sca
 
 
 class _Permuted(torch.autograd.Function):
-    """`x[index]`, whose gradient is gathered from `places`, where each row of x stands in the result; the result's other
-    rows are padding."""
+    """`x[index]`; row i of x is at `places[i]` in the result, whose other rows are padding without a gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor, places: Tensor) -> Tensor:

@@ -138,7 +138,7 @@ class Decoding:
     flash: bool = False
     """Whether attention can be told where each row's keys are: see `attention.Slots`."""
     lookup: bool = False
-    """Whether the last sequences of a call sample several tokens per pass: see `lookup`."""
+    """Whether the last sequences of a call sample several tokens per pass, by prompt lookup."""
     warn: Callable[[str], None] = lambda sentence: None
     refusals: list[str] = field(default_factory=list)
     """Why CUDA graphs could not be recorded, if so."""

@@ -113,8 +113,8 @@ def resolve(name: str, *, with_code: bool = False, say: Callable[[str], None] = 
 
 
 def locate(name: str) -> tuple[str, Path]:
-    """The kind of a model's name, and the name as a path: `folder`, `gguf`, a built-in model's name, or a hub id. Raises
-    `UnknownNameError` or `ModelNotFoundError` for a name that is none of these."""
+    """What a name stands for (`folder`, `gguf`, a built-in model's name or a hub id), and the name as a path. Raises
+    `UnknownNameError` or `ModelNotFoundError` if nothing."""
     key = name.strip()
     builtin = key.lower() in [info.name for info in _BUILTIN]
     found = hub_id(key)
