@@ -131,17 +131,6 @@ class _Layer:
         self.again = False
         self.results: list[list[tuple[Tensor, int]]] = []
 
-    def keep(self, *results: Tensor) -> None:
-        if not self.again:
-            self.results.append([(one.detach(), one._version) for one in results])
-
-    def next(self) -> list[Tensor] | None:
-        if not self.again or not self.results:
-            return None
-        results = self.results.pop(0)
-        # A result that was changed in place cannot be used again.
-        return [one for one, _ in results] if all(one._version == version for one, version in results) else None
-
 
 # The layer being computed, if it keeps results.
 _layer: _Layer | None = None
@@ -176,10 +165,14 @@ def keeping_products() -> tuple[AbstractContextManager[None], AbstractContextMan
 
 def keep(*results: Tensor) -> None:
     """Keep a product's results if its layer will be recomputed."""
-    if _layer is not None:
-        _layer.keep(*results)
+    if _layer is not None and not _layer.again:
+        _layer.results.append([(one.detach(), one._version) for one in results])
 
 
 def kept() -> list[Tensor] | None:
     """A product's results as kept by the first pass, one product per call; None if they must be computed."""
-    return _layer.next() if _layer is not None else None
+    if _layer is None or not _layer.again or not _layer.results:
+        return None
+    results = _layer.results.pop(0)
+    # A result that was changed in place cannot be used again.
+    return [one for one, _ in results] if all(one._version == version for one, version in results) else None

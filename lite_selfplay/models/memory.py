@@ -152,7 +152,7 @@ def estimate(
         Part("adapters", 4 * numbers),
         Part("optimizer", 8 * numbers),
         Part("gradients", 4 * numbers, generating=False),
-        Part("keys and values", positions * token_bytes(shape, compute) + states, updating=False),
+        Part("keys and values", positions * shape.token_numbers * compute + states, updating=False),
         Part("logits, sampling", 16 * together * shape.vocabulary, updating=False),
         Part("activations", held * per_token, generating=False),
         Part("logits, update", (8 + compute) * logits, generating=False),
@@ -176,18 +176,13 @@ def weight_bytes(section: ModelSection, shape: Shape, compute: int) -> float:
     return shape.linear_parameters * weight + shape.embedding_parameters * compute
 
 
-def token_bytes(shape: Shape, compute: int) -> int:
-    """Bytes of a token's keys and values."""
-    return shape.token_numbers * compute
-
-
 def tokens_held(section: ModelSection, shape: Shape | None, compute: int, memory: int | None) -> int:
     """The default size of the KV cache for sampling, in tokens: a share of a GPU's `memory` (its total bytes, not the
     free ones), and a constant if `memory` is None (a CPU)."""
     if memory is None or shape is None:
         return TOKENS_ON_CPU
     free = memory - CONTEXT_BYTES - weight_bytes(section, shape, compute)
-    return max(1, int(KEYS_SHARE * free / max(1, token_bytes(shape, compute))))
+    return max(1, int(KEYS_SHARE * free / max(1, shape.token_numbers * compute)))
 
 
 def expands(section: ModelSection, shape: Shape | None, compute: int, memory: int | None) -> bool:

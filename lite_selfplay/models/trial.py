@@ -94,12 +94,8 @@ class LoadTrial:
         return [(ids, one.token_ids) for ids, one in pairs], [torch.tensor(one.logprobs) for _, one in pairs]
 
     def _gradient(self, adapters: Any, seat: str, logprobs: Tensor) -> list[Tensor]:
-        logprobs.sum().backward()
-        parameters = adapters.parameters(seat).values()
-        found = [p.grad.float() for p in parameters if p.grad is not None]
-        for parameter in parameters:
-            parameter.grad = None
-        return found
+        found = torch.autograd.grad(logprobs.sum(), [*adapters.parameters(seat).values()], allow_unused=True)
+        return [gradient.float() for gradient in found if gradient is not None]
 
     def _require(self, what: str, found: Sequence[Tensor], right: Sequence[Tensor], share: float = 1.0) -> None:
         ours, theirs = (torch.cat([x.flatten().float().cpu() for x in each]) for each in (found, right))

@@ -110,8 +110,6 @@ class KeptPool:
     """The stream for recording graphs, because libraries allocate memory for every stream."""
 
     def release(self) -> None:
-        if self.pool is not None:
-            self.pool.graphs.forget()
         self.pool = None
 
 
@@ -302,14 +300,11 @@ class Sampler:
     def _stop(self, ids: Sequence[int], number: int) -> StopReason | None:
         if ids[number - 1] in self._eos:
             return "eos"
-        if self.sampling.stop and self._holds_stop(ids[max(0, number - self._longest_stop) : number]):
-            return "string"
+        if self.sampling.stop and self.decoding.decode is not None:
+            text = self.decoding.decode(ids[max(0, number - self._longest_stop) : number])
+            if any(stop in text for stop in self.sampling.stop):
+                return "string"
         return "length" if number == self.sampling.max_tokens else None
-
-    def _holds_stop(self, ids: Sequence[int]) -> bool:
-        assert self.decoding.decode is not None
-        text = self.decoding.decode(ids)
-        return any(stop in text for stop in self.sampling.stop)
 
     def _end(self, row: SampledRow, number: int, stop: StopReason) -> None:
         out = row.out

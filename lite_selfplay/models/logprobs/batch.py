@@ -7,11 +7,13 @@ once, and the rest of each row over its keys and values. This is exact, forwards
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import accumulate
 from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 T = TypeVar("T")
 
@@ -115,11 +117,8 @@ class Batch:
 
     def split(self, values: Sequence[T]) -> list[Sequence[T]]:
         """Values of all completion tokens as one sequence per row."""
-        ends, result = 0, []
-        for _, completion in self.rows:
-            result.append(values[ends : ends + len(completion)])
-            ends += len(completion)
-        return result
+        lengths = [len(completion) for _, completion in self.rows]
+        return [values[end - length : end] for length, end in zip(lengths, accumulate(lengths), strict=True)]
 
     @property
     def plain_cost(self) -> int:
@@ -174,11 +173,9 @@ def cut(
 
 def pad(rows: Sequence[Sequence[int]], *, left: bool = False) -> tuple[Tensor, Tensor]:
     """Ids (B, L) padded to the longest row on one side, and their mask, both int64."""
-    width = max(map(len, rows))
-    gaps = [[0] * (width - len(row)) for row in rows]
-    ids = [[*gap, *row] if left else [*row, *gap] for gap, row in zip(gaps, rows, strict=True)]
-    filled = torch.arange(width)[None] < torch.tensor([[len(row)] for row in rows])
-    return torch.tensor(ids), (filled.flip(1) if left else filled).long()
+    ids = [torch.tensor(row, dtype=torch.long) for row in rows]
+    padded = partial(pad_sequence, batch_first=True, padding_side="left" if left else "right")
+    return padded(ids), padded([torch.ones_like(row) for row in ids])
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
