@@ -191,7 +191,6 @@ class Adapters:
 
     @functools.cached_property
     def _layers(self) -> dict[str, Any]:
-        """The adapted layers by name."""
         return {name: module for name, module in self.model.named_modules() if isinstance(module, LoraLayer)}
 
     def _inference_adapter(self, name: str) -> str:
@@ -257,7 +256,6 @@ class Adapters:
         return (self.versions[name], sum(p._version for p in self.parameters(name).values()))
 
     def ranks(self) -> dict[str, int]:
-        """The rank of each seat."""
         return {seat: self._config(seat).r for seat in self.seats}
 
     def state(self, seat: str, *, wait: bool = True) -> State:

@@ -133,8 +133,8 @@ def why_no_flash(heads: int, keys: int, size: int, dtype: torch.dtype, device: t
     except (AttributeError, RuntimeError, TypeError) as error:  # of another torch or GPU
         return f"torch {torch.__version__} refused it: {error}"
     seen = torch.arange(384)[None, None, None] < torch.tensor(lengths)[:, None, None, None]
-    attend_all = nn.functional.scaled_dot_product_attention
-    right = attend_all(query, stores[0], stores[1], seen, enable_gqa=True).transpose(1, 2)
+    k, v = stores
+    right = nn.functional.scaled_dot_product_attention(query, k, v, seen, enable_gqa=True).transpose(1, 2)
     far = float((found.cpu().float() - right).norm() / right.norm())
     return None if far < 2.0**-6 else f"its results differ by {far:.2g} of their size from the formula's"
 

@@ -171,7 +171,6 @@ def microbatch_tokens(run: RunSection) -> int:
 
 
 def weight_bytes(section: ModelSection, shape: Shape, compute: int) -> float:
-    """Bytes of the base's weights."""
     weight = NF4_BYTES if section.precision == "4bit" else compute
     return shape.linear_parameters * weight + shape.embedding_parameters * compute
 

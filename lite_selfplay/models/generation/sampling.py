@@ -96,7 +96,6 @@ class SampledRow:
 
     @property
     def sampled(self) -> int:
-        """The number of its sampled tokens."""
         return len(self.out.token_ids)
 
 

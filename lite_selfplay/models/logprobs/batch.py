@@ -42,7 +42,6 @@ class SharedPrefix:
 
     @property
     def ids(self) -> Sequence[int]:
-        """The shared ids."""
         return self.prompt[: self.length]
 
     @property
