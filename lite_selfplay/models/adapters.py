@@ -16,7 +16,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from lite_selfplay.models.stacked import Stack, UnstackedLayer, take, together
 from lite_selfplay.models.transfers import on_host
 
 _TWIN = "-frozen"
-_INSTEAD, _ACTIVE = "_computed_with", object()
+_INSTEAD = "_computed_with"
 
 Build = Callable[[nn.Module, LoraConfig], PeftModel]
 """Wraps a base for a first adapter, which it names `default`."""
@@ -105,7 +105,7 @@ class Adapters:
         if self._together:  # PEFT would walk over every module several times
             own = None if name == BASE else self._inference_adapter(name)
             adapters = {layer: None if own is None else _low_rank(layer, own) for layer in self._together}
-            with torch.no_grad(), _computing_with(adapters):
+            with torch.no_grad(), _having(_INSTEAD, adapters):
                 yield
             return
         try:
@@ -126,22 +126,21 @@ class Adapters:
         `dense(layer)` is a base layer's weight (out, in) in float32. Adding the adapter to it changes only the last
         bits; in a half precision it would be rounded away, so stacks are used there.
         """
-        layers = self._layers.values()
-        with self.inference(name), torch.no_grad(), _other_forwards(layers):
-            for layer in layers:
-                found = layer.get_base_layer()
-                layer.forward = _dense_forward(dense(found), getattr(found, "bias", None), _active_adapter(layer))
-            yield
+        with self.inference(name), torch.no_grad():
+            forwards = {layer: _dense_forward(layer, dense) for layer in self._layers.values()}
+            with _having("forward", forwards):
+                yield
 
     @contextlib.contextmanager
     def inference_stacked(self, name: str, stacks: Stacks) -> Iterator[None]:
         """`inference` through stacks of this base, into which a seat's weights are copied once."""
-        with self.inference(name), torch.no_grad(), _other_forwards(self._layers.values()):
+        with self.inference(name), torch.no_grad():
             take((stack, [_active_adapter(layer) for layer in layers]) for stack, layers in stacks)
-            for stack, layers in stacks:
-                for i, layer in enumerate(layers):
-                    layer.forward = functools.partial(stack.forward, i)
-            yield
+            forwards = {
+                layer: functools.partial(stack.forward, i) for stack, layers in stacks for i, layer in enumerate(layers)
+            }
+            with _having("forward", forwards):
+                yield
 
     def stacked(self, dense: Callable[[nn.Module], Tensor], *, instead: bool) -> Stacks:
         """Stacks of the base's weights, with `dense(layer)` as in `inference_dense`. `instead`: the base's own weights
@@ -170,7 +169,8 @@ class Adapters:
         return all(isinstance(layer.get_base_layer(), nn.Linear) for layer in self._layers.values())
 
     def compute_together(self, dense: Callable[[nn.Module], Tensor]) -> None:
-        """Compute each layer and its adapter by `linear` from now on, not by PEFT's own layers."""
+        """From now on replace PEFT's forward pass of each adapted layer by `models.linear.linear`, which computes layer
+        and adapter together. `dense` as in `inference_dense`."""
         self._together = list(self._layers.values())
         for layer in self._together:
             layer.forward = functools.partial(_forward, layer, dense)
@@ -182,7 +182,7 @@ class Adapters:
         found = {layer: adapter for layer in self._together if (adapter := _active_adapter(layer)) is not None}
         if dtype == torch.float32 or not all(adapter.down.is_cuda for adapter in found.values()):
             found = {}
-        with _computing_with(dict(zip(found, cast(list(found.values()), dtype), strict=True)) if found else {}):
+        with _having(_INSTEAD, dict(zip(found, cast(list(found.values()), dtype), strict=True)) if found else {}):
             yield
 
     def dense_bytes(self, dtype: torch.dtype) -> list[int]:
@@ -191,7 +191,6 @@ class Adapters:
 
     @functools.cached_property
     def _layers(self) -> dict[str, Any]:
-        """The adapted layers by name."""
         return {name: module for name, module in self.model.named_modules() if isinstance(module, LoraLayer)}
 
     def _inference_adapter(self, name: str) -> str:
@@ -257,12 +256,11 @@ class Adapters:
         return (self.versions[name], sum(p._version for p in self.parameters(name).values()))
 
     def ranks(self) -> dict[str, int]:
-        """The rank of each seat."""
         return {seat: self._config(seat).r for seat in self.seats}
 
     def state(self, seat: str, *, wait: bool = True) -> State:
-        """A copy of a seat's weights on the CPU, keyed as in a PEFT file. Without `wait` it is complete once the GPU
-        has been waited for."""
+        """A copy of a seat's weights on the CPU, keyed as in a PEFT file. Without `wait` it is complete only
+        after the GPU is synchronised."""
         return on_host(self.tensors(seat), wait=wait)
 
     def tensors(self, seat: str) -> State:
@@ -399,9 +397,9 @@ def _lora(config: SeatConfig, targets: Any = "all-linear") -> LoraConfig:
 
 
 def _active_adapter(layer: Any) -> LowRank | None:
-    found: Any = vars(layer).get(_INSTEAD, _ACTIVE)
-    if found is not _ACTIVE:
-        return found
+    """The adapter that a layer computes with, if any: its active one, or the one in its attribute `_INSTEAD`."""
+    if _INSTEAD in vars(layer):
+        return vars(layer)[_INSTEAD]
     for adapter in () if layer.disable_adapters else layer.active_adapters:
         if adapter in layer.lora_A:
             return _low_rank(layer, adapter)
@@ -413,40 +411,30 @@ def _low_rank(layer: Any, adapter: str) -> LowRank:
 
 
 @contextlib.contextmanager
-def _computing_with(adapters: Mapping[Any, LowRank | None]) -> Iterator[None]:
-    """Let layers compute with these adapters, or with none, instead of their active ones."""
-    before = {layer: vars(layer).get(_INSTEAD, _ACTIVE) for layer in adapters}
+def _having(attribute: str, values: Mapping[Any, Any]) -> Iterator[None]:
+    """Give layers other values of an attribute of their own for the length of a context."""
+    before = {layer: vars(layer)[attribute] for layer in values if attribute in vars(layer)}
     try:
-        for layer, adapter in adapters.items():
-            vars(layer)[_INSTEAD] = adapter
+        for layer, value in values.items():
+            vars(layer)[attribute] = value
         yield
     finally:
-        for layer, active in before.items():
-            vars(layer)[_INSTEAD] = active
-
-
-@contextlib.contextmanager
-def _other_forwards(layers: Iterable[Any]) -> Iterator[None]:
-    """Restore the layers' forward passes afterwards."""
-    before = [layer.__dict__.get("forward") for layer in layers]
-    try:
-        yield
-    finally:
-        for layer, forward in zip(layers, before, strict=True):
-            layer.__dict__.pop("forward", None)
-            if forward is not None:
-                layer.forward = forward
+        for layer in values:
+            vars(layer).pop(attribute, None)
+        for layer, value in before.items():
+            vars(layer)[attribute] = value
 
 
 def _forward(layer: Any, dense: Callable[[nn.Module], Tensor], x: Tensor) -> Tensor:
-    """A layer with its active adapter; see `Adapters.compute_together`."""
+    """An adapted layer's forward pass in `Adapters.compute_together`."""
     base = layer.get_base_layer()
     return linear(x, functools.partial(dense, base), getattr(base, "bias", None), _active_adapter(layer))
 
 
-def _dense_forward(weight: Tensor, bias: Tensor | None, adapter: LowRank | None) -> Callable[[Tensor], Tensor]:
-    """A layer with its adapter merged in; see `Adapters.inference_dense`."""
-    if adapter is None:
-        return functools.partial(nn.functional.linear, weight=weight, bias=bias)
-    summed = torch.addmm(weight, adapter.scale * adapter.up, adapter.down)
-    return functools.partial(nn.functional.linear, weight=summed, bias=bias)
+def _dense_forward(layer: Any, dense: Callable[[nn.Module], Tensor]) -> Callable[[Tensor], Tensor]:
+    """An adapted layer's forward pass in `Adapters.inference_dense`: the adapter is merged in."""
+    base, adapter = layer.get_base_layer(), _active_adapter(layer)
+    weight = dense(base)
+    if adapter is not None:
+        weight = torch.addmm(weight, adapter.scale * adapter.up, adapter.down)
+    return functools.partial(nn.functional.linear, weight=weight, bias=getattr(base, "bias", None))

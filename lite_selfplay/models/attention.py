@@ -89,10 +89,10 @@ def attention(
 
 @dataclass(frozen=True)
 class Slots:
-    """Where rows' keys and values are in a pool: each row and key head is a sequence of its own.
+    """Where the keys and values of R rows are in a pool; each of a row's K key heads is a sequence of its own.
 
-    `firsts` (R * K + 1,) is its first position, `lengths` (R * K,) its number of keys. `ends` counts the sequences from
-    0; none is longer than `longest`. Type: int32.
+    Sequence i begins at `firsts[i]` and has `lengths[i]` keys, at most `longest`. `ends` is 0..R * K, because each has
+    one query. Shapes: `lengths` (R * K,), the others one more; all int32.
     """
 
     firsts: Tensor
@@ -104,8 +104,7 @@ class Slots:
 def attend_slots(query: Tensor, keys: Tensor, values: Tensor, slots: Slots, scale: float) -> Tensor:
     """Attention (R, 1, H, D) of one token per row, (R, H, 1, D), over stores (N * K, 1, D), by torch's flash kernel.
 
-    It reads a row's keys where they are, and splits long rows between processors if there are few. The last of `firsts`
-    is not used.
+    The keys are not copied, and few long rows are split between processors. The last of `slots.firsts` is not used.
     """
     rows, heads, _, size = query.shape
     queries = query.to(keys.dtype).reshape(len(slots.lengths), -1, size)
@@ -118,8 +117,8 @@ def attend_slots(query: Tensor, keys: Tensor, values: Tensor, slots: Slots, scal
 
 @torch.no_grad()
 def why_no_flash(heads: int, keys: int, size: int, dtype: torch.dtype, device: torch.device) -> str | None:
-    """Why `attend_slots` does not run here for these numbers of query and key heads and head size; None if it does,
-    which is tried on rows of 1 to 300 keys."""
+    """Why `attend_slots` does not run here for these numbers of query and key heads and head size, by a try on rows of
+    1 to 300 keys; None if it does."""
     if (beyond := packed_on_gpu.beyond_flash(size, dtype, device)) is not None:
         return beyond
     lengths = [1, 300, 17, 128]
@@ -133,9 +132,9 @@ def why_no_flash(heads: int, keys: int, size: int, dtype: torch.dtype, device: t
         found = attend_slots(q, k, v, Slots(starts, counts, ends, 384), size**-0.5)
     except (AttributeError, RuntimeError, TypeError) as error:  # of another torch or GPU
         return f"torch {torch.__version__} refused it: {error}"
-    hidden = torch.arange(384)[None, None, None] >= torch.tensor(lengths)[:, None, None, None]
-    weights = (query @ stores[0].repeat_interleave(heads // keys, 1).mT * size**-0.5).masked_fill(hidden, -torch.inf)
-    right = (weights.softmax(-1) @ stores[1].repeat_interleave(heads // keys, 1)).transpose(1, 2)
+    seen = torch.arange(384)[None, None, None] < torch.tensor(lengths)[:, None, None, None]
+    k, v = stores
+    right = nn.functional.scaled_dot_product_attention(query, k, v, seen, enable_gqa=True).transpose(1, 2)
     far = float((found.cpu().float() - right).norm() / right.norm())
     return None if far < 2.0**-6 else f"its results differ by {far:.2g} of their size from the formula's"
 
@@ -241,7 +240,7 @@ class _Attention(torch.autograd.Function):
 
 
 class _Piece(NamedTuple):
-    """One multiplication: some of the K * R, some queries of these, and the keys up to the last one seen."""
+    """The slices of one product: of the K * R, of the queries, and of the keys (up to the last query's own)."""
 
     queries: tuple[slice, slice]
     keys: tuple[slice, slice]

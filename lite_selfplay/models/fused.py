@@ -104,18 +104,13 @@ def fuse_gates(base: nn.Module) -> int:
     return _fuse(found, _gate_agrees, lambda module: functools.partial(_gated_forward, module))
 
 
-def gated(gate: Tensor, up: Tensor) -> Tensor:
-    """`silu(gate) * up` of two tensors of one shape and type."""
-    return _Gated.apply(gate, up)
-
-
 def _is_gated(module: Any) -> bool:
     parts = all(isinstance(getattr(module, name, None), nn.Module) for name in ("gate_proj", "up_proj", "down_proj"))
     return parts and type(getattr(module, "act_fn", None)).__name__ in ("SiLU", "SiLUActivation")
 
 
 def _gated_forward(module: Any, x: Tensor) -> Tensor:
-    return module.down_proj(gated(module.gate_proj(x), module.up_proj(x)))
+    return module.down_proj(_Gated.apply(module.gate_proj(x), module.up_proj(x)))
 
 
 @torch.no_grad()
@@ -131,6 +126,8 @@ def _gate_agrees(module: Any) -> bool:
 
 
 class _Gated(torch.autograd.Function):
+    """`silu(gate) * up` of two tensors of one shape and type."""
+
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
         ctx.save_for_backward(gate, up)

@@ -131,25 +131,14 @@ class _Layer:
         self.again = False
         self.results: list[list[tuple[Tensor, int]]] = []
 
-    def keep(self, *results: Tensor) -> None:
-        if not self.again:
-            self.results.append([(one.detach(), one._version) for one in results])
-
-    def next(self) -> list[Tensor] | None:
-        if not self.again or not self.results:
-            return None
-        results = self.results.pop(0)
-        # A result that was changed in place cannot be used again.
-        return [one for one, _ in results] if all(one._version == version for one, version in results) else None
-
 
 # The layer being computed, if it keeps results.
 _layer: _Layer | None = None
 
 
 class _Pass(AbstractContextManager[None]):
-    """The first pass over a layer, or one that recomputes it. Of several, the first uses up the results, and the others
-    compute everything."""
+    """A context for a layer's first pass, or for one that recomputes it. The first to recompute uses up the kept
+    results; others compute everything."""
 
     def __init__(self, layer: _Layer, *, again: bool):
         self._layer, self._again = layer, again
@@ -176,10 +165,14 @@ def keeping_products() -> tuple[AbstractContextManager[None], AbstractContextMan
 
 def keep(*results: Tensor) -> None:
     """Keep a product's results if its layer will be recomputed."""
-    if _layer is not None:
-        _layer.keep(*results)
+    if _layer is not None and not _layer.again:
+        _layer.results.append([(one.detach(), one._version) for one in results])
 
 
 def kept() -> list[Tensor] | None:
-    """The next product's results from the first pass; None if they must be computed."""
-    return _layer.next() if _layer is not None else None
+    """A product's results as kept by the first pass, one product per call; None if they must be computed."""
+    if _layer is None or not _layer.again or not _layer.results:
+        return None
+    results = _layer.results.pop(0)
+    # A result that was changed in place cannot be used again.
+    return [one for one, _ in results] if all(one._version == version for one, version in results) else None

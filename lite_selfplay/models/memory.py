@@ -78,7 +78,7 @@ CARDS = {
 
 @dataclass(frozen=True)
 class Part:
-    """One part of the memory: its name, its bytes, and the phases it is held in."""
+    """One part of the memory: its name, its bytes, and the phases that need it."""
 
     name: str
     bytes: float
@@ -152,7 +152,7 @@ def estimate(
         Part("adapters", 4 * numbers),
         Part("optimizer", 8 * numbers),
         Part("gradients", 4 * numbers, generating=False),
-        Part("keys and values", positions * token_bytes(shape, compute) + states, updating=False),
+        Part("keys and values", positions * shape.token_numbers * compute + states, updating=False),
         Part("logits, sampling", 16 * together * shape.vocabulary, updating=False),
         Part("activations", held * per_token, generating=False),
         Part("logits, update", (8 + compute) * logits, generating=False),
@@ -171,28 +171,22 @@ def microbatch_tokens(run: RunSection) -> int:
 
 
 def weight_bytes(section: ModelSection, shape: Shape, compute: int) -> float:
-    """Bytes of the base's weights."""
     weight = NF4_BYTES if section.precision == "4bit" else compute
     return shape.linear_parameters * weight + shape.embedding_parameters * compute
 
 
-def token_bytes(shape: Shape, compute: int) -> int:
-    """Bytes of a token's keys and values."""
-    return shape.token_numbers * compute
-
-
 def tokens_held(section: ModelSection, shape: Shape | None, compute: int, memory: int | None) -> int:
-    """The default number of tokens whose keys and values are held at once during sampling: a share of a GPU's `memory`
-    in bytes, whatever else is on it; fixed on a CPU, without `memory`."""
+    """The default size of the KV cache for sampling, in tokens: a share of a GPU's `memory` (its total bytes, not the
+    free ones), and a constant if `memory` is None (a CPU)."""
     if memory is None or shape is None:
         return TOKENS_ON_CPU
     free = memory - CONTEXT_BYTES - weight_bytes(section, shape, compute)
-    return max(1, int(KEYS_SHARE * free / max(1, token_bytes(shape, compute))))
+    return max(1, int(KEYS_SHARE * free / max(1, shape.token_numbers * compute)))
 
 
 def expands(section: ModelSection, shape: Shape | None, compute: int, memory: int | None) -> bool:
-    """Whether 4-bit weights are expanded for sampling: on a GPU with `memory` bytes, if they and all keys and values
-    leave a tenth of the rest free; the same in every run, whatever else is there."""
+    """Whether 4-bit weights are expanded for sampling: on a GPU with `memory` bytes in all, if the expanded weights and
+    the KV cache leave a tenth of the rest free. Always on a CPU (`memory` is None)."""
     if memory is None or shape is None:
         return True
     free = memory - CONTEXT_BYTES - weight_bytes(section, shape, compute)
@@ -235,7 +229,7 @@ def is_lean(section: ModelSection, shape: Shape | None, compute: int, *, on_cpu:
 
 
 def head_elements(vocabulary: int, *, lean: bool, memory: int | None = None) -> int:
-    """Logits that an update holds at once, on a GPU with `memory` bytes or, without `memory`, on a CPU."""
+    """How many logits an update computes at once, on a GPU with `memory` bytes or on a CPU (None)."""
     if lean:
         return max(HEAD_ELEMENTS_IF_LEAN, HEAD_POSITIONS * vocabulary)
     return max(HEAD_ELEMENTS, 1 << (int((memory or 0) / HEAD_SHARE).bit_length() - 1) if memory else 0)
@@ -260,7 +254,7 @@ def product_bytes(shape: Shape, compute: int) -> int:
 
 
 def advise(config: RunConfig, shape: Shape, load: Load, card: Card) -> list[str]:
-    """Settings that make a run fit a GPU and its arithmetic, a sentence each."""
+    """Advice, one sentence each: a precision that the GPU supports, and settings that make the run fit its memory."""
     found = []
     if not card.bf16 and (config.model.compute_dtype == "bf16" or config.model.precision == "bf16"):
         found.append(

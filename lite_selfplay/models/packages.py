@@ -114,7 +114,7 @@ def require(*packages: str, instance: Any = None) -> None:
 
 
 def untried() -> str | None:
-    """A sentence about installed releases newer than the tried ones; None without such."""
+    """A warning about installed releases newer than the tested ones; None if there are none."""
     newer = {
         each: f"{each.name} {version}"
         for each in (TORCH, TRANSFORMERS, TRL, PEFT)

@@ -29,7 +29,8 @@ def in_order() -> Iterator[None]:
 
 
 class Pass(NamedTuple):
-    """Some tokens over some others, both divided into sequences: their ends (from 0, int32), and the longest ones."""
+    """The lengths that one varlen attention call takes: cumulative ends of the sequences of queries and of keys (from
+    0, int32), and the longest sequence of each."""
 
     queries: slice
     keys: slice

@@ -49,8 +49,8 @@ class TokenSpan(NamedTuple):
 class Indices:
     """How to gather tokens into the rectangles, which lie one after another, and back.
 
-    `queries` (R * T) and `keys` (R * S) are tokens, `places` (N) the way back. `shapes` are R, T, S of each rectangle;
-    `masks` (R, 1, T, S) are added to its scores, or None if no row has a prefix.
+    `queries` (R * T) and `keys` (R * S) are indices of tokens, `places` (N) those of results. `shapes` are R, T, S of
+    each rectangle; `masks` (R, 1, T, S) are added to its scores, or None if no row has a prefix.
     """
 
     queries: Tensor
@@ -212,7 +212,7 @@ def attend_rectangles(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, sca
 
 
 class _Permuted(torch.autograd.Function):
-    """Rows of x by an index in which each token has one place; padding's gradients are 0."""
+    """`x[index]`; row i of x is at `places[i]` in the result, whose other rows are padding without a gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor, places: Tensor) -> Tensor:
@@ -226,7 +226,7 @@ class _Permuted(torch.autograd.Function):
 
 
 class _Rows(torch.autograd.Function):
-    """Rows of x by an index."""
+    """The forward pass of `x[index]`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
@@ -236,7 +236,7 @@ class _Rows(torch.autograd.Function):
 
 
 class _Repeated(_Rows):
-    """Rows of x by an index that may repeat; a row's gradients are summed in float32."""
+    """`x[index]`, where rows may repeat; the gradients of a repeated row are summed in float32."""
 
     @staticmethod
     @once_differentiable
@@ -248,7 +248,7 @@ class _Repeated(_Rows):
 
 
 class _Taken(_Rows):
-    """Rows of x by an index without repetition; all other rows' gradients are 0."""
+    """`x[index]` without repeated rows; rows that are not selected have gradient 0."""
 
     @staticmethod
     @once_differentiable

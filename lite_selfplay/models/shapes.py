@@ -199,7 +199,7 @@ def _counted(text: Any, *, tied: bool) -> Counts | None:
 
 @functools.cache
 def _in_file(path: Path, changed: int) -> Shape:
-    """By its header, which takes seconds to read; `changed` is the time of its last change."""
+    """The shape in a .gguf file's header, read once (it takes seconds) for each time `changed` of its last change."""
     from lite_selfplay.models.sources.gguf import read_header
 
     header = read_header(path)

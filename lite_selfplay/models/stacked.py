@@ -21,8 +21,8 @@ Forward = Callable[[Tensor], Tensor]
 
 
 class Stack:
-    """Layers with the same input, and room for an adapter of `rank` over each. `weights` (out, in) and `biases` (out,)
-    are the layers', in the type of the product."""
+    """Layers with the same input, and an adapter of up to `rank` for each. `weights` (out, in) and `biases` (out,) are
+    the layers', in the type of the product."""
 
     def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None], rank: int):
         self._ends = torch.tensor([len(weight) for weight in weights]).cumsum(0).tolist()
@@ -47,19 +47,13 @@ class Stack:
         return self.weight[self._begin(i) : self._ends[i]]
 
     def copies(self, adapters: Sequence[LowRank | None]) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """For each of an adapter's tensors: its target in the stack, the tensor, and a factor. If no layer has an
-        adapter, later products omit them."""
+        """For each of the adapters' tensors: its target in the stack, the tensor, and a factor to multiply it by. If no
+        layer has an adapter, `forward` computes the layers alone from now on."""
         self._adapted = any(adapter is not None for adapter in adapters)
         for i, adapter in enumerate(adapters) if self._adapted else ():
-            rank = 0 if adapter is None else len(adapter.down)
             down = self.weight[self._outputs + i * self._rank :][: self._rank]
             up = self.up[self._begin(i) : self._ends[i], i * self._rank : (i + 1) * self._rank]
-            if rank < self._rank:
-                up[:, rank:].zero_()
-                down[rank:].zero_()
-            if adapter is not None:
-                yield down[:rank], adapter.down, 1.0
-                yield up[:, :rank], adapter.up, adapter.scale
+            yield from _copies(adapter, down, up)
 
     def forward(self, i: int, x: Tensor) -> Tensor:
         """Layer i's output for x (..., in); the other layers' outputs are kept until they are asked for."""
@@ -99,12 +93,7 @@ class UnstackedLayer:
         """`Stack.copies` for one layer."""
         (adapter,) = adapters
         self._adapted = adapter is not None
-        if adapter is not None:
-            rank = len(adapter.down)
-            self.down[rank:].zero_()
-            self.up[:, rank:].zero_()
-            yield self.down[:rank], adapter.down, 1.0
-            yield self.up[:, :rank], adapter.up, adapter.scale
+        yield from _copies(adapter, self.down, self.up)
 
     def forward(self, i: int, x: Tensor) -> Tensor:
         """The sum of the layer's and the adapter's outputs for x (..., in)."""
@@ -114,6 +103,16 @@ class UnstackedLayer:
         rows = x.reshape(-1, x.shape[-1]).to(self.down.dtype)
         flat = out.to(self.down.dtype).reshape(-1, out.shape[-1])
         return torch.addmm(flat, rows @ self.down.T, self.up.T).view(out.shape)
+
+
+def _copies(adapter: LowRank | None, down: Tensor, up: Tensor) -> Iterator[tuple[Tensor, Tensor, float]]:
+    """An adapter's copies into `down` and `up` of a higher rank, whose other numbers become 0."""
+    rank = 0 if adapter is None else len(adapter.down)
+    down[rank:].zero_()
+    up[:, rank:].zero_()
+    if adapter is not None:
+        yield down[:rank], adapter.down, 1.0
+        yield up[:, :rank], adapter.up, adapter.scale
 
 
 def together(names: Iterable[str]) -> list[list[str]]:

@@ -26,7 +26,7 @@ _CROWDED, _LONG_ENOUGH = 0.5, 0.5
 
 
 def spin_briefly(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let waiting threads sleep soon. GNU's OpenMP (torch's on Linux) reads this once, when torch is imported."""
+    """Let waiting threads sleep soon, by a variable that GNU's OpenMP (torch's on Linux) reads as torch is imported."""
     if "torch" not in sys.modules and not any(name in environment for name in _POLICIES):
         environment["GOMP_SPINCOUNT"] = _SPINS
 
@@ -61,8 +61,8 @@ def work_so_far() -> Work:
 
 
 def crowded(before: Work, now: Work, threads: int) -> str | None:
-    """A warning for a process with `threads` threads beside busy ones; None without such, and for two threads, which do
-    as well on one core."""
+    """A warning if other processes keep busy the cores that this one's `threads` need; else None. Never for two
+    threads, which are as fast on one core."""
     seconds, everyone, own = (b - a for a, b in zip(before, now, strict=True))
     if seconds < _LONG_ENOUGH or threads <= 2:
         return None

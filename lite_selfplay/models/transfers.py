@@ -26,8 +26,8 @@ def read(tensors: Sequence[Tensor]) -> list[list[float]]:
 
 
 def on_host(tensors: Mapping[str, Tensor], *, wait: bool = True) -> dict[str, Tensor]:
-    """Copies of named tensors on the CPU, from a GPU in one transfer per type. Without `wait` they are complete once
-    the GPU has been waited for."""
+    """Copies of named tensors on the CPU, from a GPU in one transfer per type. Without `wait` they are complete only
+    after the GPU is synchronised."""
     result: dict[str, Tensor] = {}
     by_kind: dict[tuple[torch.device, torch.dtype], list[str]] = {}
     for name, tensor in tensors.items():

@@ -46,7 +46,7 @@ class LoadTrial:
 
     @contextlib.contextmanager
     def refusing(self, what: str) -> Iterator[None]:
-        """Refuse the model if it raises anything in here but memory errors."""
+        """A context that turns errors of the model's code, except out of memory, into a refusal of the model."""
         try:
             yield
         except (LiteSelfPlayError, MemoryError):
@@ -58,8 +58,8 @@ class LoadTrial:
             raise self._refusal(f"{what} ended in {why}") from error
 
     def compare(self, backend: Any, seat: str, generate: Callable[[GenerationRequest], list[list[Generation]]]) -> None:
-        """Raises ModelNotFoundError if a backend's forward pass, samples or updates differ. `generate` samples few rows
-        at once, so that others join."""
+        """Raises ModelNotFoundError if a backend's forward pass, samples or updates differ. `generate` samples too few
+        rows at once for all, so that some join later."""
         adapters = backend.adapters
         with self.refusing("its forward pass"), adapters.inference(BASE), torch.no_grad(), backend.autocast():
             found = [_logits(adapters.model, ids) for ids in self._prompts]
@@ -83,7 +83,7 @@ class LoadTrial:
     def _sampled(
         self, seat: str, generate: Callable[[GenerationRequest], list[list[Generation]]]
     ) -> tuple[list[Row], list[Tensor]]:
-        """Rows (prompt, completion) that end one after another, and their tokens' log-probabilities."""
+        """Sampled rows (prompt, completion) of different lengths, and their tokens' log-probabilities."""
         seeds = [[_EACH * i + k for k in range(_EACH)] for i in range(len(self._prompts))]
 
         def hear(prompt: int, k: int, number: int, token: int) -> bool:
@@ -94,12 +94,8 @@ class LoadTrial:
         return [(ids, one.token_ids) for ids, one in pairs], [torch.tensor(one.logprobs) for _, one in pairs]
 
     def _gradient(self, adapters: Any, seat: str, logprobs: Tensor) -> list[Tensor]:
-        logprobs.sum().backward()
-        parameters = adapters.parameters(seat).values()
-        found = [p.grad.float() for p in parameters if p.grad is not None]
-        for parameter in parameters:
-            parameter.grad = None
-        return found
+        found = torch.autograd.grad(logprobs.sum(), [*adapters.parameters(seat).values()], allow_unused=True)
+        return [gradient.float() for gradient in found if gradient is not None]
 
     def _require(self, what: str, found: Sequence[Tensor], right: Sequence[Tensor], share: float = 1.0) -> None:
         ours, theirs = (torch.cat([x.flatten().float().cpu() for x in each]) for each in (found, right))

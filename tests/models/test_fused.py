@@ -33,7 +33,7 @@ def gradients(of: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
 def test_a_gated_product_by_hand():
     """silu(0) = 0 with slope 1/2; silu(x) = x - silu(-x) and silu'(x) + silu'(-x) = 1."""
     gate, up = torch.tensor([0.0, 2.0], requires_grad=True), torch.tensor([3.0, 5.0], requires_grad=True)
-    out = fused.gated(gate, up)
+    out = fused._Gated.apply(gate, up)
     sigmoid = 1 / (1 + torch.tensor(-2.0).exp())
     assert out.tolist() == pytest.approx([0.0, 2 * sigmoid.item() * 5])
     to_gate, to_up = torch.autograd.grad(out, (gate, up), torch.tensor([10.0, 1.0]))
@@ -46,9 +46,9 @@ def test_a_gated_product_by_hand():
 def test_a_gated_product_is_that_of_autograd_bit_by_bit_and_changes_no_input(dtype):
     gate, up = (drawn(2, 5, 12, dtype=dtype, seed=seed) for seed in (0, 1))
     expected = gradients(lambda g, u: nn.functional.silu(g) * u, gate, up)
-    assert all(map(torch.equal, gradients(fused.gated, gate, up), expected))
+    assert all(map(torch.equal, gradients(fused._Gated.apply, gate, up), expected))
     given = [gate.clone().requires_grad_(), up.clone().requires_grad_(), torch.ones_like(gate)]
-    torch.autograd.grad(fused.gated(*given[:2]), given[:2], given[2])
+    torch.autograd.grad(fused._Gated.apply(*given[:2]), given[:2], given[2])
     assert all(map(torch.equal, given, [gate, up, torch.ones_like(gate)]))
 
 

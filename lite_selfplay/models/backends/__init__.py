@@ -62,7 +62,7 @@ def chosen(section: "ModelSection") -> str:
 
 
 def why_auto() -> str | None:
-    """Why `auto` is the transformers backend even with Unsloth installed, a clause; None without Unsloth."""
+    """Why `auto` chooses transformers although Unsloth is installed, for a message; None if it is not."""
     if version_of("unsloth") is None:
         return None
     if (problem := unsloth_problem()) is not None:

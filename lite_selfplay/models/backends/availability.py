@@ -55,7 +55,7 @@ def device_of(section: "ModelSection") -> "torch.device":
 
 
 def device_problem() -> str | None:
-    """Why torch cannot use the GPU, a clause; None if it can, or if there is none."""
+    """Why torch cannot use the GPU, for a message; None if it can, or if there is no GPU."""
     import torch
 
     if torch.cuda.is_available():
@@ -71,8 +71,7 @@ def device_problem() -> str | None:
 
 
 def _kernels_problem() -> str | None:
-    """Why torch has no code for the first GPU; None if it has code of its generation, not newer, or code to compile
-    here."""
+    """Why torch has no kernels for the first GPU; None if it has kernels for this generation, or PTX to compile."""
     import torch
 
     capability, known = torch.cuda.get_device_capability(), list[tuple[int, int]]()
@@ -103,7 +102,7 @@ def cards() -> list[Card]:
 
 
 def driver() -> str | None:
-    """The version of NVIDIA's driver, from the kernel or from nvidia-smi, without torch; None without one."""
+    """The version of NVIDIA's driver, from the kernel or from nvidia-smi (not torch); None if there is none."""
     with contextlib.suppress(OSError, IndexError, UnicodeDecodeError):
         first = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").splitlines()[0]
         return next((word for word in first.split() if word.count(".") >= 1 and word[0].isdigit()), None)
@@ -116,7 +115,7 @@ def driver() -> str | None:
 
 
 def quantised_problem() -> str | None:
-    """Why the GPU cannot use 4-bit weights, a clause; None if it can, which is tried on a few numbers."""
+    """Why the GPU cannot use 4-bit weights, by a try on a few numbers; None if it can."""
     import torch
     from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 
@@ -147,7 +146,7 @@ def xformers_problem() -> str | None:
 
 
 def unsloth_problem() -> str | None:
-    """Why the Unsloth backend cannot work here, a clause without a full stop; None if it can. Loads torch, and nothing
+    """Why the Unsloth backend cannot work here, for a message; None if it can. Loads torch, and nothing
     else that is heavy. A broken installation only shows when it is imported."""
     return card_problem() or package_problem() or compiler_problem()
 

@@ -88,7 +88,7 @@ class Backend(Protocol):
         """How batches are read now."""
 
     def updating(self) -> contextlib.AbstractContextManager[Any]:
-        """A context for an update: training mode, with memory of other sizes."""
+        """A context for an update: training mode, with the memory of sampling freed if the update needs it."""
 
     def release_memory(self) -> None:
         """Give unused memory back to the system; called after an out-of-memory error."""

@@ -260,7 +260,7 @@ class TransformersBackend:
         return self.adapters.inference(seat)
 
     def _halve_cache(self, longest: int) -> None:
-        """Hold half as many keys and values from now on. Raises TrainingError if a row would not fit."""
+        """Halve the budget of the KV cache from now on. Raises TrainingError if a row would not fit."""
         if self._decoding.cache_tokens // 2 < longest:
             raise TrainingError(
                 f"out of memory while one completion of up to {longest:,} tokens was sampled: lower "
@@ -330,7 +330,7 @@ class TransformersBackend:
             self.adapters.model.train(training)
 
     def _make_room(self) -> None:
-        """Free memory between sampling and update, whose tensors have other sizes."""
+        """Free unused memory between sampling and update: tensors of the other's sizes would not fit into it."""
         if self.device.type == "cpu":
             if self._tidies:
                 tuning.trim_heap()
@@ -367,8 +367,8 @@ class TransformersBackend:
 
 
 def usable_memory(device: torch.device) -> int:
-    """A GPU's bytes without those of others, such as a display, in whole GiB, so that not every open window changes a
-    run's budgets."""
+    """A GPU's bytes less those of other programs, such as a display: these in whole GiB, so that not every open window
+    changes a run's budgets."""
     free, total = torch.cuda.mem_get_info(device)
     taken = total - free - torch.cuda.memory_reserved(device)
     return total - GIB * max(0, math.ceil((taken - CONTEXT_BYTES) / GIB))

@@ -1,4 +1,4 @@
-"""Process settings for a base on a CPU: freed memory is kept, and few compiled products are.
+"""Process settings for a base on a CPU: glibc keeps freed memory, and the caches of compiled matrix products are small.
 
 Both only affect speed and memory, not results. The C library's settings end with the backend that asked for them; the
 environment is restored at once, so that child processes inherit nothing.
@@ -46,18 +46,17 @@ def tune(owner: Any, dtype: torch.dtype, *, tidy: bool = False) -> Callable[[], 
 def _end() -> None:
     global _asking
     _asking -= 1
-    if _asking == 0 and (option := _from_glibc("mallopt")) is not None:
-        option(_MMAP_THRESHOLD, _DEFAULT)
-        option(_TRIM_THRESHOLD, _DEFAULT)
+    if _asking == 0:
+        _from_glibc("mallopt")(_MMAP_THRESHOLD, _DEFAULT)
+        _from_glibc("mallopt")(_TRIM_THRESHOLD, _DEFAULT)
         trim_heap()
 
 
 def keep_what_is_freed(large: int = _LARGE) -> None:
     """Let glibc keep freed memory of tensors below `large` bytes for the next one until `trim_heap`, instead of
     returning and requesting it page by page. Does nothing elsewhere."""
-    if (option := _from_glibc("mallopt")) is not None:
-        option(_MMAP_THRESHOLD, large)
-        option(_TRIM_THRESHOLD, -1)
+    _from_glibc("mallopt")(_MMAP_THRESHOLD, large)
+    _from_glibc("mallopt")(_TRIM_THRESHOLD, -1)
 
 
 @contextlib.contextmanager
@@ -74,8 +73,7 @@ def sampling(expanded: int = 0) -> Iterator[None]:
 
 def trim_heap() -> None:
     """Let glibc return freed memory to the system, for others. Does nothing elsewhere."""
-    if (trim := _from_glibc("malloc_trim")) is not None:
-        trim(0)
+    _from_glibc("malloc_trim")(0)
 
 
 def _limit_products(dtype: torch.dtype) -> None:
@@ -92,7 +90,7 @@ def _limit_products(dtype: torch.dtype) -> None:
 
 
 @functools.cache
-def _from_glibc(name: str) -> Callable[..., int] | None:
-    if not sys.platform.startswith("linux"):
-        return None
-    return getattr(ctypes.CDLL(None), name, None)
+def _from_glibc(name: str) -> Callable[..., object]:
+    """A function of glibc, or elsewhere one that does nothing."""
+    own = getattr(ctypes.CDLL(None), name, None) if sys.platform.startswith("linux") else None
+    return own or (lambda *_: None)

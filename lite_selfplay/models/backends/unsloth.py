@@ -19,7 +19,6 @@ import contextlib
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -150,22 +149,16 @@ class UnslothBackend(TransformersBackend):
         return GRPOTrainer
 
     def trainer_arguments(self) -> dict[str, Any]:
-        cuda = self.device.type == "cuda"
-        return {
-            "use_cpu": not cuda,
-            # Unsloth's trainer would choose one by itself, but needs the base's own.
-            "bf16": cuda and self.compute_dtype == torch.bfloat16,
-            "fp16": cuda and self.compute_dtype == torch.float16,
-        }
+        # Unsloth's trainer would choose a type by itself, but needs the base's own.
+        bf16 = self.device.type == "cuda" and self.compute_dtype == torch.bfloat16
+        return super().trainer_arguments() | {"bf16": bf16}
 
 
 def decode_graphs() -> Any:
-    """Unsloth's CUDA graphs of a decoded token, or a stand-in that does nothing for releases without them."""
-    try:
-        from unsloth.models import _decode_graphs as found
-    except ImportError:
-        return SimpleNamespace(rl_generation=contextlib.nullcontext, release_for_training=lambda model: None)
-    return found
+    """Unsloth's module for CUDA graphs of a decoded token."""
+    from unsloth.models import _decode_graphs
+
+    return _decode_graphs
 
 
 def refuse_windows(text: Any) -> None:

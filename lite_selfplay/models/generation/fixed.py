@@ -192,9 +192,9 @@ class _Batch:
     def run_ahead(self) -> None:
         """Sample one or more tokens of each sequence in one forward pass.
 
-        Proposed tokens (see `lookup`) are further rows that share the sequence's slot. After each row the next token is
-        sampled with the random number of its position, and the tokens are kept up to the first that is not the one
-        proposed: the text is the same as without proposals, up to rounding.
+        Proposed tokens (see `generation/lookup.py`) are further rows that share the sequence's slot. After each row the
+        next token is sampled with the random number of its position, and the tokens are kept up to the first that is
+        not the one proposed: the text is the same as without proposals, up to rounding.
         """
         self.hand_out()
         for i, row in enumerate(self.rows):

@@ -114,7 +114,7 @@ def tensors_of(cache: Cache) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def keep_rows(cache: Cache, holes: Sequence[int], movers: Sequence[int], order: Tensor) -> None:
-    """Drop rows: see `RowLayer.keep`; `order` (rows,) is the same as a selection, for other layers."""
+    """Keep some rows, by `RowLayer.keep` or, in other layers, as the selection `order` (rows,)."""
     to, taken = (torch.tensor(indices, dtype=torch.long, device=order.device) for indices in (holes, movers))
     layers: list[Any] = cache.layers
     for layer in layers:

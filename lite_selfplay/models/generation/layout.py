@@ -31,7 +31,7 @@ def row_size(count: int) -> int:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a sequence's keys and values are: the first position in the pool, and how many there are."""
+    """Where a sequence's keys and values are in the pool: the first position, and the number of positions."""
 
     first: int
     positions: int
@@ -43,7 +43,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Layout:
-    """`rows` slots of `positions` each, and `longs` spare slots for the longest prompt and completion, `longest`."""
+    """`rows` slots of `positions` each, and `longs` spare slots of `longest` positions for the longest sequences."""
 
     rows: int
     positions: int
@@ -52,8 +52,8 @@ class Layout:
 
     @classmethod
     def of(cls, rows: int, prompt: int, completion: int, tokens: int, *, mixed: bool) -> "Layout":
-        """A layout for up to `rows` sequences with prompts of up to `prompt` tokens, within a budget of `tokens`.
-        `mixed` allows slots of two lengths if not all can have the longest."""
+        """A layout for up to `rows` sequences of up to `prompt` + `completion` tokens, within a budget of `tokens`.
+        If not every slot can hold that many, `mixed` allows shorter slots and a few long ones."""
         room = 1 << (max(prompt, LEAST_PROMPT) - 1).bit_length()
         longest = _whole(room + completion + CHECK_EVERY)  # tokens sampled after a sequence's end need room
         least = min(longest, _whole(room + LEAST_ANSWER)) if mixed else longest

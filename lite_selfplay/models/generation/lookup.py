@@ -14,7 +14,8 @@ class Text:
         self._read, self._ends = 0, dict[tuple[int, ...], int]()
 
     def following(self, count: int) -> list[int]:
-        """Propose `count` tokens: those after the latest earlier occurrence of the longest ending, then zeros."""
+        """Propose `count` tokens: find the last tokens earlier in the text (as many as possible, the latest place) and
+        return what followed them there, padded with zeros."""
         for end in range(self._read + 1, len(self.ids)):
             for length in range(SHORTEST, min(LONGEST, end) + 1):
                 self._ends[tuple(self.ids[end - length : end])] = end

@@ -32,9 +32,6 @@ class Graphs:
         replay = self._known[key] = self._known[key] or self._capture(decoding, step)
         (replay or step)()
 
-    def forget(self) -> None:
-        self._known.clear()
-
     def _capture(self, decoding: Decoding, step: Step) -> Step | None:
         """A step as a CUDA graph; None if recording fails, and from then on none is tried."""
         try:

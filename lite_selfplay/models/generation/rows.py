@@ -38,13 +38,9 @@ class SamplingCall:
         """Whether rows of other lengths can join: a sliding window over positions cannot be shifted."""
         return all(isinstance(layer, RowLayer | StateLayer) for layer in row_cache(self.model).layers)
 
-    @functools.cached_property
-    def shares_prefixes(self) -> bool:
-        return shares_prefixes(self.model)
-
 
 def pieces(call: SamplingCall, rows: Sequence[SampledRow]) -> list[list[SampledRow]]:
-    """Rows in groups whose prompts are read together, if one group's cache can take in another's."""
+    """Rows divided into groups whose prompts are read at once; one group if rows cannot join a cache later."""
     found: list[list[SampledRow]] = []
     tokens, group = 0, -1
     for row in rows:
@@ -87,7 +83,7 @@ class RowBatch:
         groups = dict(sorted({row.group: row.prompt for row in self.rows}.items(), key=lambda item: tuple(item[1])))
         batch, device = Batch.of((prompt, ()) for prompt in groups.values()), self.decoding.device
         own: Sequence[Sequence[int]] = list(groups.values())
-        if self.call.shares_prefixes and batch.shares:
+        if batch.shares and shares_prefixes(self.call.model):
             self._read([prefix.ids for prefix in batch.prefixes])
             self._repeat(torch.tensor(batch.owners, device=device))
             own = batch.own

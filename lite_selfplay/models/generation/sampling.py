@@ -96,7 +96,6 @@ class SampledRow:
 
     @property
     def sampled(self) -> int:
-        """The number of its sampled tokens."""
         return len(self.out.token_ids)
 
 
@@ -110,8 +109,6 @@ class KeptPool:
     """The stream for recording graphs, because libraries allocate memory for every stream."""
 
     def release(self) -> None:
-        if self.pool is not None:
-            self.pool.graphs.forget()
         self.pool = None
 
 
@@ -138,7 +135,7 @@ class Decoding:
     flash: bool = False
     """Whether attention can be told where each row's keys are: see `attention.Slots`."""
     lookup: bool = False
-    """Whether the last sequences of a call sample several tokens per pass: see `lookup`."""
+    """Whether the last sequences of a call sample several tokens per pass, by prompt lookup."""
     warn: Callable[[str], None] = lambda sentence: None
     refusals: list[str] = field(default_factory=list)
     """Why CUDA graphs could not be recorded, if so."""
@@ -165,7 +162,7 @@ class Decoding:
 def uniforms(seeds: Sequence[int], length: int, begin: Any = 0) -> np.ndarray:
     """Uniform numbers in [0, 1), shape (R, length), float64: number t of a row depends only on its seed and t.
 
-    The first number is `begin` + 1; `begin` is one number or one for each row. SplitMix64 (Steele, Lea and Flood,
+    t begins at `begin` + 1, and `begin` is one integer or one for each row. SplitMix64 (Steele, Lea and Flood,
     OOPSLA 2014) over seed + t; the top 53 bits are used.
     """
     golden = np.uint64(0x9E3779B97F4A7C15)
@@ -302,14 +299,11 @@ class Sampler:
     def _stop(self, ids: Sequence[int], number: int) -> StopReason | None:
         if ids[number - 1] in self._eos:
             return "eos"
-        if self.sampling.stop and self._holds_stop(ids[max(0, number - self._longest_stop) : number]):
-            return "string"
+        if self.sampling.stop and self.decoding.decode is not None:
+            text = self.decoding.decode(ids[max(0, number - self._longest_stop) : number])
+            if any(stop in text for stop in self.sampling.stop):
+                return "string"
         return "length" if number == self.sampling.max_tokens else None
-
-    def _holds_stop(self, ids: Sequence[int]) -> bool:
-        assert self.decoding.decode is not None
-        text = self.decoding.decode(ids)
-        return any(stop in text for stop in self.sampling.stop)
 
     def _end(self, row: SampledRow, number: int, stop: StopReason) -> None:
         out = row.out

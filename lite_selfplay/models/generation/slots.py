@@ -32,8 +32,8 @@ class SlotLayer(DynamicLayer):
         self.stores = tuple(held.new_zeros(positions * self.heads, held.shape[3]) for held in like.held)
 
     def aim(self, at: Tensor, rows: int, positions: int, width: int | None) -> None:
-        """Write the next token's keys to `at` (R, K). Attention gets the first `width` of `positions` in the first
-        `rows` slots, or without a `width` the whole store."""
+        """Prepare the next token: its keys go to the indices `at` (R, K). Attention gets the first `width` of
+        `positions` in the first `rows` slots, or the whole store if `width` is None."""
         self._at = at
         if width is None:
             self._given = tuple(store[:, None] for store in self.stores)
@@ -49,7 +49,8 @@ class SlotLayer(DynamicLayer):
         return keys, values
 
     def put(self, other: RowLayer, sources: Tensor, positions: Tensor, to: Tensor) -> None:
-        """Copy rows in: token t of row i, in the other's row `sources[i]` at `positions[i, t]`, to `to` (r, K, T)."""
+        """Copy r rows from `other`: token t of row i is in its row `sources[i]` at `positions[i, t]`, and goes to the
+        indices `to[i, :, t]`."""
         for store, held in zip(self.stores, other.held, strict=True):
             index = positions[:, None, :, None].expand(-1, held.shape[1], -1, held.shape[3])
             store.index_put_((to,), held[sources].gather(2, index))

@@ -7,11 +7,13 @@ once, and the rest of each row over its keys and values. This is exact, forwards
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import accumulate
 from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 T = TypeVar("T")
 
@@ -29,8 +31,8 @@ class Way(Enum):
 
 @dataclass(frozen=True)
 class SharedPrefix:
-    """Consecutive rows whose prompts share their first `length` tokens. `longest` is the longest row, prompt and
-    completion, and `tokens` the sum of all rows."""
+    """Consecutive rows whose prompts share their first `length` tokens. `longest` is the length of the longest row,
+    prompt and completion, and `tokens` that of all rows together."""
 
     prompt: Sequence[int]
     length: int
@@ -40,7 +42,6 @@ class SharedPrefix:
 
     @property
     def ids(self) -> Sequence[int]:
-        """The shared ids."""
         return self.prompt[: self.length]
 
     @property
@@ -62,7 +63,7 @@ class SharedPrefix:
 @dataclass(frozen=True)
 class Batch:
     """Rows in reading order, their shared prefixes, and how they are read. Rows that share a prefix must be neighbours.
-    `longest` is the longest row, prompt and completion."""
+    `longest` is the length of the longest, prompt and completion."""
 
     rows: tuple[Row, ...] = ()
     way: Way = Way.WHOLE
@@ -115,11 +116,8 @@ class Batch:
 
     def split(self, values: Sequence[T]) -> list[Sequence[T]]:
         """Values of all completion tokens as one sequence per row."""
-        ends, result = 0, []
-        for _, completion in self.rows:
-            result.append(values[ends : ends + len(completion)])
-            ends += len(completion)
-        return result
+        lengths = [len(completion) for _, completion in self.rows]
+        return [values[end - length : end] for length, end in zip(lengths, accumulate(lengths), strict=True)]
 
     @property
     def plain_cost(self) -> int:
@@ -174,11 +172,9 @@ def cut(
 
 def pad(rows: Sequence[Sequence[int]], *, left: bool = False) -> tuple[Tensor, Tensor]:
     """Ids (B, L) padded to the longest row on one side, and their mask, both int64."""
-    width = max(map(len, rows))
-    gaps = [[0] * (width - len(row)) for row in rows]
-    ids = [[*gap, *row] if left else [*row, *gap] for gap, row in zip(gaps, rows, strict=True)]
-    filled = torch.arange(width)[None] < torch.tensor([[len(row)] for row in rows])
-    return torch.tensor(ids), (filled.flip(1) if left else filled).long()
+    ids = [torch.tensor(row, dtype=torch.long) for row in rows]
+    padded = partial(pad_sequence, batch_first=True, padding_side="left" if left else "right")
+    return padded(ids), padded([torch.ones_like(row) for row in ids])
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:

@@ -44,7 +44,7 @@ def shares_prefixes(model: nn.Module) -> bool:
 
 
 def pick(x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
-    """Positions (N, ...) of `x` (B, L, ...): one span of each row, given by first position and length."""
+    """A span of each row of `x` (B, L, ...), one after another (N, ...); `spans` are (first position, length)."""
     width = x.shape[1]
     places = [i * width + first + k for i, (first, count) in enumerate(spans) for k in range(count)]
     return x.flatten(0, 1)[placed(places, x.device)]
@@ -68,7 +68,8 @@ class _Span:
 
 @dataclass
 class Packed:
-    """Packed rows: ids and positions (all tokens), attention's blocks, and the N places that predict."""
+    """Packed rows: ids and positions (all tokens), attention's blocks, and the N indices of tokens that predict
+    a completion's token."""
 
     ids: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)

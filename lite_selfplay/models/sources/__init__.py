@@ -58,8 +58,8 @@ class ResolvedModel:
 
 
 def base_of(section: "ModelSection", progress: "Progress") -> ResolvedModel:
-    """A configuration's base. Warns loudly if its own code is to run; reports untried library releases and how a merged
-    model is held. Raises as `resolve`."""
+    """A configuration's base. Warns loudly if its own code is to run; reports untested library releases and the
+    precision that a merged model is loaded in. Raises as `resolve`."""
     if (newer := untried()) is not None:
         progress.say(newer)
     if section.trust_remote_code:
@@ -113,8 +113,8 @@ def resolve(name: str, *, with_code: bool = False, say: Callable[[str], None] = 
 
 
 def locate(name: str) -> tuple[str, Path]:
-    """Where a model is found or made: `folder` or `gguf` (each at the path), a built-in name, or a hub id. Raises
-    `UnknownNameError` or `ModelNotFoundError` for a name that `resolve` would not even try to fetch."""
+    """What a name stands for (`folder`, `gguf`, a built-in model's name or a hub id), and the name as a path. Raises
+    `UnknownNameError` or `ModelNotFoundError` if nothing."""
     key = name.strip()
     builtin = key.lower() in [info.name for info in _BUILTIN]
     found = hub_id(key)

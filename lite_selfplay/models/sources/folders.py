@@ -138,8 +138,8 @@ def refuse_misfits(model: Path, report: Mapping[str, Any]) -> None:
 
 
 def provenance(folder: Path) -> dict[str, Any]:
-    """What a converted folder was made from (`source`, `sha256`, `quantisation`, ...); empty for any other folder.
-    Tables of figures should say so: a model from a Q4_1 file is a Q4_1 copy, not the published model."""
+    """The origin of a converted folder (`source`, `sha256`, `quantisation`, ...); empty for any other folder. Published
+    figures should name it: a model converted from a Q4_1 file is not the published model."""
     file = folder / PROVENANCE
     return read_json(file) if os.path.isfile(file) else {}
 

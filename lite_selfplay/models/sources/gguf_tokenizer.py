@@ -126,7 +126,7 @@ def splitting(rule: str) -> Any:
 
 
 def ignores_merges(rule: str) -> bool:
-    """Whether a piece that is a token stays whole under a rule, whatever the merges say."""
+    """Whether a splitting rule keeps a piece whole if it is a token, without applying merges."""
     return rule in _LLAMA3
 
 

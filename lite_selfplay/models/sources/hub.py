@@ -65,7 +65,7 @@ def fetch_config(hub_id: str) -> Path:
 
 
 def _cached(hub_id: str, allowed: list[str]) -> Path | None:
-    """The newest whole snapshot in the hub's cache; None without one."""
+    """The newest complete snapshot in the hub's cache, if any."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 

@@ -69,7 +69,7 @@ def cached(say: Callable[[str], None]) -> tuple[Path, str]:
 
 def pretrain(folder: Path, *, batches: int = BATCHES, say: Callable[[str], None] = lambda sentence: None) -> None:
     """Write the model into an empty folder, with a `provenance.json` of its data, the SHA-256 of its weights and its
-    accuracy: that of greedy answers to 200 held-out sums.
+    accuracy (greedy answers to 200 held-out sums).
 
     Uses one thread, so that every call on a machine writes the same weights; another processor may round differently.
     """
