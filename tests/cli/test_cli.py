@@ -117,7 +117,7 @@ def test_version_and_help(call):
 
 
 PAID = (
-    "drafter 2 for a right answer, 0.5 for its form; challenger 2 for a right answer, 0.5 for its form, 1 more where "
+    "drafter 2 for a right answer, 0.5 for its form; challenger 2 for a right answer, 0.5 for its form, 1 more if "
     "the draft is wrong"
 )
 

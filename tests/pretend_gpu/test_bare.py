@@ -63,5 +63,4 @@ def test_a_base_that_thinks_at_length(
     assert row["streams"]["solver"]["truncated"] < 0.2
     assert row["streams"]["solver"]["well_formed"] > 0.8
     assert "answers were cut off at 24 tokens; --set model.thinking=on changes that" in ended.out
-    assert "Unsloth" in ended.out
     assert len(run.evaluations()) == 3
