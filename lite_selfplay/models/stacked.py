@@ -108,8 +108,9 @@ class UnstackedLayer:
 def _copies(adapter: LowRank | None, down: Tensor, up: Tensor) -> Iterator[tuple[Tensor, Tensor, float]]:
     """An adapter's copies into `down` and `up` of a higher rank, whose other numbers become 0."""
     rank = 0 if adapter is None else len(adapter.down)
-    down[rank:].zero_()
-    up[:, rank:].zero_()
+    if rank < len(down):
+        down[rank:].zero_()
+        up[:, rank:].zero_()
     if adapter is not None:
         yield down[:rank], adapter.down, 1.0
         yield up[:, :rank], adapter.up, adapter.scale
