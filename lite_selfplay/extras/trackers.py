@@ -1,6 +1,6 @@
 """Sends a run's curves and warnings to the experiment tracker that `run.report_to` names.
 
-Trackers are accelerate's, driven as a `Progress`. If one fails, the run reports that once and continues without it.
+Trackers are accelerate's, behind the interface `Progress`. If one fails, the run reports it once and goes on without.
 """
 
 import contextlib

@@ -53,7 +53,7 @@ class Verification:
 
     @property
     def failures(self) -> list[str]:
-        """The reasons why it is a different model; empty if it is the seat."""
+        """Why the files are a different model; empty if they are the seat."""
         found = []
         if (other := self.questions - self.prompts_same) > 0:
             found.append(f"{other} of {self.questions} prompts become other tokens")
