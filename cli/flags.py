@@ -42,7 +42,7 @@ TRAIN: Mapping[str, str] = {
 
 
 def option(flag: str, key: Key) -> Any:
-    """The parameter type for a key's flag; None if the flag is not given."""
+    """The annotation of the command parameter for a key's flag; its value is None if the flag is not given."""
     name = f"--{flag.replace('_', '-')}"
     names = [f"{name}/--no-{name[2:]}" if key.kind is bool else name, *filter(None, [key.short])]
     default = f" [default: {key.default_text}]" if key.default_text else ""

@@ -45,8 +45,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class Speakers:
-    """All speakers of a run. `context` is the most tokens of a prompt and its completion together. `like`: a problem
-    of the run; a user's is prompted like it. `reads`: what a seat reads of another's answer; None if the game's seats never do."""
+    """All speakers of a run. `context`: the most tokens of a prompt and its completion together. `like`: a problem of
+    the run; a user's is prompted like it. `reads`: returns what a seat sees of another's answer; None if nothing."""
 
     table: "LiveTable"
     target: Target

@@ -136,8 +136,8 @@ def problem_of_row(
 def tidy_number(value: Any, where: str) -> Any:
     """A plain number as the shortest text of its value: `142.0`, `1_080`, `025` are "142", "1080", "25".
 
-    Anything else is returned unchanged. Raises TaskError, beginning with `where`, if a comma separates
-    other than three digits, since the checker reads several numbers: "1,5" may mean 1.5, or 1 and 5.
+    Anything else is returned unchanged. Raises TaskError, beginning with `where`, if digits are grouped other than by
+    threes, since the checker reads several numbers: "1,5" may mean 1.5, or 1 and 5.
     """
     match = _NUMBER.fullmatch(trim(plain(str(value)))) if isinstance(value, str | int | float) else None
     if match is None:

@@ -21,13 +21,14 @@ def read_jsonl(path: Path) -> list[Problem]:
     """The problems of a JSONL or CSV file, one for each line or row; blank lines are skipped.
 
     - `problem` or `question`: the text. `id`: optional.
-    - `answer`: usually given. Of a worked solution, the part after `####`; the whole is kept as `solution`. Of a list,
-      all values are required; of {"any_of": [...]}, one.
+    - `answer`: usually given. Of a worked solution, the part after `####`; the whole is kept as `extra["solution"]`. Of
+      a list, all values are required; of {"any_of": [...]}, one.
     - `tests`: the answer is a program that passes them (`lite_selfplay.verify.programs.read_tests`). Rows with the
       columns of HumanEval and MBPP are read as well.
-    - `content`: identifies the problem if its text does not. All other columns are kept in `Problem.extra`.
+    - Other columns are kept in `Problem.extra`; `content` among them identifies the problem if its text does not.
 
-    Raises TaskError, with file and line, for other rows, tests that no program fails, and answers that match nothing.
+    Raises TaskError, with file and line, for other rows, tests that no program fails, and answers that the checker
+    cannot match.
     """
     if not os.path.exists(path):
         raise TaskError(f"no task file at {path}")

@@ -144,7 +144,7 @@ def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
 
 
 def _claim(experiment: Experiment, out: Path) -> None:
-    """Record the experiment in its folder. It may have more arms and seeds than before, or another scale. Raises
+    """Record the experiment in its folder. A later call may only add arms and seeds, as a larger scale does. Raises
     RunFolderError if the folder belongs to anything else, ConfigError if its file is no longer a mapping."""
     path, values = out / EXPERIMENT, experiment.model_dump(mode="json")
     with write_errors(f"to {out}"):

@@ -84,8 +84,8 @@ class EvaluationSection(MeasuringSection):
         return find_suite(self.suite).samples if self.suite else split_specs(self.tasks or "")
 
     def settings(self, shared: RunConfig, arm: ArmSection) -> Settings:
-        """The settings to measure an arm with. The `shared` configuration provides the data folder, `answer_from` (where
-        answers are read), the default token limit and, for an untrained base, the precision."""
+        """The settings to measure an arm with. The `shared` configuration provides the data folder, `answer_from`, the
+        default token limit and, for an untrained base, the precision."""
         untrained = arm.start == "base"
         chosen: dict[str, Any] = {
             "data_dir": shared.tasks.data_dir,
