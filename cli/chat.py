@@ -223,7 +223,7 @@ def _asked(entry: Entry) -> str:
 
 
 def _parts(entry: Entry) -> Iterator[tuple[str, str, str]]:
-    """(title, text, facts) of each answer; for a cascade also the draft and what the second seat saw of it."""
+    """(title, text, facts) of each answer; for a cascade A->B also A's draft and what B saw of it."""
     for name, answer in entry["answers"].items():
         *drafts, last = answer.get("stages", [answer])
         for draft in drafts:

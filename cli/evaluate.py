@@ -139,7 +139,7 @@ def _as_json(found: Any, pairs: Any, suite: Any) -> Any:
 
 
 def _print(title: str, evaluations: "list[Evaluation]", suite: Any) -> None:
-    """Print a row for each benchmark, mode, seat and direction, then the settings."""
+    """Print a row for each benchmark, mode, seat and direction (A->B), then the settings."""
     results = [evaluation.to_json() for evaluation in evaluations]
     table = "\n".join(f"  {line}" for line in as_text(*overview(results)).splitlines())
     notes = dict.fromkeys(line for evaluation in evaluations for line in _notes(evaluation, len(evaluations) > 1))

@@ -42,7 +42,7 @@ TRAIN: Mapping[str, str] = {
 
 
 def option(flag: str, key: Key) -> Any:
-    """The parameter type for a key's flag; None if the flag is not given."""
+    """The annotation of the command parameter for a key's flag; its value is None if the flag is not given."""
     name = f"--{flag.replace('_', '-')}"
     names = [f"{name}/--no-{name[2:]}" if key.kind is bool else name, *filter(None, [key.short])]
     default = f" [default: {key.default_text}]" if key.default_text else ""
@@ -56,8 +56,8 @@ UnsafeCode = option("unsafe_code", FLAGS["unsafe_code"])
 
 
 def takes(paths: Mapping[str, str | Key]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add an option to a command for each key in `paths`, which maps a flag's name to a key or its path. The options
-    replace the command's parameter `given`, which receives the values of the used flags by name."""
+    """A decorator that adds options to a command. `paths` maps a flag's name to a configuration key or its path. The
+    command gets the flags that were used in its parameter `given`, by name."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
@@ -88,8 +88,8 @@ def layers(
     needs: Sequence[str] = ("game", "model"),
 ) -> list[dict[str, Any]]:
     """The layers of a configuration, each overriding the one before: preset, file, flags, --set. `given` holds the
-    values of flags, `paths` their keys (`game` is its own). Raises ConfigError if no layer sets a key that a
-    configuration `needs`, or if the file names code that this user has not run."""
+    values of flags, `paths` the key of each (by default its name). Raises ConfigError if no layer sets a key in
+    `needs`, or if the file names code that this user has not run."""
     found: list[dict[str, Any]] = [preset_layer(preset)] if preset is not None else []
     flags: dict[str, Any] = {}
     for flag, value in given.items():

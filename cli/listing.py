@@ -34,7 +34,7 @@ def games(
     ] = None,
     as_json: flags.Json = False,
 ) -> None:
-    """List the games, with their roles and switches."""
+    """List the games, with their roles and switches (their own options)."""
     kinds = {name: find_game(name) for name in names or game_names()}
     switches = {name: kind.Options().model_dump(mode="json") for name, kind in kinds.items()}
     flags.show(

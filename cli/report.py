@@ -156,7 +156,7 @@ def why(
     Checks for truncated completions, missing answer format, groups without variance, an exploding KL term, a learning
     rate that is too high, held-out accuracy below that before training, a sampler that does not match the model,
     numbers that are not finite, and the game's own warnings and bounds. All bounds are rules of thumb. Before the
-    run's first step it shows the findings of the small steps that were played to test it.
+    run's first step it shows what the pre-flight (small trial steps) found.
 
     For a metric: its meaning, its healthy values, how to change it, and the run's values.
 

@@ -106,10 +106,10 @@ def cold_start(
 ) -> None:
     """Teach the seats of a game their output format, without a teacher model.
 
-    --source worked: the tasks' own solutions, written in the game's format; a role that reads another's attempt gets
-    right and wrong ones. self: the base plays the game, and its right, well-formed completions are the examples, topped
-    up with worked solutions. A .jsonl file: lines with prompt, completion and optionally role. auto: worked if the
-    tasks have solutions, else self. The examples are kept in the run folder, in cold_start.jsonl.
+    --source worked: the tasks' own solutions, written in the game's format; roles that read an attempt see right and
+    wrong attempts. self: the base plays the game, and its right, well-formed completions are the examples, topped up
+    with worked solutions. A .jsonl file: lines with prompt, completion and optionally role. auto: worked if the tasks
+    have solutions, else self. The examples are kept in the run folder, in cold_start.jsonl.
 
     \b
     Examples:

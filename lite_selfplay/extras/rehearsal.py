@@ -44,8 +44,8 @@ class Rendered:
 
 
 def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], list[str]]:
-    """Each role's first prompt, with thinking on and off if the template has that switch; and the roles not asked. Only
-    the tokenizer is loaded. Raises ModelNotFoundError."""
+    """Each role's first prompt, with thinking on and off if the template has that switch; and the roles without a
+    prompt. Only the tokenizer is loaded. Raises ModelNotFoundError."""
     section = ready.config.model
     import_first(section)
     with quiet():
@@ -88,7 +88,7 @@ def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
 
 
 def _made_up_words(game: Game, rng: random.Random) -> Callable[[str, str, Sequence[Problem]], str]:
-    """A function that makes up completions: the worked example of a problem in the prompt, else of some story."""
+    """A function that makes up completions: worked examples of the prompt's problem, else of some other one."""
     stories = iter(load_task("stories").problems)
 
     def say(role: str, prompt: str, drawn: Sequence[Problem]) -> str:

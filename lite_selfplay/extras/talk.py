@@ -45,8 +45,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class Speakers:
-    """All speakers of a run. `context` is the most tokens of a prompt and its completion together. `like`: one of the
-    run's own problems. `reads`: see `Mode`; None if seats of the game never read each other."""
+    """All speakers of a run. `context`: the most tokens of a prompt and its completion together. `like`: a problem of
+    the run; a user's is prompted like it. `reads`: returns what a seat sees of another's answer; None if nothing."""
 
     table: "LiveTable"
     target: Target
@@ -153,7 +153,7 @@ def _positions(path: Path) -> int:
 
 
 def _one_of(target: Target) -> Problem:
-    """A problem that a run was trained on: a program is asked for in other words than a number."""
+    """A problem that a run was trained on, since a program is asked for in other words than a number."""
     section = target.config.tasks
     if target.folder is not None and section.train is not None:
         with contextlib.suppress(LiteSelfPlayError, StopIteration):  # its data are not here

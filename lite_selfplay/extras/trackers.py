@@ -1,6 +1,7 @@
 """Sends a run's curves and warnings to the experiment tracker that `run.report_to` names.
 
-Trackers are accelerate's, driven as a `Progress`. If one fails, the run reports that once and continues without it.
+Trackers are accelerate's, behind the interface `Progress`. If one fails, the run says so once and continues
+without it.
 """
 
 import contextlib
@@ -112,7 +113,7 @@ class AccelerateTracker(Progress):
 
 
 def _tag(*parts: str) -> str:
-    """A tag of at most three levels; slashes inside names are replaced."""
+    """Join parts by slashes to a tag; slashes inside a part are replaced."""
     return "/".join(printable(part).replace("/", "|").replace("\n", " ") for part in parts if part)
 
 

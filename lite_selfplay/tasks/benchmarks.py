@@ -27,13 +27,13 @@ class Benchmark:
 
     - `split` is for evaluation, `train` for training; without `train`, all rows are for both.
     - `samples`: completions per problem, by default. `size`: rows of the evaluation split as published.
-    - `files`: further names of JSONL files, after `NAME_SPLIT.jsonl` and `NAME.jsonl`.
+    - `files`: more JSONL files to look for, after `NAME_SPLIT.jsonl` and `NAME.jsonl`.
     - `read`: reads a row of a programming benchmark. Without it, `columns` suffice.
-    - `alternatives`: of a list as the answer, one value is enough.
+    - `alternatives`: if the answer is a list, one of its values is enough.
     - `difficulty`: the column that the option `difficulty` filters by, and the option's default: a number, two joined
       by a dash, or `all`; if the default is one of `LEVELS`, their names are allowed as well.
-    - `own_split`: the numbers of rows for training and held out, chosen by content alone and without binary answers
-      (yes, no, true, false). Fewer rows are split in the same proportion.
+    - `own_split`: how many rows to train on and to hold out, for data with one split. Content alone decides which; rows
+      with a binary answer (yes, no, true, false) are dropped. Fewer rows are split in the same proportion.
     """
 
     hub: str
@@ -159,8 +159,8 @@ def load_benchmark(name: str, held_out: bool = True, **options: str) -> Task:
 
     Options: `config`, `split` and `revision` instead of the benchmark's own; `sha256`, the beginning of the problems'
     fingerprint, which must match; `data_dir`, the folder of downloaded data; `difficulty` of DeepMath and CodeContests,
-    a number (`8`), a range (`5-7`) or `all`. Rows of programs without tests are skipped. Raises TaskError if the data
-    cannot be found or read, and for other options.
+    a number (`8`), a range (`5-7`) or `all`. Programming problems without tests are skipped. Raises TaskError if the
+    data cannot be found or read, and for other options.
     """
     benchmark = BENCHMARKS[name]
     refuse_unknown(name, options, (*_OPTIONS, *(["difficulty"] if benchmark.difficulty else [])))
@@ -188,7 +188,7 @@ def load_benchmark(name: str, held_out: bool = True, **options: str) -> Task:
 
 
 def _problem(benchmark: Benchmark, row: Row, where: str, default_id: str) -> Problem | None:
-    """A problem from a row with the hub's columns or those of our files; None for a program without tests."""
+    """A problem from a row of the hub or of our files; None for a programming problem without tests."""
     columns, ours = benchmark.columns, benchmark.ours
     if benchmark.read is not None:
         require_columns(row, columns, where)
@@ -208,7 +208,7 @@ def missing(name: str, data_dir: str | None = None) -> str:
 
 
 def _files(name: str, split: str, options: Mapping[str, str]) -> tuple[str, ...]:
-    """The names of JSONL files that may hold a split; none for another configuration or revision."""
+    """The names of JSONL files that may hold a split; none if options choose the configuration or revision."""
     if "config" in options or "revision" in options:
         return ()
     return (f"{name}_{split}", *(() if "split" in options else (name, *BENCHMARKS[name].files)))
@@ -237,7 +237,7 @@ def _own_side(name: str, problems: Sequence[Problem], sizes: tuple[int, int], he
 
 
 def benchmark_maker(name: str) -> Callable[..., Task]:
-    """The maker for `register_task` of one of `BENCHMARKS`."""
+    """The function that makes the task of one of `BENCHMARKS`, for `register_task`."""
 
     def make(seed: int = 0, held_out: bool = False, /, **options: str) -> Task:
         return load_benchmark(name, held_out, **options)

@@ -98,7 +98,7 @@ def problem_of_row(
     """A problem from a row. For a `choice`, the text lists the options in an order derived from the question, or in the
     row's order if the question or an option refers to it (`A and C only`, `all of the above`).
 
-    `alternatives`: of a list as the answer, one value is enough; otherwise all are required. Raises TaskError,
+    `alternatives`: if the answer is a list, one of its values is enough; otherwise all are required. Raises TaskError,
     beginning with `where`, for a missing column or a value of a wrong type.
     """
     require_columns(row, columns, where)
@@ -136,8 +136,8 @@ def problem_of_row(
 def tidy_number(value: Any, where: str) -> Any:
     """A plain number as the shortest text of its value: `142.0`, `1_080`, `025` are "142", "1080", "25".
 
-    Anything else is returned unchanged. Raises TaskError, beginning with `where`, for groups of other than three
-    digits, which the checker reads as several numbers: "1,5" may mean 1.5, or 1 and 5.
+    Anything else is returned unchanged. Raises TaskError, beginning with `where`, if digits are grouped other than by
+    threes, since the checker reads several numbers: "1,5" may mean 1.5, or 1 and 5.
     """
     match = _NUMBER.fullmatch(trim(plain(str(value)))) if isinstance(value, str | int | float) else None
     if match is None:

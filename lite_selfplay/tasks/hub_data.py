@@ -126,7 +126,7 @@ def within(seconds: float, call: Callable[[], T]) -> T:
 
 
 def _of_copy(folder: Path, data: HubData, columns: set[str]) -> Rows:
-    """The rows of a copy of a repository, streamed from its files: a cache could be older than they are."""
+    """The rows of a copy of a repository, streamed from its files, since a cache could be older."""
     why = f"cannot read the copy of a data set in {folder}"
     parts = (streamed(str(folder), data.config, split, why) for split in data.split.split("+"))
     for number, row in enumerate(chain.from_iterable(parts), 1):

@@ -18,14 +18,17 @@ _THOUSANDS = re.compile(rf"[-+$]*{GROUPED}(\.\d*)?%?")
 
 
 def read_jsonl(path: Path) -> list[Problem]:
-    """Every line of a file, or row of a `.csv` file, as a problem; blank lines are skipped.
+    """The problems of a JSONL or CSV file, one for each line or row; blank lines are skipped.
 
-    A line is an object with `problem` or `question`, usually `answer` (in a worked solution the part after `####`), and
-    possibly `id`; other columns are kept in `Problem.extra`. A worked solution is kept there as `solution`; a column
-    `content` identifies the problem if its text does not. With `tests`, the answer is a program that passes them
-    (`lite_selfplay.verify.programs.read_tests`); lines with the columns of HumanEval and MBPP are read as well. A list
-    as the answer means values that are all required; alternatives are {"any_of": [...]}. Raises TaskError, with file
-    and line, for anything else, for tests that no program fails and for a reference that no answer matches.
+    - `problem` or `question`: the text. `id`: optional.
+    - `answer`: usually given. Of a worked solution, the part after `####`; the whole is kept as `extra["solution"]`. Of
+      a list, all values are required; of {"any_of": [...]}, one.
+    - `tests`: the answer is a program that passes them (`lite_selfplay.verify.programs.read_tests`). Rows with the
+      columns of HumanEval and MBPP are read as well.
+    - Other columns are kept in `Problem.extra`; `content` among them identifies the problem if its text does not.
+
+    Raises TaskError, with file and line, for other rows, tests that no program fails, and answers that the checker
+    cannot match.
     """
     if not os.path.exists(path):
         raise TaskError(f"no task file at {path}")

@@ -22,8 +22,8 @@ TRIES = 1000
 class Procedural(Sequence[Problem]):
     """Problems that are generated on demand and not kept in memory.
 
-    Problem i is the first of `make(i, 0)`, `make(i, 1)`, ... on the requested side of the split. Indexing raises
-    TaskError if none of the first `TRIES` is.
+    Problem i is the first of `make(i, 0)`, `make(i, 1)`, ... that is held out (or, without `held_out`, that is not).
+    Indexing raises TaskError after `TRIES` attempts.
     """
 
     def __init__(self, name: str, size: int, held_out: bool, make: Callable[[int, int], Problem]):
@@ -49,7 +49,7 @@ class Procedural(Sequence[Problem]):
 
 
 def attempt_rng(seed: int, name: str, index: int, attempt: int) -> random.Random:
-    """The random generator of one attempt to draw a problem; for attempt 0 it depends on seed, name and index only."""
+    """The random generator for an attempt to draw problem `index`; attempt 0 leaves its number out of the seed."""
     return derived_rng(seed, name, index, attempt) if attempt else derived_rng(seed, name, index)
 
 

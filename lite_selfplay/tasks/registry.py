@@ -109,8 +109,8 @@ def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str
     its columns have other names (see `hub_task`); a name with options (`letters:named=10`); or your own function,
     `FILE.py:FUNCTION` (see `Maker`), which may be followed by options as well.
 
-    A task given by name has problems for training or, with `held_out`, problems that training never sees, whatever the
-    seeds and options of the two. A file has all its rows either way. `data_dir` is the folder of downloaded data for a
+    A task given by name has problems for training or, with `held_out`, problems that training never sees, even with
+    another seed or other options. A file has all its rows either way. `data_dir` is the folder of downloaded data for a
     spec that names none itself (None: `$LITE_SELFPLAY_DATA`).
     Raises TaskError for a missing or malformed file, with the line, and for options that are invalid or allow too few
     different problems; UnknownNameError with similar names; ConfigError if there is no such function.

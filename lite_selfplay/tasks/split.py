@@ -2,7 +2,7 @@
 
 And contamination: evaluation problems that occur in training data, found by content and by 13-grams of words.
 Source: the 13-gram overlap of GPT-3 (Brown et al. 2020, appendix C), here between problems and training texts. Problems
-from one template may share 13-grams, too, so a figure is a reason to look, not a proof.
+from one template may share 13-grams, too, so an overlap is a reason to look, not a proof.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ def fingerprint(problems: Iterable[Problem]) -> str:
 
 
 def data_facts(task: Task) -> dict[str, Any]:
-    """The origin of a task's problems, their number, the number of repetitions, and their fingerprint; empty for a
+    """Facts about a task's data: origin, number of rows, fingerprint and, if any, the number of duplicates. Empty for a
     procedural task."""
     if task.procedural:
         return {}
@@ -57,8 +57,8 @@ def held_out_side(key: str) -> bool:
 def without(problems: Iterable[Problem], held_out_problems: Iterable[Problem]) -> list[Problem]:
     """The problems whose content is not held out, in their order.
 
-    A held-out item may be about another problem, as a step of its solution is: that problem, whose text is in
-    `extra["about"]`, is then held out as well. For files only: the two sides of a procedural task never overlap.
+    If a held-out item is about another problem (a step of its solution, for example), that problem, whose text is in
+    `extra["about"]`, is held out as well. For files only: the two sides of a procedural task never overlap.
     """
     known = list(held_out_problems)
     about = (problem.extra.get("about") for problem in known)

@@ -29,7 +29,7 @@ class Task:
 
 
 def numbered(game: str) -> Task:
-    """Numbers from 0 as placeholders, for a game that needs no problems, such as one of matches."""
+    """Numbers from 0 as placeholders, for a game that needs no problems, such as Kuhn poker."""
     name = short_name(game)
     every = [Problem(f"{name} {i + 1}", str(i), i, "number", {"game": game}) for i in range(10_000)]
     return Task(name, every, procedural=True)

@@ -33,7 +33,7 @@ VERIFICATION = "verification.json"
 @dataclass(frozen=True)
 class Asked:
     """A checked request: the seat `name` (`A`, or `A@20`) after `step` steps, with the `metrics` up to that step.
-    `sampling` is that of the first of the `roles` it played."""
+    `sampling`: the settings of its first role in `roles`."""
 
     folder: RunFolder
     config: RunConfig

@@ -64,7 +64,7 @@ def write(
 
 
 def measured(asked: "Asked") -> Evaluations:
-    """The evaluations during training up to the seat's step, by moment, and later ones of this adapter, by file."""
+    """The seat's evaluations by name: those during training up to its step, and later ones of exactly these weights."""
     own = sha256_of(asked.adapter / WEIGHTS)
     later = asked.folder.later_evaluations().items()
     found = {moment: each for moment, each in asked.folder.evaluations().items() if each["step"] <= asked.step}

@@ -128,8 +128,8 @@ _PROBES = (
 
 
 def add_vocabulary(writer: Any, tokenizer: Any, *, rows: int, eos_ids: Sequence[int]) -> None:
-    """Add tokens, merges, special tokens and chat template to a `GGUFWriter`; `rows` are those of the embedding. Raises
-    RequestError for a vocabulary that is not byte-level BPE with a rule of splitting that llama.cpp names."""
+    """Add tokens, merges, special tokens and chat template to a `GGUFWriter`; `rows`: of the embedding matrix. Raises
+    RequestError for a vocabulary that is not byte-level BPE, or whose splitting rule llama.cpp does not have."""
     described = json.loads(tokenizer.backend_tokenizer.to_str())
     by_bytes = all('"ByteLevel"' in json.dumps(described[part]) for part in ("pre_tokenizer", "decoder"))
     if described["model"]["type"] != "BPE" or not by_bytes:

@@ -1,4 +1,4 @@
-"""A script that loads exported files with another tool and answers questions from them.
+"""A script that loads exported files with another tool and scores a seat's answers with them.
 
 python -P reader.py REQUEST ANSWERS reads a JSON file and writes one. It imports nothing of this library, so that its
 results are those of users without it.
@@ -14,7 +14,7 @@ import httpx
 
 
 def by_transformers(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Answer with transformers: the model in `base`, in 4 bits if requested, and PEFT's adapter in `folder` on top.
+    """Score answers with transformers: the model in `base`, in 4 bits if requested, with PEFT's adapter in `folder`.
     Each question is a batch of its own, so that padding cannot affect its log-probabilities."""
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, BitsAndBytesConfig
@@ -60,7 +60,7 @@ def _ids(tokenizer: Any, prompt: str) -> list[int]:
 
 
 def by_llama_cpp(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Answer with llama.cpp, by its Python package `xllamacpp`, its own tokenizer and its own chat template. It reports
+    """Score answers with llama.cpp, by its package `xllamacpp`, its own tokenizer and its own chat template. It reports
     only the likeliest next tokens, and nothing if the sampled token is part of a character. So each position of the
     seat's answer is a request of its own, forced to sample a plain token; that changes no reported probability."""
     import xllamacpp

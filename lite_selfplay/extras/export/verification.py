@@ -39,7 +39,7 @@ Question = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Verification:
-    """Another tool's answers compared with the seat's: how many prompts become the same tokens, and the mean
+    """Another tool's scores compared with the seat's: how many prompts become the same tokens, and the mean
     differences of the tool's and the base's log-probabilities from the seat's, in nats per token."""
 
     reader: str
@@ -53,7 +53,7 @@ class Verification:
 
     @property
     def failures(self) -> list[str]:
-        """The reasons why it is a different model; empty if it is the seat."""
+        """Why the files are a different model; empty if they are the seat."""
         found = []
         if (other := self.questions - self.prompts_same) > 0:
             found.append(f"{other} of {self.questions} prompts become other tokens")
@@ -114,9 +114,9 @@ def verify(
     plain_token: int,
     poll: Callable[[], None],
 ) -> Verification:
-    """Compare another tool's answers with the seat's. `base`: the folder of the run's base; `compute`: the name of a
-    torch dtype; `plain_token`: a token of plain text. `poll` is called meanwhile, and may raise to stop. Raises
-    VerificationFailed if the tool cannot answer."""
+    """Let another tool score the seat's answers, and compare. `base`: the folder of the run's base; `compute`: the
+    name of a torch dtype; `plain_token`: a token of plain text. `poll` is called meanwhile, and may raise to stop.
+    Raises VerificationFailed if the tool fails."""
     name, rounding = _READERS[asked.form]
     request = {
         "reader": name,
@@ -134,7 +134,7 @@ def verify(
 
 
 def read_back(request: Mapping[str, Any], poll: Callable[[], None]) -> list[dict[str, Any]]:
-    """A tool's answers from exported files, by `reader` in a process of its own. Raises VerificationFailed."""
+    """A tool's scores of the seat's answers, by `reader` in a process of its own. Raises VerificationFailed."""
     with tempfile.TemporaryDirectory(prefix="lite-selfplay-") as folder:
         asked, answered, said = (Path(folder, name) for name in ("asked.json", "answered.json", "said"))
         asked.write_text(json.dumps(request), encoding="utf-8")
@@ -161,7 +161,7 @@ def read_back(request: Mapping[str, Any], poll: Callable[[], None]) -> list[dict
 def compare(
     name: str, questions: Sequence[Question], answers: Sequence[Mapping[str, Any]], compute: str, limit: float
 ) -> Verification:
-    """Compare a reader's answers with the seat's."""
+    """Compare a reader's scores with the seat's own."""
     pairs = list(zip(questions, answers, strict=True))
     tokens = sum(len(question["logprobs"]) for question in questions)
     return Verification(

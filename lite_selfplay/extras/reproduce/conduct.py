@@ -94,7 +94,7 @@ def _alone(path: Path, patience: float) -> FileLock:
 
 
 def require_fair(experiment: Experiment) -> None:
-    """Raise ConfigError if trained arms have unequal budgets, or if no arm uses the training set. Compared are the
+    """Raise ConfigError if trained arms have unequal budgets, or if no arm uses the training set. Compares the
     fixed numbers of completions, or of steps with the budget `steps`; the budget `recipes` allows differences. Arms
     with a limit in minutes are refused, since their number of steps depends on the machine."""
     budgets: dict[str, int] = {}
@@ -144,7 +144,7 @@ def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
 
 
 def _claim(experiment: Experiment, out: Path) -> None:
-    """Record the experiment in its folder; it may have more arms and seeds than before, also by another scale. Raises
+    """Record the experiment in its folder. A later call may only add arms and seeds, as a larger scale does. Raises
     RunFolderError if the folder belongs to anything else, ConfigError if its file is no longer a mapping."""
     path, values = out / EXPERIMENT, experiment.model_dump(mode="json")
     with write_errors(f"to {out}"):
@@ -194,13 +194,13 @@ def _record(
 
 
 def _lengths(found: Evaluation) -> dict[str, float]:
-    """The mean tokens of each problem's final answers, over directions (or seats)."""
+    """The mean tokens of each problem's final answers, over directions (such as A->B) or seats."""
     every = [[fmean(answer.tokens for answer in row) for row in found.rows[name]] for name in found.scores]
     return {key: fmean(row) for key, row in zip(found.per_problem, zip(*every, strict=True), strict=True)}
 
 
 def _taught(experiment: Experiment, game: str, seed: int, folder: Path, progress: Progress) -> Path:
-    """The folder of a seed's cold start by a game, made if missing."""
+    """The run folder of a cold start with this game and seed; runs it if missing."""
     path = folder / (COLD_START if game == experiment.teaching() else f"{COLD_START}-{game}")
     with _alone(path, -1):
         if _steps_done(path) is None:

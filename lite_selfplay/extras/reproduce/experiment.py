@@ -84,8 +84,8 @@ class EvaluationSection(MeasuringSection):
         return find_suite(self.suite).samples if self.suite else split_specs(self.tasks or "")
 
     def settings(self, shared: RunConfig, arm: ArmSection) -> Settings:
-        """The settings for an arm. All arms and training seeds have the same evaluation seed and `answer_from`. The
-        token limit (by default), the data folder and the base's precision are those of the `shared` configuration."""
+        """The settings to measure an arm with. The `shared` configuration provides the data folder, `answer_from`, the
+        default token limit and, for an untrained base, the precision."""
         untrained = arm.start == "base"
         chosen: dict[str, Any] = {
             "data_dir": shared.tasks.data_dir,
@@ -215,8 +215,8 @@ class Experiment(Section):
         return own if several else shared
 
     def start_of(self, arm: str) -> str | None:
-        """The arm that measures the start of a trained arm, or of one `of` it: the shared cold start, or the arm's own
-        seats `@0` if it was taught separately."""
+        """The arm that measures how a trained arm (or an arm `of` it) started: the one of its cold start, or without a
+        shared cold start the one of its own seats at step 0 (`@0`)."""
         trained = self.arms[arm].of or arm
         if self.arms[trained].game is None:
             return None

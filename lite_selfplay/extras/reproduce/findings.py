@@ -32,7 +32,7 @@ Interval = tuple[float, float]
 class Finding:
     """An arm's result over its seeds, on one task or as a paper's mean of several.
 
-    - `pass_at_1`: the mean over directions if the mode has several, without the bias of choosing the better one.
+    - `pass_at_1`: the mean over directions (A->B, B->A) if the mode has several, so not biased by choosing the better.
     - `interval`: Clopper-Pearson for single answers of one seed; bootstrap over problems for other values of one seed;
       Student's t over several seeds; for a mean over tasks normal, from each task's variance.
     - `better`: the better direction, chosen on these same problems, with an interval valid for all directions at once
@@ -40,7 +40,7 @@ class Finding:
     - `difference`: to the baseline, as a share, on the problems of both, with its interval over problems; `by_seed` is
       that over the seeds of both (Student's t), `p_value` McNemar's for single answers of one seed.
     - `gain`: the difference to the cold start of the arm's seats, with its interval over seeds.
-    - `otherwise`: pass@1 under the other setting of `answer_from`; `own`: pass@k and the mode's own columns.
+    - `otherwise`: pass@1 if answers are read as by the other `answer_from`; `own`: pass@k and the mode's own columns.
     - `final`, `total`: mean tokens of the last stage and of all stages; `longer`: the difference of `final` to the
       baseline on the problems of both, with its interval over problems, None for a mean.
     - `trained_on`: the arm was trained on all of these problems.

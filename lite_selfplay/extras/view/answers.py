@@ -2,7 +2,7 @@
 case is a transcript (`Game.transcripts`: completions that belong together) with its outcome and flags.
 
 An index has the offset of each line of `episodes.jsonl` and grows with the run; lines are not kept in memory. Lines are
-parsed leniently, since they are only shown. Lines that do not begin as runs write them are counted and skipped.
+parsed leniently, since they are only shown. Lines that do not begin with a step are counted and skipped.
 """
 
 import json
@@ -57,7 +57,7 @@ class EpisodeIndex:
             return list(self._read(file, self._of_step.get(step, ())))
 
     def line(self, number: int) -> bytes:
-        """The line with this number; anything else that the file has there if there is none."""
+        """The line with this number; for an invalid number, arbitrary bytes of the file."""
         with self._lock, self._refreshed() as file:
             return next(self._read(file, [number]))[1]
 
@@ -240,7 +240,8 @@ def _case(
 
 
 def _to_read(row: Row, first: Row | None) -> dict[str, Any]:
-    """The fields of an opened completion; `first` is the case's first, whose prompt is not repeated."""
+    """The fields of a completion shown in full. `first`: the case's first completion, unless this is it; what both
+    prompts share is not repeated."""
     sentence, extra = ("", row["prompt"]) if first is None else seen(first, row)
     more = {as_words(key): value for key, value in row.items() if key not in _SHOWN_APART}
     return {

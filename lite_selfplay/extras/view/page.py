@@ -68,7 +68,7 @@ class RunServer(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers GET requests of one browser, and refuses unknown host names."""
+    """Answers the GET requests of a connection, and refuses unknown host names."""
 
     server: RunServer
     timeout = PATIENCE_S
@@ -160,8 +160,8 @@ def bundle(runs: Sequence[ViewedRun], limit: int = LIMIT) -> str:
 
 
 def _held(run: ViewedRun, limit: int) -> dict[str, Any]:
-    """A run's overview, and the cases with texts of the last step and evenly spread others: those of about `limit`
-    bytes of `episodes.jsonl`."""
+    """A run's overview, and the full cases of as many steps as fit into about `limit` bytes: the last one, and others
+    spread evenly."""
     overview = run.overview()
     size = sum(file.stat().st_size for file in run.path.glob(EPISODES))
     every = max(1, math.ceil(size / limit))
