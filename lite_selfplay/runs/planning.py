@@ -149,7 +149,7 @@ class Plan:
         most = self.game.most_rollouts(self.config.run.steps)
         step = "a varying number of completions" if each is None else f"{each} completions"
         return f"{step} of up to {tokens:,} tokens" + (
-            f"; at most {most:,} in all, {most * tokens:,} tokens" if most is not None else ""
+            f"; at most {most:,} in all, or {most * tokens:,} tokens" if most is not None else ""
         )
 
     def _evaluation_line(self) -> str:
@@ -160,7 +160,7 @@ class Plan:
         each = find_mode(spec.mode).stages(spec.seats) * len(self.held_out) * section.samples
         seats = " and ".join(spec.seats)
         return (
-            f"{spec.mode} of {seats} on {len(self.held_out)} held-out problems of {section.tasks}, {times} "
+            f"{seats} (mode {spec.mode}) on {len(self.held_out)} held-out problems of {section.tasks}, {times} "
             f"{each} completions, and the untouched base once"
         )
 

@@ -126,8 +126,8 @@ def test_a_first_step_says_that_fewer_than_ten_fit(budget, clock, step_s: float,
     clock.spend(chosen, ("evaluation", closing_s), ("step", step_s))
     said = chosen.few(1, 40, lambda n: found.append(round(n, 2)) or "--problems-per-step 2")
     assert found == ([times] if times else [])
-    words = f"a step takes {step_s:.1f} s: fewer than 10 will fit, which tells little. --problems-per-step 2 would fit"
-    assert said == (f"{words} 10 steps" if times else "")
+    words = f"a step takes {step_s:.1f} s: fewer than 10 will fit, too few to tell much. --problems-per-step 2 would"
+    assert said == (f"{words} fit 10 steps" if times else "")
     assert chosen.few(2, 40, str) == ""  # it is said once
 
 
@@ -252,7 +252,7 @@ def test_as_many_steps_as_fit_are_played_and_schedules_end_with_them(fitted: tup
     assert load_run(run.path).config.run.steps == 5
     # Ten steps of 10 s are 1.75 times as long as the 57 s that are planned for.
     sizes = "--problems-per-step 1 would fit 10 steps"
-    few = f"a step takes 10.0 s: fewer than 10 will fit, which tells little. {sizes}"
+    few = f"a step takes 10.0 s: fewer than 10 will fit, too few to tell much. {sizes}"
     assert ear.said.index(few) < ear.said.index("a step takes 10.0 s: 5 of 40 steps fit into 1 min")
     # 35 more steps of 10 s are 5.8 minutes, and 8.3 with three tenths for evaluations and to spare.
     told = "5 of the 40 steps asked for fitted into 1 min: too little to tell what training does."
@@ -316,7 +316,7 @@ def test_fewer_problems_are_evaluated_and_a_resume_evaluates_as_many(tmp_path, m
     answers, timed, ear = loop.RunLoop._answers, list[Any](), Ear()
 
     def slow(self: Any, spec: Any, problems: Any, name: str, *rest: Any) -> Any:
-        if name == "evaluation, timed":
+        if name == "timing the evaluation":
             timed.append((spec.mode, tuple(spec.seats), len(problems)))
             clock.now += timed_s
         return answers(self, spec, problems, name, *rest)
@@ -338,7 +338,7 @@ def test_a_slow_machine_has_fewer_problems_a_step(tmp_path, monkeypatch):
     answers, ear = loop.RunLoop._answers, Ear()
 
     def slow(self: Any, spec: Any, problems: Any, name: str, *rest: Any) -> Any:
-        clock.now += 4.0 if name == "evaluation, timed" else 0.0
+        clock.now += 4.0 if name == "timing the evaluation" else 0.0
         return answers(self, spec, problems, name, *rest)
 
     def taught(*_: Any, **__: Any) -> None:

@@ -159,7 +159,7 @@ def test_too_few_are_topped_up_by_worked_examples():
     pool = gathered(single(4), said, SUMS[:1], rounds=2, top_up="stories:max=10", steps=3, examples_per_step=10)
     assert pool.counts["solver"] == RoleCounts(sampled=8, right=2, own=1, worked=9)  # 10 of 30 readings
     assert pool.lines() == [
-        "solver: 2 of 8 samples of the base were right and well-formed, 1 of them kept; 9 written by rule"
+        "solver: 2 of 8 samples of the base were right and well-formed, 1 of them kept; 9 examples written by rule"
     ]
     assert sum("in the end?" in prompt for prompt, _ in found(pool, "solver")) == 9
 
