@@ -109,7 +109,7 @@ def choices_of(config: RunConfig, game: Game) -> list[Default]:
     problems = _problems(config, game)
     sized = size(config, game, None if _toy(config) else _gpu(config))
     asked = " or ".join(open_questions(config, game).values())
-    probe = [Default("before the first step", {}, "not given", asked)] if asked else []
+    probe = [Default("before the first step", {}, "no setting given", asked)] if asked else []
     return [*problems, *_cold_start(config, problems), *_evaluation(config, game, problems), *sized, *probe]
 
 

@@ -355,7 +355,7 @@ class RunLoop:
                 self.trainer.restore(state)
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 raise RunFolderError(
-                    f"{path} does not belong to this run: {type(error).__name__}: {error} in its game or sources"
+                    f"{path} does not belong to this run: {type(error).__name__}: {error} in game or sources"
                 ) from None
             self._step_log.restore(state)
             with as_written(self.folder.path):

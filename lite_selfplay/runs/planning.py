@@ -112,7 +112,7 @@ class Plan:
             "samplers": ", ".join(config.rollouts.servers),
             "thinking": config.model.thinking if "thinking" in why else "",
             "before the first step": f"a probe of the base decides on {', '.join(self.open)}" if self.open else "",
-            "minutes": f"{run.minutes:g}, for as many of the steps as fit" if run.minutes else "",
+            "minutes": f"{run.minutes:g}: as many of the steps as fit" if run.minutes else "",
             "cold start": self._cold_start_line(),
             "a step": self._step_line(),
             "evaluation": self._evaluation_line(),
