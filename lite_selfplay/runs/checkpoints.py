@@ -283,7 +283,7 @@ def _problem(path: Path, step: int, *, full: bool = False) -> str | None:
             return f"{MANIFEST} is missing"
         manifest = _manifest(path)
         if (written := manifest.get("step")) != step:
-            return f"{MANIFEST} is of step {written!r}"
+            return f"{MANIFEST} is from step {written!r}"
         # Only files in this folder: a manifest may name others.
         sizes = {file.relative_to(path).as_posix(): file.stat().st_size for file in path.rglob("*") if file.is_file()}
         for name, listed in manifest["files"].items():

@@ -129,7 +129,7 @@ class RunLoop:
         if self.folder.ours:
             self.folder.note({**self.resources.facts(), "only": COLD_START})
         train = f"lite-selfplay train {self.resources.config.game.name} --init {path} ..."
-        self.resources.progress.finished([f"the run: {path}", f"train from it: {train}"])
+        self.resources.progress.finished([f"run folder: {path}", f"train from it: {train}"])
 
     # A step
 

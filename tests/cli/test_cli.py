@@ -135,7 +135,8 @@ def test_a_dry_run_says_what_would_happen_and_makes_nothing(call, here):
     (here / "sums.jsonl").write_text('{"problem": "1 + 1?"}\n')
     (here / "mine.py").write_text(REWARD)
     ended = call(*AGON[:4], "--tasks", "sums.jsonl", "--reward", "mine.py:mine", "--dry-run")
-    assert ended.code == 0 and "rewards: drafter 2 by mine, 0.5 for the format; challenger 2 by mine" in ended.out
+    assert ended.code == 0
+    assert "rewards: drafter 2 by mine, 0.5 for the format; challenger 2 by mine" in ended.out
 
 
 def test_flags_go_over_the_file_and_set_over_the_flags(call, here):

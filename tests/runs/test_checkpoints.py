@@ -267,7 +267,7 @@ CONTENTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no updates": (lambda path: change_state(path, updates={"A": -1, "B": 0}), r"is invalid: updates\.A"),
     "a pickle": (lambda path: (path / SEAT).write_bytes(pickle.dumps({"a": 1})), f"{SEAT} is no safetensors file"),
     "cut": (lambda path: truncate(path / SEAT), f"{SEAT} is no safetensors file"),
-    "another rank": (lambda path: change_seat(path, rank_one), f"{SEAT}: .*so it is of another rank"),
+    "another rank": (lambda path: change_seat(path, rank_one), f"{SEAT}: .*so it has another rank"),
     "half precision": (lambda path: change_seat(path, lambda t: t.half()), f"{SEAT}: .*float16"),
     "not finite": (lambda path: change_seat(path, lambda t: t * float("nan")), f"{SEAT} is damaged: .*not finite"),
 }
