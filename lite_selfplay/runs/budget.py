@@ -133,8 +133,8 @@ class Budget:
         self._write(problems_per_step=fits, answer_s=round(self._answer_s, 3), example_s=round(self._example_s, 3))
         return (
             f"an answer takes {self._answer_s:.2f} s and learning from it {self._example_s:.2f} s: about {steps} steps "
-            f"of {fits} problems (at most {asked}) fit into {self.minutes:g} min; evaluations have "
-            f"{self.chosen['problems']} problems"
+            f"with {fits} of {asked} problems each fit into {self.minutes:g} min; problems to evaluate: "
+            f"{self.chosen['problems']}"
         )
 
     def steps(self, done: int, asked: int, every: int | None) -> int | None:

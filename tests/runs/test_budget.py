@@ -173,8 +173,8 @@ def test_a_step_has_as_many_problems_as_the_fewest_steps_leave_time_for(budget, 
     # 170 of 720 s are over. 522.5 s are planned for, less 90 for the last evaluation: 20 steps of 21.625 s. A problem
     # has 16 completions of a second.
     assert chosen.choose_problems_per_step(4, 20, 16) == (
-        "an answer takes 0.50 s, and learning from it 0.50 s: 1 of 4 problems a step, so that about 20 steps fit into "
-        "12 min, and 40 to evaluate"
+        "an answer takes 0.50 s and learning from it 0.50 s: about 20 steps with 1 of 4 problems each fit into 12 min; "
+        "problems to evaluate: 40"
     )
     assert chosen.choose_problems_per_step(4, 1, 16) == ""  # once
     assert budget().chosen["problems_per_step"] == 1
@@ -352,7 +352,7 @@ def test_a_slow_machine_has_fewer_problems_a_step(tmp_path, monkeypatch):
         run = train(config(tmp_path / "run", problems_per_step=4, group_size=2, **short), progress=ear)
     # An answer takes 4 / 20 s and an example 8 / 40: a problem of two drafts and two challenges 1.6 s. 12 of 60 s are
     # over, and 45.6 are planned for, less 4 for the last evaluation: 8 steps of 5.2 s, of 3 problems each.
-    (said,) = (each for each in ear.said if "problems a step" in each)
-    assert said.endswith("3 of 4 problems a step, so that about 8 steps fit into 1 min, and 10 to evaluate")
+    (said,) = (each for each in ear.said if "problems each fit" in each)
+    assert said.endswith("about 8 steps with 3 of 4 problems each fit into 1 min; problems to evaluate: 10")
     assert load_run(run.path).config.run.problems_per_step == 3
     assert {stream["completions"] for row in run.metrics_rows() for stream in row["streams"].values()} == {6}
