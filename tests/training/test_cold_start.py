@@ -75,7 +75,7 @@ def pupils(make_backend: Callable[..., Any], tiny_path: Path) -> Callable[..., P
 
 def numbers(line: str, start: str) -> tuple[float, ...]:
     """The tokens, the first and the last loss in a line."""
-    found = re.fullmatch(rf"{start} of ([\d,]+) tokens: loss ([\d.]+) -> ([\d.]+)", line)
+    found = re.fullmatch(rf"{start}, ([\d,]+) tokens in all: loss ([\d.]+) -> ([\d.]+)", line)
     assert found, line
     return tuple(float(text.replace(",", "")) for text in found.groups())
 
