@@ -93,7 +93,7 @@ def plan(
         for each in chosen
     )
     advice = advise(whole, shape, load, one) if one is not None else ()
-    end = "\nAn estimate: its parts were compared with memory measured on a CPU, its peak with one H200."
+    end = "\nAn estimate: its parts were checked by measurement on a CPU, its peak on one H200."
     lines = [*_about(whole, shape, load, rollouts, most), *why, "", *_table(found), "", *gpus, *advice, end]
     flags.show(as_json, facts, lines)
 

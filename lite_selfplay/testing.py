@@ -331,7 +331,7 @@ def check_game(game: Game, *, steps: int = 6, script: Script | None = None, prob
 def _check_declared(game: Game) -> None:
     named = [*game.accuracy, *game.rewards(), *([game.pairing.first] if game.pairing else [])]
     unknown = ", ".join(sorted(set(named) - set(game.roles)))
-    _require(not unknown, f"accuracy, rewards or pairing name {unknown}, which is no role of this game")
+    _require(not unknown, f"accuracy, rewards or pairing name {unknown}, which is not a role of this game")
     mode = game.evaluation().mode
     _require(mode in MODES.names(), f"evaluation(): unknown evaluation mode {mode!r}: {', '.join(MODES.names())}")
 

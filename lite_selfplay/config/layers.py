@@ -190,7 +190,7 @@ def as_lines(rows: Any) -> str:
     try:
         rows_given = list(rows)
         if not rows_given or any(isinstance(row, str) for row in rows_given):
-            raise ValueError("a text is no row" if rows_given else "no row")
+            raise ValueError("a text is not a row" if rows_given else "no row")
         found = [
             dict(row if isinstance(row, Mapping) else zip(("problem", "answer"), row, strict=True))
             for row in rows_given

@@ -170,7 +170,7 @@ class ColdStartSection(Section):
     )
     tasks: str | None = key(None, "The problems of worked and self", unset="the run's own")
     top_up: str | None = key(
-        "stories", "A task whose worked solutions fill up self if the base gives too few right completions"
+        "stories", "A task whose worked solutions complete `self` if the base gives too few right completions"
     )
     steps: int = key(20, "Batches that a seat learns from", ge=1)
     examples_per_step: int = key(16, "Examples in a batch", ge=1)

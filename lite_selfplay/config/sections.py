@@ -106,14 +106,14 @@ class ModelSection(Section):
     gradient_checkpointing: Literal["auto"] | bool = key(
         "auto",
         "Recompute activations in the backward pass instead of keeping them; auto does so on a GPU if those of a "
-        "microbatch would take half of its memory, and on a CPU if a token's take more than 1 MB, except for the "
-        "results of matrix products if these take less than that",
+        "microbatch would take half of its memory, and on a CPU if a token's take more than 1 MB (but keeps the "
+        "results of matrix products if these take less)",
     )
     decoding: Literal["auto", "plain", "lookup"] = key(
         "auto",
         "The decoding loop: auto replays CUDA graphs on a GPU and checks every 16 tokens for finished completions; "
-        "lookup (not measured on a GPU) also samples several tokens per pass of the last eight, by prompt lookup, if "
-        "there is flash attention; plain checks after each token, as on a CPU",
+        "lookup (not measured on a GPU) also samples the last eight completions several tokens at a time, by prompt "
+        "lookup, if there is flash attention; plain checks after each token, as on a CPU",
     )
     threads: int | None = key(
         None,
@@ -216,7 +216,7 @@ class RunSection(Section):
     steps: int = key(200, "Steps of play and update", flag="steps", ge=1, le=1_000_000)
     least_steps: int | None = key(
         None,
-        "Steps that are to fit into `minutes`: of fewer problems each, where it takes that",
+        "Steps that must fit into `minutes`, with fewer problems each if necessary",
         unset="as many as fit",
         ge=1,
     )

@@ -195,7 +195,7 @@ def change(results: Mapping[str, Result]) -> str | None:
     changes = [_changed(old, new, each) for old, new, each in found if each is not None]
     shared = max((len(each.shared) for *_, each in found if each is not None), default=0)
     partly = "" if shared == before["n"] == after["n"] else f", on the {shared} problems in both"
-    return f"from {first} to {last}{partly}: {', '.join(changes)}" if changes else None
+    return f"{first} -> {last}{partly}: {', '.join(changes)}" if changes else None
 
 
 def as_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -330,7 +330,7 @@ def _mean(scores: Sequence[Result]) -> dict[str, Any]:
 
 
 def settings_line(result: Result) -> str:
-    """The problems and settings in a line: `40 problems of mawps, 4 each; temperature 0.6, ...`."""
+    """The problems and settings in a line: `40 problems of mawps, 4 answers each; temperature ...`."""
     n, data = result["n"], result.get("data", {})
     examples = f", {result['shots']} worked examples before each" if result.get("shots") else ""
     sampling = (
@@ -341,7 +341,8 @@ def settings_line(result: Result) -> str:
     from_where = f"{data['rows']:,} rows of {data['origin']}" if data.get("origin") else ""
     mark = f"fingerprint {data['fingerprint'][:12]}" if data.get("fingerprint") else ""
     parts = [
-        f"{n} problem{'s' if n != 1 else ''} of {result['tasks']}, {asked_of(result)} each{examples}",
+        f"{n} problem{'s' if n != 1 else ''} of {result['tasks']}, "
+        f"{asked_of(result)} answer{'s' if asked_of(result) != 1 else ''} each{examples}",
         sampling,
         read.get(result.get("answer_from", ""), ""),
         ", ".join(filter(None, [from_where, mark])),

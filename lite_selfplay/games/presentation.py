@@ -20,7 +20,7 @@ RIGHT, WRONG, NOT_JUDGED, MISSING = "right", "wrong", "not judged", "-"
 # Reasons for a reward, in the words that every game uses.
 FOR_RIGHT, FOR_FORM, FOR_VOTE, BY_COIN = (
     "for a right answer",
-    "for its form",
+    "for the format",
     "for agreeing with the majority vote",
     "by the toss of a coin",
 )
@@ -148,7 +148,7 @@ def percent(share: float) -> str:
 
 
 def priced(*parts: tuple[float, str]) -> str:
-    """Amounts and their reasons in words: `2 for a right answer, 0.5 for its form`. Amounts of 0 are skipped."""
+    """Amounts and their reasons in words: `2 for a right answer, 0.5 for the format`. Amounts of 0 are skipped."""
     return ", ".join(f"{amount:g} {what}" for amount, what in parts if amount)
 
 

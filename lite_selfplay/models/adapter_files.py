@@ -43,7 +43,7 @@ def require_fit(adapters: "Adapters", seat: str, state: Mapping[str, Tensor], fi
     start = f"{f'{file}: ' if file else ''}these weights do not fit seat {seat!r}"
     if odd := sorted(own.keys() ^ state.keys()):
         which = "has no" if odd[0] in own else "has"
-        raise RunFolderError(f"{start}: the file {which} {odd[0]} ({len(odd)} differ), so it is of another base")
+        raise RunFolderError(f"{start}: the file {which} {odd[0]} ({len(odd)} differ), so it belongs to another base")
     for key, tensor in state.items():
         if tensor.dtype != own[key].dtype:
             raise RunFolderError(f"{start}: {key} is {tensor.dtype}, not {own[key].dtype}")
@@ -52,5 +52,5 @@ def require_fit(adapters: "Adapters", seat: str, state: Mapping[str, Tensor], fi
             same_base = tensor.ndim == 2 and tensor.shape[outer] == own[key].shape[outer]
             what = "another rank" if same_base else "another base"
             raise RunFolderError(
-                f"{start}: {key} is {list(tensor.shape)}, not {list(own[key].shape)}, so it is of {what}"
+                f"{start}: {key} is {list(tensor.shape)}, not {list(own[key].shape)}, so it has {what}"
             )

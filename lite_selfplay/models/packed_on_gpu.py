@@ -152,9 +152,9 @@ def beyond_flash(size: int, dtype: torch.dtype, device: torch.device) -> str | N
     if (has := torch.cuda.get_device_capability(device)) < (8, 0):
         return f"it needs compute capability 8.0, and this GPU has {has[0]}.{has[1]}"
     if dtype not in (torch.float16, torch.bfloat16):
-        return f"it needs a half precision, and weights are multiplied in {str(dtype).removeprefix('torch.')}"
+        return f"it needs fp16 or bf16, and weights are multiplied in {str(dtype).removeprefix('torch.')}"
     if size % 8 or size > 256:
-        return f"it needs heads of up to 256 numbers, in eights, and the model's have {size}"
+        return f"it needs a head size that is a multiple of 8 up to 256, not {size}"
     return None
 
 

@@ -132,9 +132,9 @@ class Budget:
         fits = problems_that_fit(self._left_s(), problem_s, self._closing_s(), asked=asked, steps=steps)
         self._write(problems_per_step=fits, answer_s=round(self._answer_s, 3), example_s=round(self._example_s, 3))
         return (
-            f"an answer takes {self._answer_s:.2f} s, and learning from it {self._example_s:.2f} s: {fits} of {asked} "
-            f"problems a step, so that about {steps} steps fit into {self.minutes:g} min, and "
-            f"{self.chosen['problems']} to evaluate"
+            f"an answer takes {self._answer_s:.2f} s and learning from it {self._example_s:.2f} s: about {steps} steps "
+            f"with {fits} of {asked} problems each fit into {self.minutes:g} min; problems to evaluate: "
+            f"{self.chosen['problems']}"
         )
 
     def steps(self, done: int, asked: int, every: int | None) -> int | None:
@@ -191,7 +191,7 @@ class Budget:
         if min(FEW, asked) * step_s <= room:
             return ""
         self._write(sizes=f"{shorter(FEW * step_s / room)} would fit {FEW} steps")
-        return f"a step takes {step_s:.1f} s: fewer than {FEW} will fit, which tells little. {self.chosen['sizes']}"
+        return f"a step takes {step_s:.1f} s: fewer than {FEW} will fit, too few to tell much. {self.chosen['sizes']}"
 
     def outcome(self, played: int = 0, *, doubtful: bool = False, demo: bool = False) -> list[str]:
         """The closing report's sentence about steps that did not fit (kept in `budget.json`); empty if all `played`.

@@ -52,7 +52,7 @@ def fresh(
     for line in plan.chosen():
         progress.say(line)
     if minutes := plan.config.run.minutes:
-        progress.say(f"{minutes:g} minutes, for as many of the {plan.config.run.steps} steps as fit")
+        progress.say(f"{minutes:g} minutes: as many of the {plan.config.run.steps} steps as fit")
     path = ranks.from_main("the run folder", lambda: str(free_folder(plan.config)))
     folder, tasks = RunFolder(Path(path), ours=ranks.main), plan.config.tasks.train or ""
     objects = tasks if tasks.startswith("{") else ""

@@ -148,9 +148,9 @@ def load_checkpoint(checkpoint: Checkpoint, adapters: Adapters) -> dict[str, Ten
     manifest, state = _manifest(path), read_state(checkpoint)
     for counts in (state["versions"], state["updates"]):
         if (named := counts.keys()) != set(adapters.seats):
-            raise RunFolderError(f"{path / STATE} is of the seats {', '.join(named)}, not {', '.join(adapters.seats)}")
+            raise RunFolderError(f"{path / STATE} has the seats {', '.join(named)}, not {', '.join(adapters.seats)}")
     if (ranks := manifest.get("ranks")) != adapters.ranks():
-        raise RunFolderError(f"{path / MANIFEST} is of the ranks {ranks}, this run has {adapters.ranks()}")
+        raise RunFolderError(f"{path / MANIFEST} has the ranks {ranks}, this run {adapters.ranks()}")
 
     def weights(file: Path, seat: str) -> State:
         if file.relative_to(path).as_posix() not in manifest["files"]:
@@ -283,7 +283,7 @@ def _problem(path: Path, step: int, *, full: bool = False) -> str | None:
             return f"{MANIFEST} is missing"
         manifest = _manifest(path)
         if (written := manifest.get("step")) != step:
-            return f"{MANIFEST} is of step {written!r}"
+            return f"{MANIFEST} is from step {written!r}"
         # Only files in this folder: a manifest may name others.
         sizes = {file.relative_to(path).as_posix(): file.stat().st_size for file in path.rglob("*") if file.is_file()}
         for name, listed in manifest["files"].items():

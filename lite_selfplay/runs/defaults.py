@@ -109,7 +109,7 @@ def choices_of(config: RunConfig, game: Game) -> list[Default]:
     problems = _problems(config, game)
     sized = size(config, game, None if _toy(config) else _gpu(config))
     asked = " or ".join(open_questions(config, game).values())
-    probe = [Default("before the first step", {}, "not given", asked)] if asked else []
+    probe = [Default("before the first step", {}, "no setting given", asked)] if asked else []
     return [*problems, *_cold_start(config, problems), *_evaluation(config, game, problems), *sized, *probe]
 
 
@@ -130,7 +130,7 @@ def _problems(config: RunConfig, game: Game) -> list[Default]:
     if game.default_tasks is not None:
         tasks, why = game.default_tasks, "the game's own"
     elif toy := _toy(config):
-        tasks, why = toy, "so small a base gets some of them right"
+        tasks, why = toy, "a base this small gets some of them right"
         if "cold_start" in game.recipe:
             tasks, why = MADE, "the game begins by learning from worked solutions"
     else:
@@ -162,7 +162,7 @@ def _evaluation(config: RunConfig, game: Game, problems: list[Default]) -> list[
         return []
     values = {"eval.tasks": problems[0].values["tasks.train"]}
     values |= {} if given(config, "eval.limit") else {"eval.limit": DEFAULT_LIMIT}
-    return [Default("evaluation", values, "the same problems, held out", "--eval-tasks T, or none,")]
+    return [Default("evaluation", values, "problems of the training task", "--eval-tasks T, or none,")]
 
 
 def size(config: RunConfig, game: Game, gpu: Card | None) -> list[Default]:

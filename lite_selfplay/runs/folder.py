@@ -486,7 +486,7 @@ def state_of(path: Path) -> RunState:
 def run_folders(folder: Path) -> list[Path]:
     """The run folders in a folder, oldest first; the folder itself if it is one. Raises RunFolderError if it cannot be
     read."""
-    with failing_as(RunFolderError, f"cannot read {folder}"):
+    with failing_as(RunFolderError, f"cannot read the folder {folder}"):
         if (folder / CONFIG).is_file():
             return [folder]
         found = [path for path in folder.iterdir() if (path / CONFIG).is_file()]

@@ -129,7 +129,7 @@ class RunLoop:
         if self.folder.ours:
             self.folder.note({**self.resources.facts(), "only": COLD_START})
         train = f"lite-selfplay train {self.resources.config.game.name} --init {path} ..."
-        self.resources.progress.finished([f"the run: {path}", f"train from it: {train}"])
+        self.resources.progress.finished([f"run folder: {path}", f"train from it: {train}"])
 
     # A step
 
@@ -144,7 +144,7 @@ class RunLoop:
                 episode = self.game.play(step, self.table)
                 if not isinstance(episode, Episode):
                     label = self.resources.config.game.label
-                    raise GameError(f"{label} played a step and returned {episode!r:.200}, no Episode")
+                    raise GameError(f"{label} played a step and returned {episode!r:.200}, not an Episode")
             report = self.trainer.update(step, episode, seats)
             # Before the shared clock is read: that may fail, and the weights have changed by now.
             return report, self._write_down(report)
@@ -263,7 +263,7 @@ class RunLoop:
 
     def _measure(self, name: str, spec: EvalSpec, step: int, moment: str) -> None:
         about = {"moment": moment, "step": step, "model": self.resources.config.model.name}
-        result = self._answers(spec, self._held_out, f"evaluation {moment}", about).to_json()
+        result = self._answers(spec, self._held_out, f"evaluation: {moment}", about).to_json()
         self._saver.write_evaluation(name, result)
         self.resources.progress.evaluated(moment, result, headline(result))
 
@@ -307,7 +307,7 @@ class RunLoop:
         alone = EvalSpec(mode_of_the_base(self.game), spec.seats[:1])
 
         def evaluate(number: int) -> tuple[float, float]:
-            self._answers(alone, held_out[:number], "evaluation, timed")
+            self._answers(alone, held_out[:number], "timing the evaluation")
             each, alike = find_mode(spec.mode).stages(spec.seats), self._answers_at_first.alike
             others = 1 - sum(seat in alike for seat in spec.seats)  # those of the base, and of seats that equal it
             return len(evaluation_steps(self.resources.config)) * each + others, each + others
@@ -355,7 +355,7 @@ class RunLoop:
                 self.trainer.restore(state)
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 raise RunFolderError(
-                    f"{path} does not belong to this run: {type(error).__name__}: {error} in its game or sources"
+                    f"{path} does not belong to this run: {type(error).__name__}: {error} in game or sources"
                 ) from None
             self._step_log.restore(state)
             with as_written(self.folder.path):

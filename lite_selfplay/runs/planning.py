@@ -112,7 +112,7 @@ class Plan:
             "samplers": ", ".join(config.rollouts.servers),
             "thinking": config.model.thinking if "thinking" in why else "",
             "before the first step": f"a probe of the base decides on {', '.join(self.open)}" if self.open else "",
-            "minutes": f"{run.minutes:g}, for as many of the steps as fit" if run.minutes else "",
+            "minutes": f"{run.minutes:g}: as many of the steps as fit" if run.minutes else "",
             "cold start": self._cold_start_line(),
             "a step": self._step_line(),
             "evaluation": self._evaluation_line(),
@@ -149,7 +149,7 @@ class Plan:
         most = self.game.most_rollouts(self.config.run.steps)
         step = "a varying number of completions" if each is None else f"{each} completions"
         return f"{step} of up to {tokens:,} tokens" + (
-            f"; at most {most:,} in all, {most * tokens:,} tokens" if most is not None else ""
+            f"; at most {most:,} in all, or {most * tokens:,} tokens" if most is not None else ""
         )
 
     def _evaluation_line(self) -> str:
@@ -160,7 +160,7 @@ class Plan:
         each = find_mode(spec.mode).stages(spec.seats) * len(self.held_out) * section.samples
         seats = " and ".join(spec.seats)
         return (
-            f"{spec.mode} of {seats} on {len(self.held_out)} held-out problems of {section.tasks}, {times} "
+            f"{seats} (mode {spec.mode}) on {len(self.held_out)} held-out problems of {section.tasks}, {times} "
             f"{each} completions, and the untouched base once"
         )
 

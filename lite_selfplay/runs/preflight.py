@@ -64,7 +64,7 @@ class Played:
         return any(s["groups"] > s["zero_variance_groups"] for s in self.streams.values())
 
     def lines(self, game: type[Game], name: str = "pre-flight") -> list[str]:
-        others = f"; {self.left_off} more were not awaited" if self.left_off else ""
+        others = f"; {self.left_off} more were stopped early" if self.left_off else ""
         lines = [f"{name}: {self.samples} completions in {self.seconds:.0f} s{others}"]
         return [*lines, *(_stream_line(game, role, stream) for role, stream in self.streams.items()), *self.notes]
 
@@ -134,7 +134,7 @@ def play(
         except GameError as error:
             # On one line: the message of a user's own game may be anything.
             words = " ".join(printable(str(error)[:2000]).split())[:500]
-            notes.append(f"so small a step could not be played: {words}")
+            notes.append(f"a step this small could not be played: {words}")
     resources.loaded.verifier.reasons = counted
     streams = only_finite(table.streams(played))
     ended = sum(stream["completions"] for stream in streams.values())
@@ -215,11 +215,11 @@ def refusal(found: Played, causes: Sequence[Cause]) -> str:
 
 def _stream_line(game: type[Game], role: str, stream: Mapping[str, Any]) -> str:
     words = {"accuracy": game.accuracy_of(role).word, "well_formed": "well-formed", "truncated": "truncated"}
-    words |= {"loops": "in loops"} if stream["loops"] else {}
+    words |= {"loops": "repetitive"} if stream["loops"] else {}
     parts = [f"{percent(stream[key])} {word}" for key, word in words.items() if stream[key] is not None]
     if groups := stream["groups"]:
         parts.append(f"{groups - stream['zero_variance_groups']} of {groups} groups with variance")
-    return f"{role} {stream['seat']}: {', '.join(parts)}, {stream['tokens_mean']:.0f} tokens"
+    return f"{role} {stream['seat']}: {', '.join(parts)}, mean length {stream['tokens_mean']:.0f} tokens"
 
 
 # (group size, problems) of a small step: the first with few enough completions is taken.

@@ -98,13 +98,13 @@ class StepLog:
         steps, whole = f"{most} step{'s' if most > 1 else ''} in a row", self._what_is_whole()
         if report.foreign is not None:
             raise TrainingError(
-                f"{steps} could not be trained on, at step {report.step + 1} because {report.foreign}. Completions of "
+                f"{steps} could not be trained on (step {report.step + 1}: {report.foreign}). Completions of "
                 "the base, of another seat or of an older adapter must not train a seat: check what samples them "
                 "(model.backend, --rollouts and their --logprobs-mode; does --backend transformers agree without "
                 f"them?). docs/sampler.md explains the check. Nothing was saved since: {whole}"
             )
         raise TrainingError(
-            f"{steps} met a number that is not finite, at step {report.step + 1} {report.nonfinite}. Nothing was saved "
+            f"{steps} met a number that is not finite (step {report.step + 1}: {report.nonfinite}). Nothing was saved "
             f"since: {whole}, perhaps with a lower seats.*.lr in its config.yaml"
         )
 
@@ -182,8 +182,8 @@ class StepLog:
             progress.warn(f"{sentence}; lite-selfplay why {self._folder.path} says what to try")
         if self._steps_without_signal == SILENT_STEPS_WARNING:
             progress.warn(
-                f"in {SILENT_STEPS_WARNING} steps in a row all completions of each group had the same reward, so "
-                "nothing was updated. What helps: problems that are neither too easy nor too hard, a larger "
+                f"for {SILENT_STEPS_WARNING} steps in a row every group had equal rewards, so nothing was updated. "
+                "What helps: problems that are neither too easy nor too hard, a larger "
                 "--group-size, --cold-start if the answer format is missing"
             )
         if new := self._resources.loaded.verifier.reasons["timeout"] - self._warned_timeouts:

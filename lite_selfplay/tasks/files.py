@@ -109,7 +109,7 @@ def read_tensors(path: Path) -> "dict[str, Tensor]":
             tensors: dict[str, Tensor] = load_file(path)
     # The header is untrusted JSON, and parsing it may raise any of these.
     except (SafetensorError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as why:
-        raise RunFolderError(f"{path} is no safetensors file, or is damaged: {why}") from None
+        raise RunFolderError(f"{path} is not a safetensors file, or is damaged: {why}") from None
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise RunFolderError(f"{path} is damaged: {name} holds numbers that are not finite")
@@ -134,7 +134,7 @@ def parse_object(content: bytes, where: str, error: type[LiteSelfPlayError] = Ru
         if b"\\u" in content:  # only escapes can be half a surrogate pair
             json.dumps(found, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
-        raise error(f"{where}: holds half a surrogate pair, which is no text") from None
+        raise error(f"{where}: holds half a surrogate pair, which is not text") from None
     except UnicodeDecodeError as problem:
         raise error(f"{where}: not UTF-8 ({problem.reason} at byte {problem.start})") from None
     except json.JSONDecodeError as problem:

@@ -71,7 +71,7 @@ def _teach(
         seen, tokens = seen + found.rows, tokens + found.tokens
         teacher.progress.advance(len(losses), note=f"loss {losses[-1]:.2f}")
     return (
-        f"cold start of {seat} as {' and '.join(roles)}, {seen} examples of {tokens:,} tokens: "
+        f"cold start of {seat} as {' and '.join(roles)}, {seen} examples, {tokens:,} tokens in all: "
         f"loss {losses[0]:.2f} -> {losses[-1]:.2f}"
     )
 

@@ -76,7 +76,7 @@ class RoleCounts:
             f"{self.right} of {self.sampled} samples of the base were right and well-formed{kept}"
             if self.sampled
             else "",
-            f"{self.worked} written by rule" if self.worked else "",
+            f"{self.worked} examples written by rule" if self.worked else "",
             f"{self.file} from the file" if self.file else "",
             f"{self.too_long} skipped, longer than the run allows" if self.too_long else "",
         ]

@@ -212,8 +212,8 @@ class SamplerCheck:
             noted = f"the sampler's log-probabilities differ from the trainer's by {gap:.2g} nats per token"
             if found is not None:
                 raise OffPolicyError(
-                    f"the completions of {who} come from other weights than it trains: {noted}, and by {found[1]:.2g} "
-                    f"from those of {found[0]}"
+                    f"the completions of {who} come from other weights than it trains: {noted}, but only by "
+                    f"{found[1]:.2g} from those of {found[0]}"
                 )
             if gap > self.bounds.most:
                 raise OffPolicyError(

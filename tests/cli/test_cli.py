@@ -117,7 +117,7 @@ def test_version_and_help(call):
 
 
 PAID = (
-    "drafter 2 for a right answer, 0.5 for its form; challenger 2 for a right answer, 0.5 for its form, 1 more if "
+    "drafter 2 for a right answer, 0.5 for the format; challenger 2 for a right answer, 0.5 for the format, 1 more if "
     "the draft is wrong"
 )
 
@@ -127,7 +127,7 @@ def test_a_dry_run_says_what_would_happen_and_makes_nothing(call, here):
     ended = call(*AGON, "--run-dir", "run", "--dry-run")
     assert (ended.code, ended.err) == (0, "")
     # 4 problems, 8 drafts and 8 challenges each; 16 tokens at most; the 40 steps of a CPU.
-    assert "a step: 64 completions of up to 16 tokens; at most 2,560 in all, 40,960 tokens" in ended.out
+    assert "a step: 64 completions of up to 16 tokens; at most 2,560 in all, or 40,960 tokens" in ended.out
     assert "evaluation: none" in ended.out
     assert "tasks: letters, 10,000 problems, 4 a step" in ended.out
     assert f"rewards: {PAID}\n" in ended.out
@@ -135,7 +135,8 @@ def test_a_dry_run_says_what_would_happen_and_makes_nothing(call, here):
     (here / "sums.jsonl").write_text('{"problem": "1 + 1?"}\n')
     (here / "mine.py").write_text(REWARD)
     ended = call(*AGON[:4], "--tasks", "sums.jsonl", "--reward", "mine.py:mine", "--dry-run")
-    assert (ended.code, "rewards: drafter 2 by mine, 0.5 for its form; challenger 2 by mine" in ended.out) == (0, True)
+    assert ended.code == 0
+    assert "rewards: drafter 2 by mine, 0.5 for the format; challenger 2 by mine" in ended.out
 
 
 def test_flags_go_over_the_file_and_set_over_the_flags(call, here):
@@ -144,7 +145,7 @@ def test_flags_go_over_the_file_and_set_over_the_flags(call, here):
     ended = call("train", "--config", "c.yaml", *flags, "--set", "seed=7", "--dry-run")
     assert "agon with tiny in fp32, 6 steps, seed 7" in ended.out
     # 4 problems, 5 drafts and 5 challenges each, 10 tokens, 6 steps.
-    assert "a step: 40 completions of up to 10 tokens; at most 240 in all, 2,400 tokens" in ended.out
+    assert "a step: 40 completions of up to 10 tokens; at most 240 in all, or 2,400 tokens" in ended.out
 
 
 def test_a_dry_run_shows_a_preset_and_what_goes_over_it(call):
@@ -152,7 +153,7 @@ def test_a_dry_run_shows_a_preset_and_what_goes_over_it(call):
     assert (ended.code, ended.err) == (0, "")
     for told in ("agon with smollm2-135m in 4bit, 7 steps", "tasks: letters", "cold start: "):
         assert told in ended.out
-    assert "evaluation: cascade of A and B on 75 held-out problems of arithmetic" in ended.out
+    assert "evaluation: A and B (mode cascade) on 75 held-out problems of arithmetic" in ended.out
     assert "evaluation: none" in call("train", "agon", "--preset", "demo", "--eval-tasks", "none", "--dry-run").out
 
 

@@ -12,7 +12,7 @@ def test_a_base_model_in_a_table(call: Callable[..., Any], tmp_path: Path):
     assert ended.out.split()[:5] == ["pass@1", "[95%]", "well-formed", "truncated", "tokens"]
     (row,) = [line.split() for line in ended.out.splitlines() if line.strip().startswith("base")]
     assert row[1].endswith("%")
-    assert "5 problems of letters:named=6, 1 each; temperature 0.6, top-p 0.95, seed 0, at most 16 tokens" in ended.out
+    assert "5 problems of letters:named=6, 1 answer each; temperature 0.6, top-p 0.95, seed 0, at most 16" in ended.out
     assert "evaluation of tiny on letters:named=6" in ended.err
     assert list(tmp_path.iterdir()) == []
 
@@ -56,7 +56,7 @@ def test_several_tasks_and_modes_in_a_table_and_as_json(call: Callable[..., Any]
     assert {one["target"] for one in found["evaluations"]} == {"tiny"}
     means = [(mean["mode"], mean["name"], mean["of"]) for mean in found["means"]]
     assert (means, found["comparisons"]) == ([("single", "base", 2), ("vote", "base", 2)], [])
-    sampled = "3 problems of stories, 2 each; temperature 0.6, top-p 0.95, seed 0, at most 6 tokens"
+    sampled = "3 problems of stories, 2 answers each; temperature 0.6, top-p 0.95, seed 0, at most 6 tokens"
     for told in (sampled, "stories: vote base against single base ", "they differ on "):
         assert told in ended.out
     assert list(tmp_path.iterdir()) == []

@@ -101,7 +101,7 @@ def test_evaluations_are_printed_side_by_side_and_a_broken_one_is_named(run, cal
     assert "held-out problems of stories, pass@1 with 95% intervals:" in out
     (head,) = [line for line in out.splitlines() if "untouched" in line]
     assert head.split() == "untouched before training after 4 steps".split()
-    assert "from before training to after 4 steps: A +25 points (1 gained, 0 lost" in out
+    assert "before training -> after 4 steps: A +25 points (1 gained, 0 lost" in out
     assert "measured with `lite-selfplay eval`, pass@1:\n  single-stories-4: A 100% [0, 100]; 4 problems" in out
     for content in ("{", "[1]", "", "{}"):
         (run / "eval" / "x.json").write_text(content)

@@ -79,4 +79,4 @@ def test_runs(run: Path, tmp_path: Path, call: Callable[..., Any]):
     assert "third: " in ended.out
     assert "no run folders in ." in call("list", "runs", ".").out
     ended = call("list", "runs", "nowhere")
-    assert (ended.code, "cannot read nowhere" in ended.err) == (2, True)
+    assert (ended.code, "cannot read the folder nowhere" in ended.err) == (2, True)

@@ -267,7 +267,7 @@ def test_problems_may_be_given_as_objects(tasks):
 @pytest.mark.parametrize(
     ("tasks", "said"),
     [
-        ([], "no row"), (["ab"], "a text is no row"), ([("a", "b", "c")], "longer"), (3, "not iterable"),
+        ([], "no row"), (["ab"], "a text is not a row"), ([("a", "b", "c")], "longer"), (3, "not iterable"),
         ([{"problem": object()}], "JSON serializable"), ([{"problem": float("nan")}], "JSON compliant"),
     ],
 )  # fmt: skip

@@ -67,7 +67,7 @@ def test_shares_are_compared_by_the_bootstrap_and_the_largest_differences_come_f
 
 def test_what_was_asked_stands_beside_and_other_problems_are_not_compared():
     assert settings_line(result("sums", A=[True, False])) == (
-        "2 problems of sums, 4 each; temperature 0.6, top-p 0.95, seed 0, at most 50 tokens; "
+        "2 problems of sums, 4 answers each; temperature 0.6, top-p 0.95, seed 0, at most 50 tokens; "
         "7 rows of x.jsonl, fingerprint ffffffffffff"
     )
     arm = Arm("m", result("sums", A=[True]), "A")

@@ -84,7 +84,7 @@ def test_the_change_of_the_directions_with_its_paired_test():
     after = {**TRAINED, "n": 10, "per_problem": pairwise({"A": "1" * 10, "A->B": "0111110000", "B->A": "1111100000"})}
     # A->B: five gained... p2 to p5 are new, p0 is lost: 4 against 1, 2 * 6/32.
     assert change({"x": BASE, "before": before, "after": after}) == (
-        "from before to after: A->B +30 points (4 gained, 1 lost, p = 0.38), B->A no change (0 gained, 0 lost, p = 1)"
+        "before -> after: A->B +30 points (4 gained, 1 lost, p = 0.38), B->A no change (0 gained, 0 lost, p = 1)"
     )
 
 
@@ -94,16 +94,16 @@ def test_the_change_of_what_the_moments_share():
     second = {**TRAINED, "n": 3, "per_problem": pairwise({"A": "111", "A->B": "000", "B->A": "111"})}
     # Seats where only one moment has directions, the best where they share none, and only the common problems.
     assert change({"first": first, "second": second}) == (
-        "from first to second, on the 3 problems in both: A +33.3 points (1 gained, 0 lost, p = 1)"
+        "first -> second, on the 3 problems in both: A +33.3 points (1 gained, 0 lost, p = 1)"
     )
     assert change({"base": base, "first": first}) == (
-        "from base to first: A against base model +25 points (1 gained, 0 lost, p = 1)"
+        "base -> first: A against base model +25 points (1 gained, 0 lost, p = 1)"
     )
 
 
 def test_shares_have_no_paired_test_and_other_problems_no_change():
     one, two = ({**result({"A": score(rate, 0, 1)}), "n": 1, "per_problem": {"p": {"A": rate}}} for rate in (0.5, 0.25))
-    assert change({"one": one, "two": two}) == "from one to two: A -25 points"
+    assert change({"one": one, "two": two}) == "one -> two: A -25 points"
     assert change({"one": one}) is None
     assert change({"one": COLD, "two": TRAINED}) is None
     assert change({"one": one, "two": {**two, "tasks": "other"}}) is None

@@ -200,6 +200,6 @@ def test_a_key_about_attention_that_nobody_reads_and_a_mixture_of_experts_are_re
 @pytest.mark.parametrize("size", [48, 96, 160])
 def test_rows_that_four_bits_hold_wrongly_are_refused(tmp_path, size):
     path = folder(tmp_path, "llama", hidden_size=size, head_dim=size // 4)
-    with pytest.raises(RequestError, match=f"rows of {size} numbers, which 4 bits store wrongly on a CPU"):
+    with pytest.raises(RequestError, match=f"rows of {size} numbers, and 4 bits on a CPU"):
         backend_over(path, "4bit")
     backend_over(path, "bf16")

@@ -109,8 +109,8 @@ def test_rectangles_have_small_masks_or_none(shared: range):
     ("model", "heads", "dtype", "why"),
     [
         ("t4", (6, 2, 8), torch.float16, "it needs compute capability 8.0, and this GPU has 7.5"),
-        ("4090", (6, 2, 8), torch.float32, "it needs a half precision, and weights are multiplied in float32"),
-        ("4090", (6, 2, 12), torch.bfloat16, "it needs heads of up to 256 numbers, in eights, and the model's have 12"),
+        ("4090", (6, 2, 8), torch.float32, "it needs fp16 or bf16, and weights are multiplied in float32"),
+        ("4090", (6, 2, 12), torch.bfloat16, "it needs a head size that is a multiple of 8 up to 256, not 12"),
         ("4090", (6, 2, 8), torch.bfloat16, None),
     ],
 )

@@ -126,8 +126,8 @@ def test_a_first_step_says_that_fewer_than_ten_fit(budget, clock, step_s: float,
     clock.spend(chosen, ("evaluation", closing_s), ("step", step_s))
     said = chosen.few(1, 40, lambda n: found.append(round(n, 2)) or "--problems-per-step 2")
     assert found == ([times] if times else [])
-    words = f"a step takes {step_s:.1f} s: fewer than 10 will fit, which tells little. --problems-per-step 2 would fit"
-    assert said == (f"{words} 10 steps" if times else "")
+    words = f"a step takes {step_s:.1f} s: fewer than 10 will fit, too few to tell much. --problems-per-step 2 would"
+    assert said == (f"{words} fit 10 steps" if times else "")
     assert chosen.few(2, 40, str) == ""  # it is said once
 
 
@@ -173,8 +173,8 @@ def test_a_step_has_as_many_problems_as_the_fewest_steps_leave_time_for(budget, 
     # 170 of 720 s are over. 522.5 s are planned for, less 90 for the last evaluation: 20 steps of 21.625 s. A problem
     # has 16 completions of a second.
     assert chosen.choose_problems_per_step(4, 20, 16) == (
-        "an answer takes 0.50 s, and learning from it 0.50 s: 1 of 4 problems a step, so that about 20 steps fit into "
-        "12 min, and 40 to evaluate"
+        "an answer takes 0.50 s and learning from it 0.50 s: about 20 steps with 1 of 4 problems each fit into 12 min; "
+        "problems to evaluate: 40"
     )
     assert chosen.choose_problems_per_step(4, 1, 16) == ""  # once
     assert budget().chosen["problems_per_step"] == 1
@@ -252,7 +252,7 @@ def test_as_many_steps_as_fit_are_played_and_schedules_end_with_them(fitted: tup
     assert load_run(run.path).config.run.steps == 5
     # Ten steps of 10 s are 1.75 times as long as the 57 s that are planned for.
     sizes = "--problems-per-step 1 would fit 10 steps"
-    few = f"a step takes 10.0 s: fewer than 10 will fit, which tells little. {sizes}"
+    few = f"a step takes 10.0 s: fewer than 10 will fit, too few to tell much. {sizes}"
     assert ear.said.index(few) < ear.said.index("a step takes 10.0 s: 5 of 40 steps fit into 1 min")
     # 35 more steps of 10 s are 5.8 minutes, and 8.3 with three tenths for evaluations and to spare.
     told = "5 of the 40 steps asked for fitted into 1 min: too little to tell what training does."
@@ -316,7 +316,7 @@ def test_fewer_problems_are_evaluated_and_a_resume_evaluates_as_many(tmp_path, m
     answers, timed, ear = loop.RunLoop._answers, list[Any](), Ear()
 
     def slow(self: Any, spec: Any, problems: Any, name: str, *rest: Any) -> Any:
-        if name == "evaluation, timed":
+        if name == "timing the evaluation":
             timed.append((spec.mode, tuple(spec.seats), len(problems)))
             clock.now += timed_s
         return answers(self, spec, problems, name, *rest)
@@ -338,7 +338,7 @@ def test_a_slow_machine_has_fewer_problems_a_step(tmp_path, monkeypatch):
     answers, ear = loop.RunLoop._answers, Ear()
 
     def slow(self: Any, spec: Any, problems: Any, name: str, *rest: Any) -> Any:
-        clock.now += 4.0 if name == "evaluation, timed" else 0.0
+        clock.now += 4.0 if name == "timing the evaluation" else 0.0
         return answers(self, spec, problems, name, *rest)
 
     def taught(*_: Any, **__: Any) -> None:
@@ -352,7 +352,7 @@ def test_a_slow_machine_has_fewer_problems_a_step(tmp_path, monkeypatch):
         run = train(config(tmp_path / "run", problems_per_step=4, group_size=2, **short), progress=ear)
     # An answer takes 4 / 20 s and an example 8 / 40: a problem of two drafts and two challenges 1.6 s. 12 of 60 s are
     # over, and 45.6 are planned for, less 4 for the last evaluation: 8 steps of 5.2 s, of 3 problems each.
-    (said,) = (each for each in ear.said if "problems a step" in each)
-    assert said.endswith("3 of 4 problems a step, so that about 8 steps fit into 1 min, and 10 to evaluate")
+    (said,) = (each for each in ear.said if "problems each fit" in each)
+    assert said.endswith("about 8 steps with 3 of 4 problems each fit into 1 min; problems to evaluate: 10")
     assert load_run(run.path).config.run.problems_per_step == 3
     assert {stream["completions"] for row in run.metrics_rows() for stream in row["streams"].values()} == {6}

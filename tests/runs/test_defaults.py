@@ -283,9 +283,9 @@ def test_a_dry_run_of_the_bare_command_shows_all_of_it(call: Callable[..., Any],
     assert ended.code == 0
     for line in (
         "tasks: stories, 20,000 problems, 4 a step (instead of gsm8k: no hub; --tasks T changes that)",
-        "before the first step: a probe of the base decides on thinking, the token limit, a cold start (not given; ",
+        "before the first step: a probe of the base decides on thinking, the token limit, a cold start (no setting ",
         "(sizes of the preset cpu, for runs on a CPU; --preset P changes that)",
-        "evaluation: cascade of A and B on 100 held-out problems of stories, 2 times 400 completions",
+        "evaluation: A and B (mode cascade) on 100 held-out problems of stories, 2 times 400 completions",
     ):
         assert line in ended.out
 

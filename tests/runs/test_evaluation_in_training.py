@@ -43,7 +43,7 @@ def test_a_run_is_measured_before_in_between_and_after(measured: Run):
         assert (set(result["seats"]), set(result["directions"])) == ({"A", "B"}, {"A->B", "B->A"})
     assert "after 2 steps" in (measured.path / "README.md").read_text()
     assert measured.comparison().splitlines()[0] == "|  | untouched | before training | after 1 steps | after 2 steps |"
-    assert "from after 1 steps to after 2 steps: A->B" in measured.comparison()
+    assert "after 1 steps -> after 2 steps: A->B" in measured.comparison()
 
 
 def test_what_was_answered_once_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -75,7 +75,7 @@ def pupils(make_backend: Callable[..., Any], tiny_path: Path) -> Callable[..., P
 
 def numbers(line: str, start: str) -> tuple[float, ...]:
     """The tokens, the first and the last loss in a line."""
-    found = re.fullmatch(rf"{start} of ([\d,]+) tokens: loss ([\d.]+) -> ([\d.]+)", line)
+    found = re.fullmatch(rf"{start}, ([\d,]+) tokens in all: loss ([\d.]+) -> ([\d.]+)", line)
     assert found, line
     return tuple(float(text.replace(",", "")) for text in found.groups())
 
@@ -259,7 +259,7 @@ def test_a_run_starts_from_it_and_its_reference_is_the_seat_after_it(tmp_path: P
     said: list[str] = []
     done = train(config, progress=said.append)
     assert any(line.startswith("cold start of solver as solver") for line in said)
-    assert "solver: 4 written by rule" in said
+    assert "solver: 4 examples written by rule" in said
     kept = read_lines(done.path / "cold_start.jsonl")
     assert [(row["role"], row["origin"]) for row in kept] == [("solver", "worked")] * 4
     assert (done.path / "checkpoints" / "step-0" / "manifest.json").is_file()

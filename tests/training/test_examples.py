@@ -159,7 +159,7 @@ def test_too_few_are_topped_up_by_worked_examples():
     pool = gathered(single(4), said, SUMS[:1], rounds=2, top_up="stories:max=10", steps=3, examples_per_step=10)
     assert pool.counts["solver"] == RoleCounts(sampled=8, right=2, own=1, worked=9)  # 10 of 30 readings
     assert pool.lines() == [
-        "solver: 2 of 8 samples of the base were right and well-formed, 1 of them kept; 9 written by rule"
+        "solver: 2 of 8 samples of the base were right and well-formed, 1 of them kept; 9 examples written by rule"
     ]
     assert sum("in the end?" in prompt for prompt, _ in found(pool, "solver")) == 9
 
@@ -185,7 +185,7 @@ def test_each_seats_readings_are_worked_examples_of_their_own_by_the_seed():
     # Two seats, 16 readings each, in two roles.
     first, again, other = (worked(WORKED, "agon", {"seed": s}, steps=2, examples_per_step=8) for s in (0, 0, 1))
     assert [len(found(first, role)) for role in ("drafter", "challenger")] == [16, 16]
-    assert first.lines() == ["drafter: 16 written by rule", "challenger: 16 written by rule"]
+    assert first.lines() == ["drafter: 16 examples written by rule", "challenger: 16 examples written by rule"]
     assert [first.of(role) for role in first.roles] == [again.of(role) for role in again.roles]
     assert found(first, "drafter") != found(other, "drafter")
     # Few problems are used up, and not repeated.

@@ -40,12 +40,12 @@ def test_everything_becomes_a_line(said):
     lines.warn("nothing moves")
     lines.step({"step": 1}, "step 1/2")
     lines.evaluated("after 2 steps", {}, "A 34%")
-    lines.finished(["up 3 points", "the run: x"])
+    lines.finished(["up 3 points", "run folder: x"])
     first = ["loading tiny", "training", "warning: nothing moves", "step 1/2", "after 2 steps: A 34%"]
-    assert said == [*first, "up 3 points", "the run: x"]
+    assert said == [*first, "up 3 points", "run folder: x"]
     warned: list[str] = []
     PlainProgress(said.append, warn=warned.append).warn("slow")
-    assert (said[-1], warned) == ("the run: x", ["warning: slow"])
+    assert (said[-1], warned) == ("run folder: x", ["warning: slow"])
 
 
 def test_a_heartbeat_says_what_is_done_and_for_how_long(now, said):

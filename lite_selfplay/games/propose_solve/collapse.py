@@ -93,8 +93,8 @@ def collapse_warnings(log: Mapping[str, Any]) -> list[str]:
         )
     if questions >= FEWEST_JUDGED and 0 < (log["distinct_tokens"] or 0) * questions < FEWEST_DISTINCT + 1e-9:
         found.append(
-            f"only {log['distinct_tokens']:.1%} of the tokens of {questions} questions are distinct, no more than one "
-            "question has: they are all alike"
+            f"the {questions} questions are nearly the same: only {log['distinct_tokens']:.1%} of their tokens are "
+            "distinct"
         )
     if (answered := sum(rates)) >= FEWEST_JUDGED:
         for end, word in ((0, "hardly ever"), (-1, "nearly always")):

@@ -541,8 +541,8 @@ def _prepare_4bit(model: nn.Module, device: torch.device) -> None:
     odd = {layer.in_features for layer in layers if layer.in_features % 64}
     if odd and device.type == "cpu":
         raise RequestError(
-            f"the model has rows of {min(odd)} numbers, which 4 bits store wrongly on a CPU unless it is a multiple "
-            "of 64: use --precision bf16 or fp32"
+            f"the model has rows of {min(odd)} numbers, and 4 bits on a CPU are right only for multiples of 64: use "
+            "--precision bf16 or fp32"
         )
 
 

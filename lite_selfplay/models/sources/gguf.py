@@ -128,7 +128,7 @@ def _save(file: Path, header: GgufHeader, special: Mapping[str, Any], folder: Pa
     # transformers does not report tensors that it has no name for.
     held, taken = sum(header.tensors.values()), sum(parameter.numel() for parameter in model.parameters())
     if held != taken:
-        raise ValueError(f"the file holds {held} numbers, the model has places for {taken}")
+        raise ValueError(f"the file holds {held} numbers, the model takes {taken}")
     config = model.config
     for stale in ("quantization_config", "_model_name_or_path"):
         vars(config).pop(stale, None)

@@ -42,7 +42,7 @@ def closing_report(
         (sum(row.get("sampler_what") is not None for row in metrics), "had completions sampled with other weights"),
     ):
         lines += [f"{count} of {counted(len(metrics), 'step')} {what} and updated nothing"] if count else []
-    lines.append(f"the run: {path}")
+    lines.append(f"run folder: {path}")
     return lines + [f"{why}: {command}" for why, command in _next(game, config, metrics, evaluations, path)]
 
 

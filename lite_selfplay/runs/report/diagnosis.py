@@ -197,7 +197,7 @@ def _silent(about: _About) -> Iterator[Cause]:
             continue
         every = "All groups" if silent == groups else f"{silent:.0f} of {groups:.0f} groups"
         right = _mean(steps, "accuracy")
-        why, flags = "all of a group's rewards are equal", [f"--group-size {2 * about.config.run.group_size}"]
+        why, flags = "each group's rewards are equal", [f"--group-size {2 * about.config.run.group_size}"]
         poses = about.game.accuracy_of(role).proposals
         if right is not None and not poses and (right < ALL_WRONG or right > ALL_RIGHT):
             why = "nearly all answers are wrong" if right < ALL_WRONG else "nearly all answers are right"
@@ -297,7 +297,7 @@ def _facts(about: _About) -> Iterator[str]:
         reward, right = _mean(steps, "reward_mean"), _mean(steps, "accuracy")
         words = [f"reward {reward:.2f}"] if reward is not None else []
         words += [f"{percent(right)} {about.game.accuracy_of(role).word}"] if right is not None else []
-        yield f"{role}: {', '.join(words) or 'for the record'}"
+        yield f"{role}: {', '.join(words) or 'recorded only'}"
 
 
 # The checks, in the order of their findings.

@@ -105,7 +105,7 @@ _OF_A_RUN = (
             "docs/sampler.md explains larger values; compare with --backend transformers --precision fp32.",
             name="sampler gap", group=HEALTH, most=0.1),
     Meaning("streams", "base_gap", "The distance of a seat from the base model, in nats per token.",
-            "Grows from 0; a few nats are much.", "Growing while accuracy falls: a lower seats.*.lr.",
+            "Grows from 0; a few nats are much.", "If it grows while accuracy falls: a lower seats.*.lr.",
             name="base gap", group=HEALTH),
     Meaning("streams", "step_gap",
             "How far the step moved a seat, measured on a few of its own completions, in nats per token.",

@@ -221,7 +221,7 @@ def own_code(run: Path) -> None:
         (lambda run: shutil.rmtree(run / "adapters" / "A"), "A", {}, RunFolderError,
          "has no adapter of seat 'A': a run writes its adapters at its checkpoints"),
         (lambda run: (run / WEIGHTS).write_bytes(b"x" * 100), "A", {}, RunFolderError,
-         "adapter_model.safetensors is no safetensors file, or is damaged"),
+         "adapter_model.safetensors is not a safetensors file, or is damaged"),
         (lambda run: (run / "environment.json").write_text('{"base": "tiny:0"}'), "B", {}, RunFolderError,
          "was trained over the base 'tiny:0', but tiny is now 'tiny:1'"),
         (own_code, "A", {}, ConfigError, "read that code, and if you trust it give --trust-remote-code again"),

@@ -64,12 +64,12 @@ def test_a_tie_pays_nobody_and_a_coin_half():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "2 for a right answer, 0.5 for its form"),
+        ({}, "2 for a right answer, 0.5 for the format"),
         ({"format_weight": 0.0}, "2 for a right answer"),
         ({"reward": "random"}, "2 by the toss of a coin"),
-        ({"reward": "random", "format_weight": 0.25}, "2 by the toss of a coin, 0.25 for its form"),
-        ({"reward": "majority"}, "2 for agreeing with the majority vote, 0.5 for its form"),
-        ({"reward": "format"}, "0.5 for its form"),
+        ({"reward": "random", "format_weight": 0.25}, "2 by the toss of a coin, 0.25 for the format"),
+        ({"reward": "majority"}, "2 for agreeing with the majority vote, 0.5 for the format"),
+        ({"reward": "format"}, "0.5 for the format"),
     ],
 )
 def test_it_says_what_it_pays(options: dict[str, Any], said: str):

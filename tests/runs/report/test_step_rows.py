@@ -38,7 +38,7 @@ def test_a_step_in_one_line():
     assert "no signal, nothing updated" in progress_line(AGON, metrics(trained=0), 20, "1:15 left")
     step = metrics(1, (None, 0.5))
     step["streams"]["drafter"]["reward_mean"] = step["streams"]["challenger"]["reward_mean"] = None
-    assert "| drafter A: for the record | challenger B: 50% right |" in progress_line(AGON, step, 20, "1:15 left")
+    assert "| drafter A: recorded only | challenger B: 50% right |" in progress_line(AGON, step, 20, "1:15 left")
 
 
 def played(*rewards, stop="eos"):
