@@ -58,7 +58,7 @@ class Speakers:
 
     @property
     def alone(self) -> tuple[str, ...]:
-        """The base, the seats, and the requested seats of checkpoints."""
+        """The speakers' names except cascades: base, seats, loaded checkpoint seats."""
         return self.table.policies if self.target.folder else (BASE,)
 
     @property
