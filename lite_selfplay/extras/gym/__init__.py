@@ -79,7 +79,7 @@ def reasoning_gym(seed: int = 0, held_out: bool = False, /, dataset: str = "", *
 
     Values are parsed as JSON if possible (`max_terms=3`, `allow_negation=true`), else kept as text. A problem keeps its
     entry in `extra` for the data set's scorer; its answer is None if the data set has none. Raises TaskError if the
-    package is missing, for an invalid option, and if the rows would differ in another process; UnknownNameError for an
+    package is missing, an option is invalid, or another process would get different problems; UnknownNameError for an
     unknown name.
     """
     if not dataset:
