@@ -1,6 +1,6 @@
 """A rehearsal of a run without its model: the prompts of each role, and the rewards of a reward function.
 
-The texts of other roles are made up: a problem's worked solution if it has one.
+Prompts contain made-up texts of other roles: worked examples if the game has them.
 """
 
 import contextlib
