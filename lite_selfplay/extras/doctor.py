@@ -89,7 +89,7 @@ def _precision() -> str:
 
 
 def _attention() -> str:
-    """The attention kernels of a half-precision run, tried with the heads of Qwen2.5-0.5B."""
+    """Whether half-precision Qwen2.5-0.5B gets flash attention, in sampling and in the update."""
     import torch
 
     from lite_selfplay.models import attention, packed_on_gpu

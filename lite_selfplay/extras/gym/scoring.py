@@ -64,7 +64,7 @@ def _dataset(name: str, options: str) -> Any:
 
 
 def reply_to(question: dict[str, Any]) -> dict[str, str]:
-    """The reply to one question. Raises nothing but MemoryError."""
+    """The reply to a question; a scorer's MemoryError is raised."""
     entry = pickle.loads(base64.b64decode(question["entry"]))
     try:
         dataset = _dataset(question["dataset"], json.dumps(question["options"]))
