@@ -46,7 +46,7 @@ class Stage:
 @dataclass(frozen=True)
 class Speakers:
     """All speakers of a run. `context`: the most tokens of a prompt and its completion together. `like`: a problem of
-    the run; a user's is prompted like it. `reads`: returns what a seat sees of another's answer; None if nothing."""
+    the run; the user's are prompted like it. `reads(...)`: what a seat sees of another's answer; None: no seat does."""
 
     table: "LiveTable"
     target: Target
