@@ -160,7 +160,7 @@ def bundle(runs: Sequence[ViewedRun], limit: int = LIMIT) -> str:
 
 
 def _held(run: ViewedRun, limit: int) -> dict[str, Any]:
-    """A run's overview, and the full cases of as many steps as fit into about `limit` bytes: the last one, and others
+    """A run's overview, and the episodes of as many steps as fit into about `limit` bytes: the last one, and others
     spread evenly."""
     overview = run.overview()
     size = sum(file.stat().st_size for file in run.path.glob(EPISODES))
