@@ -81,7 +81,7 @@ def test_too_many_in_a_row_stop_the_run_and_the_last_good_state_stays(tmp_path: 
     run = tmp_path / "run"
     with run_of(config(run, steps=9, run={"max_bad_steps": 2}), reward=uneven) as loop:
         spoil(loop, set(range(3, 9)))
-        with pytest.raises(TrainingError, match=r"2 steps in a row .* at step 5 the loss of solver .* is na") as caught:
+        with pytest.raises(TrainingError, match=r"2 steps in a row .* \(step 5: the loss of solver .* is na") as caught:
             loop.run()
     assert f"{run}/checkpoints/step-2 is intact" in str(caught.value)
     assert f"resume('{run}', reward=uneven)" in str(caught.value)  # by the checkpoint: this run has no environment.json
