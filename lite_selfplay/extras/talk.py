@@ -58,7 +58,7 @@ class Speakers:
 
     @property
     def alone(self) -> tuple[str, ...]:
-        """The speakers' names except cascades: base, seats, loaded checkpoint seats."""
+        """The names except cascades: the base, the seats, and loaded seats of checkpoints."""
         return self.table.policies if self.target.folder else (BASE,)
 
     @property
