@@ -153,7 +153,7 @@ def _positions(path: Path) -> int:
 
 
 def _one_of(target: Target) -> Problem:
-    """A problem that a run was trained on, since a program is asked for in other words than a number."""
+    """A problem of the training task, whose kind (such as program) decides a prompt's wording; else an empty one."""
     section = target.config.tasks
     if target.folder is not None and section.train is not None:
         with contextlib.suppress(LiteSelfPlayError, StopIteration):  # its data are not here
