@@ -190,7 +190,7 @@ class Talk:
         self.names = tuple(dict.fromkeys(names))
 
     def ask(self, text: str) -> Entry:
-        """Every speaker's answer to a message. Raises RequestError if it cannot be asked, Interrupted."""
+        """Every speaker's answer to a message. Raises RequestError if refused, Interrupted after a signal."""
         asks = {name: text if self.plain or ARROW in name else self.speakers.prompt(text) for name in self.names}
         return self._answered("message", text, asks)
 
