@@ -153,7 +153,7 @@ def _positions(path: Path) -> int:
 
 
 def _one_of(target: Target) -> Problem:
-    """A problem that a run was trained on, since a program is asked for in other words than a number."""
+    """A problem of the training task, whose kind (such as program) decides a prompt's wording; else an empty one."""
     section = target.config.tasks
     if target.folder is not None and section.train is not None:
         with contextlib.suppress(LiteSelfPlayError, StopIteration):  # its data are not here
@@ -190,7 +190,7 @@ class Talk:
         self.names = tuple(dict.fromkeys(names))
 
     def ask(self, text: str) -> Entry:
-        """Every speaker's answer to a message. Raises RequestError if it cannot be asked, Interrupted."""
+        """Every speaker's answer to a message. Raises RequestError if refused, Interrupted after a signal."""
         asks = {name: text if self.plain or ARROW in name else self.speakers.prompt(text) for name in self.names}
         return self._answered("message", text, asks)
 

@@ -154,7 +154,7 @@ def _lengths(results: Sequence[Record]) -> dict[str, float]:
 
 
 def _share(score: Record, column: str) -> float:
-    """A score's value in a column; counts, such as conversions, become shares of all answers."""
+    """A score's value in a column; a count becomes a share of all answers."""
     value: float = score[column]
     return value / (score["n"] * score["samples"]) if isinstance(value, int) else value
 
