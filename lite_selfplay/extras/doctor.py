@@ -78,7 +78,7 @@ def _device() -> str:
 
 
 def _precision() -> str:
-    """The compute type that `model.compute_dtype=auto` chooses for 4-bit weights."""
+    """A sentence on the compute type that `auto` chooses for 4-bit weights. Raises RequestError if they cannot run."""
     gpu = next(iter(availability.cards()), None)
     if gpu is not None and (problem := availability.quantised_problem()) is not None:
         raise RequestError(f"{problem}: use --precision {'bf16' if gpu.bf16 else 'fp16'}")

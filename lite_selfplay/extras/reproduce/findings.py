@@ -191,7 +191,7 @@ def _better(parts: Parts) -> tuple[float | None, Interval | None]:
 
 
 def _interval(values: Sequence[float], rows: Sequence[Mapping[str, float]], confidence: float = 0.95) -> Interval:
-    """The interval of a mean: over seeds, or over the problems of each task with one seed."""
+    """The interval of a mean: over seeds if there are several, else over each task's problems."""
     outcomes = list(rows[0].values())
     if (spread := over_seeds(values, confidence)).interval is not None:
         low, high = spread.interval

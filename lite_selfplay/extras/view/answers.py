@@ -155,7 +155,7 @@ class ViewedRun:
             )
 
     def _remarks(self, rows: Sequence[Mapping[str, Any]], recorded: int) -> list[str]:
-        """Remarks for the reader: what is missing, and the game's warnings."""
+        """The game's warnings, and notes on missing parts. `recorded`: the steps whose completions are there."""
         found = [self.without_game] if self.without_game else []
         sampled = sum(any(stream.get("completions") for stream in row["streams"].values()) for row in rows)
         if recorded < sampled:
