@@ -109,7 +109,7 @@ def attention(tiny: bool = False) -> None:
                 told = f"backward, {name}, {longest} x {tokens}, {'' if deterministic else 'not '}deterministic"
                 try:
                     tell(**{told: {"ms": milliseconds(*kernel(tokens, longest, device))}})
-                except (RuntimeError, TypeError, NotImplementedError) as problem:  # a refusal is the finding
+                except RuntimeError as problem:  # a kernel that refuses the shape is a result, too
                     tell(**{told: f"cannot: {str(problem).splitlines()[0][:120]}"})
         torch.use_deterministic_algorithms(False)
 

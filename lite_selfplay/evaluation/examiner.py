@@ -33,6 +33,7 @@ from lite_selfplay.verify.keys import states_nothing, vote_key
 from lite_selfplay.verify.programs import KIND as PROGRAM
 
 SUFFIX = ".partial.jsonl"
+_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,13 @@ class Answers:
             return
         rows = [{"key": key, "seconds": a.seconds, "answers": [*map(_line, a.answers)]} for key, a in answered.items()]
         with write_errors(f"to {self.path}"):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            begun = self.path.exists() and self.path.stat().st_size
-            append_lines(self.path, rows if begun else [self._identity, *rows])
+            for _ in range(_TRIES):
+                with contextlib.suppress(FileNotFoundError):  # another evaluation has just removed its empty folder
+                    self.path.parent.mkdir(parents=True, exist_ok=True)
+                    begun = self.path.exists() and self.path.stat().st_size
+                    append_lines(self.path, rows if begun else [self._identity, *rows])
+                    return
+        raise RunFolderError(f"cannot write to {self.path}: its folder is being removed")
 
     def remove(self) -> None:
         """Remove the file, and its folder if that is empty."""

@@ -84,6 +84,29 @@ def test_answers_of_other_weights_are_not_read(tmp_path: Path):
     assert path.read_bytes() == b""
 
 
+@pytest.mark.parametrize("times", [1, 9])
+def test_a_folder_that_another_evaluation_removes_is_made_again(
+    times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    mkdir, removed = Path.mkdir, list(range(times))
+
+    def gone_at_once(path: Path, *given: Any, **more: Any) -> None:
+        mkdir(path, *given, **more)
+        if removed:
+            removed.pop()
+            path.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", gone_at_once)
+    path = tmp_path / "eval" / "x.partial.jsonl"
+    answers = Answers(IDENTITY, path)
+    if times > 5:
+        with pytest.raises(RunFolderError, match="its folder is being removed"):
+            measured(answers)
+    else:
+        measured(answers)
+        assert Answers(IDENTITY, path).lines.keys() == answers._memory.keys() != set()
+
+
 @pytest.mark.parametrize("changed", [{"seed": 1}, {"samples": 2}, {"shots": 1}])
 def test_what_was_asked_otherwise_is_asked_again(changed: dict[str, Any]):
     answers, table = Answers(), Scripted()
