@@ -8,7 +8,7 @@ from collections.abc import Sequence
 # How often a clock is polled. If more time passes between two polls, the polling process was suspended for the rest.
 TICK_SECONDS = 0.1
 # A clock runs out after this many times its seconds at the latest, even if the processes got less time.
-PATIENCE = 20
+PATIENCE = 40
 # An open descriptor of /proc, which still works under another root and in another namespace.
 _PROCESSES = os.open("/proc", os.O_RDONLY) if os.path.isdir("/proc") else -1
 
