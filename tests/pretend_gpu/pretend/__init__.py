@@ -34,6 +34,7 @@ from torch import library
 
 from .counting import Seen, Wait, places
 from .engine import ENGINE
+from .jiterator import launch
 from .models import GIB, PROFILES, RTX_4090, T4, Memory, Model
 from .operations import Operations, attention, rms_norm
 from .tensors import PATCHES, Generator, inside, is_card
@@ -141,6 +142,7 @@ def _patch(found: Card, stack: contextlib.ExitStack) -> None:
         (torch, "Generator", Generator),
         (threading.Thread, "_bootstrap_inner", _in_every_thread(found)),
         (torch.version, "cuda", "12.8"),
+        (torch._C, "_cuda_jiterator_compile_and_launch_kernel", functools.partial(launch, found)),
         (torch.backends.cuda, "is_built", lambda: True),
     ):
         stack.enter_context(mock.patch.object(where, name, value, create=True))
