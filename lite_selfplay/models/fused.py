@@ -176,7 +176,7 @@ def _kernels(device: torch.device, dtype: torch.dtype) -> tuple[Callable[..., An
         jit: Any = torch.cuda.jiterator
         found = jit._create_jit_fn(_PRODUCT), jit._create_multi_output_jit_fn(_GRADIENTS, num_outputs=2)
         mine = [found[0](*drawn[:2]), *found[1](*drawn)]
-    except (AssertionError, AttributeError, RuntimeError, TypeError):  # of another torch or GPU
+    except RuntimeError:  # of this GPU's compiler
         return _PLAIN
     return found if all(map(_near, mine, [_product(*drawn[:2]), *_gradients(*drawn)])) else _PLAIN
 

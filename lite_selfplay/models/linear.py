@@ -77,26 +77,24 @@ class _Adapted(torch.autograd.Function):
         rows = x.reshape(-1, x.shape[-1])
         if (again := kept()) is not None:
             out, inner = again
-            rows = rows.to(out.dtype)
+            rows, down = rows.to(out.dtype), _joined(downs).to(out.dtype)
         else:
             dense = [weight() for weight in weights]
-            rows = rows.to(dense[0].dtype)
-            inner = rows @ _joined(downs).to(rows.dtype).T  # (N, ranks of all)
+            rows, down = rows.to(dense[0].dtype), _joined(downs).to(dense[0].dtype)
+            inner = rows @ down.T  # (N, ranks of all)
             out = functional.linear(rows, _joined(dense), _joined_biases(biases, dense))
             parts = zip(out.split(outputs, 1), inner.split(ranks, 1), ups, scales, strict=True)
             for part, own, up, scale in parts:
                 part.addmm_(own, up.to(rows.dtype).T, alpha=scale)
             keep(out, inner)
-        ctx.weights, ctx.scales, ctx.shape, ctx.dtype = weights, scales, x.shape, x.dtype
-        ctx.save_for_backward(rows, inner, *matrices)
+        ctx.weights, ctx.scales, ctx.ranks, ctx.shape, ctx.dtype = weights, scales, ranks, x.shape, x.dtype
+        ctx.save_for_backward(rows, inner, down, *ups)
         return out.view(*x.shape[:-1], out.shape[-1]).split(outputs, -1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *given: Tensor) -> Any:
-        rows, inner, *matrices = ctx.saved_tensors
-        downs, ups = matrices[::2], matrices[1::2]
-        ranks = [len(down) for down in downs]
+        rows, inner, down, *ups = ctx.saved_tensors
         grads = [grad.reshape(-1, grad.shape[-1]) for grad in given]
         inners = [_times(grad @ up.to(grad.dtype), s) for grad, up, s in zip(grads, ups, ctx.scales, strict=True)]
         grad_inner, grad_x = _joined(inners, 1), None
@@ -104,20 +102,20 @@ class _Adapted(torch.autograd.Function):
             grad_x = grads[0] @ ctx.weights[0]()
             for grad, weight in zip(grads[1:], ctx.weights[1:], strict=True):
                 grad_x.addmm_(grad, weight())
-            grad_x = grad_x.addmm_(grad_inner, _joined(downs).to(grad_x.dtype)).view(ctx.shape).to(ctx.dtype)
-        to_downs = (grad_inner.T @ rows).split(ranks)
+            grad_x = grad_x.addmm_(grad_inner, down).view(ctx.shape).to(ctx.dtype)
+        to_downs = (grad_inner.T @ rows).split(ctx.ranks)
         # (r, N) by (N, out) takes a CPU half to a quarter of the time of (out, N) by (N, r).
-        to_ups = [(own.T @ grad).T for own, grad in zip(inner.split(ranks, 1), grads, strict=True)]
+        to_ups = [(own.T @ grad).T for own, grad in zip(inner.split(ctx.ranks, 1), grads, strict=True)]
         found = [
             one
             for to_down, to_up, up, scale in zip(to_downs, to_ups, ups, ctx.scales, strict=True)
-            for one in (to_down.to(downs[0].dtype), _times(to_up.to(up.dtype), scale))
+            for one in (to_down.to(up.dtype), _times(to_up.to(up.dtype), scale))
         ]
         return grad_x, None, None, None, *found
 
 
 def _joined(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
 
 
 def _joined_biases(biases: Sequence[Tensor | None], weights: Sequence[Tensor]) -> Tensor | None:
