@@ -46,7 +46,7 @@ def machine() -> list[Check]:
         fine = "its operators load; Unsloth uses them if flash-attn is not installed"
         problem = availability.xformers_problem
         parts["xformers"] = lambda: f"{why}: Unsloth uses torch's own attention" if (why := problem()) else fine
-    with warnings.catch_warnings():  # torch warns about drivers; the findings cover them
+    with warnings.catch_warnings():  # torch warns about drivers; the checks cover them
         warnings.simplefilter("ignore")
         return [_checked(part, check) for part, check in parts.items()]
 
@@ -78,7 +78,7 @@ def _device() -> str:
 
 
 def _precision() -> str:
-    """A sentence on the dtype that 4-bit weights compute in here. Raises RequestError if they cannot run."""
+    """A sentence on the compute dtype of 4-bit weights on this machine. Raises RequestError if they cannot run."""
     gpu = next(iter(availability.cards()), None)
     if gpu is not None and (problem := availability.quantised_problem()) is not None:
         raise RequestError(f"{problem}: use --precision {'bf16' if gpu.bf16 else 'fp16'}")
@@ -110,7 +110,7 @@ def _models() -> str:
 
 
 def _sandbox() -> str:
-    """A sentence on how programs written by a model would run, by opening a sandbox for them, which tests itself."""
+    """A sentence on how model-written programs would run here: opens the sandbox for them, which tests itself."""
     try:
         sandbox = programs.open_sandbox(size=1)
     except RequestError as error:

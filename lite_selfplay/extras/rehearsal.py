@@ -1,6 +1,6 @@
 """Shows a run's prompts and tries its reward function without the model: `plan --prompts` and `plan --reward`.
 
-Completions are made up, in other roles' prompts as well: worked examples if the game has them.
+All completions are made up, also those that prompts contain: worked examples if the game has them.
 """
 
 import contextlib
@@ -34,7 +34,8 @@ MOST_STEPS = 40  # the most steps to play until every role has been asked
 
 @dataclass(frozen=True)
 class Rendered:
-    """A role's prompt as the model reads it. `thinking`: auto, on or off; `tokens`: their number; `text`: all of it."""
+    """A role's prompt as the model reads it: its `text` with special tokens, its number of `tokens`, and `thinking`
+    (auto, on or off), the chat template's switch for it."""
 
     role: str
     seat: str
@@ -88,7 +89,7 @@ def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
 
 
 def _made_up_words(game: Game, rng: random.Random) -> Callable[[str, str, Sequence[Problem]], str]:
-    """A function that makes up a completion: a worked example of the prompt's problem, else of another one."""
+    """A function that makes up a completion: a worked example of the prompt's problem or another, else a number."""
     stories = iter(load_task("stories").problems)
 
     def say(role: str, prompt: str, drawn: Sequence[Problem]) -> str:
@@ -115,7 +116,7 @@ class Tried:
 
 
 def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[Tried]:
-    """The rewards and verdicts of ten made-up completions, for each of two problems: right, right without the format,
+    """Call a reward function on made-up completions of two problems, five of each: right, right without the format,
     wrong, empty, cut off. Their token ids are bytes. Raises ConfigError if no problem has an answer, RewardError if the
     function fails."""
     answered = [problem for problem in islice(task.problems, 200) if problem.answer is not None][:2]

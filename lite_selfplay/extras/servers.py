@@ -1,9 +1,9 @@
 """A backend that samples on vLLM servers, which serve the same base model, and the seats as LoRA adapters.
 
-Updates, log-probabilities of references and all else are computed by the transformers backend in this process. Whenever
-a seat's weights have changed, every server loads them under a new name. Completions are spread over the servers; a
-failed request is sent again, to another server if there is one. The sampler's check, before the first step and in every
-step, verifies that a server serves the run's base and the seats' newest weights.
+Everything but sampling (updates, references) is computed by the transformers backend in this process. Whenever a seat's
+weights have changed, every server loads them under a new name. Completions are spread over the servers; a failed
+request is sent again, to another server if there is one. The sampler's check, before the first step and in every step,
+verifies that a server serves the run's base and the seats' newest weights.
 
 The HTTP interface is vLLM 0.33's OpenAI-compatible protocol; invalid answers are discarded. vLLM does the following
 silently, so the backend works around it:
@@ -98,7 +98,7 @@ class Server:
         )
 
     async def load(self, adapter: Adapter) -> None:
-        """Let the server load an adapter, unless it has. An error is added to `failures` instead of raised."""
+        """Let the server load an adapter that it does not have yet. An error is added to `failures`, not raised."""
         try:
             await self.ask("/v1/load_lora_adapter", {"lora_name": adapter[0], "lora_path": adapter[1]}, bytes)
         except ServerFailed as failed:
@@ -184,7 +184,7 @@ def read_completion(content: bytes, request: Mapping[str, Any], vocabulary: int)
     return Generation(ids, [min(float(value), 0.0) for value in logprobs], stop)
 
 
-RESTS_S = (0.0, 0.5, 2.0, 8.0)  # seconds to wait before each attempt at a completion; there is none after the last
+RESTS_S = (0.0, 0.5, 2.0, 8.0)  # seconds to wait before each of the four attempts at a completion
 POLL_EVERY_S = 0.05  # seconds between two calls of `poll` while waiting for servers
 MOST_ADAPTERS = 16  # the most versions of seats and snapshots kept on disk for servers
 
@@ -237,9 +237,8 @@ class ServedBackend(TransformersBackend):
                 ) from None
 
     def generate(self, request: GenerationRequest) -> list[list[Generation]]:
-        """Sample completions on the servers, one request each, as `Backend.generate` says. Raises RequestError for a
-        temperature that vLLM would change, RolloutsLost if no server returns a completion or an adapter cannot be
-        written for them."""
+        """Sample completions on the servers, one request each, as `Backend.generate` says. Raises RequestError if vLLM
+        would change the temperature, RolloutsLost if no server returns a completion or an adapter cannot be written."""
         require_temperature(request.sampling.temperature, REMEDY)
         self._decoding.check(request)
         with write_errors(f"an adapter for the servers to {self._root}", RolloutsLost):

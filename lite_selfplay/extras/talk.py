@@ -46,8 +46,8 @@ class Stage:
 @dataclass(frozen=True)
 class Speakers:
     """A run's speakers (base, seats, cascades), with the model in memory. `most_tokens`: the limit of a completion;
-    `context`: that with its prompt. A user's problem is prompted like the run's problem `like`. `reads(table, answer,
-    problem)`: the part of an answer that another seat sees, and its prompt; None: no cascades."""
+    `context`: of a completion with its prompt. A user's problem is prompted like the run's problem `like`.
+    `reads(table, answer, problem)`: the part of an answer that another seat sees, and its prompt; None: no cascades."""
 
     table: "LiveTable"
     target: Target
@@ -171,9 +171,8 @@ MOST_CHARACTERS = 1_000_000
 
 @dataclass
 class Talk:
-    """A chat, which keeps each speaker's last turns. The speakers in `names` answer a message. `plain`: messages are
-    sent unchanged; else each is a problem, prompted as in training. `waits(name)` is called before each speaker
-    answers."""
+    """A chat with the speakers in `names`, which keeps each one's last turns. `plain`: messages are sent unchanged;
+    else each is a problem, prompted as in training. `waits(name)` is called before each speaker answers."""
 
     speakers: Speakers
     names: Sequence[str]

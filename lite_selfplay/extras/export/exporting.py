@@ -32,8 +32,8 @@ VERIFICATION = "verification.json"
 
 @dataclass(frozen=True)
 class Asked:
-    """A checked export request: seat `name` (`A`, or `A@20`), with its `adapter` folder after `step` steps. `metrics`:
-    the run's up to that step; `roles`: those that the seat played; `sampling`: the settings of the first."""
+    """A checked request to export seat `name` (`A`, or `A@20`); `adapter`: its folder, after `step` training steps.
+    `metrics`: the run's up to that step; `roles`: those that the seat played; `sampling`: the settings of the first."""
 
     folder: RunFolder
     config: RunConfig

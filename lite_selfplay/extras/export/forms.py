@@ -40,8 +40,8 @@ Weights = Callable[[], Iterator[tuple[str, torch.Tensor]]]
 def write(
     asked: "Asked", model: ResolvedModel, folder: Path, verify: bool, progress: Progress, poll: Poll
 ) -> tuple[Verification | None, str]:
-    """Write an export's files, except its card. Returns the verification (or None), and a text about it for the
-    card."""
+    """Write an export's files, except the model card, into `folder`; verify them if `verify` and the tool is installed.
+    Returns the verification (or None), and a text about it for the card."""
     section, why = asked.config.model, "the export was made with `--no-verify`"
     if verify and asked.form == "gguf" and find_spec("xllamacpp") is None:
         verify, why = False, 'llama.cpp is not installed (`pip install "lite-selfplay[llama-cpp]"`)'
@@ -105,8 +105,8 @@ def _weights(backend: Backend, seat: str, poll: Poll) -> Iterator[tuple[str, tor
 
 
 def write_adapter(folder: Path, asked: "Asked", model: ResolvedModel, chat: Chat) -> None:
-    """Write the seat's adapter for PEFT and vLLM, with the tokenizer, the chat template and the role's sampling
-    settings. It names its base by hub id and revision, or a local one by its folder's name."""
+    """Write the seat's adapter for PEFT and vLLM, with tokenizer, chat template and the sampling settings of its first
+    role. The adapter names its base by hub id and revision, or a local one by its folder's name."""
     read_tensors(asked.adapter / WEIGHTS)  # raises RunFolderError for damaged ones
     shutil.copyfile(asked.adapter / WEIGHTS, folder / WEIGHTS)
     base = {"base_model_name_or_path": model.hub_id or shown(model.name), "revision": model.revision}
@@ -133,7 +133,7 @@ def write_merged(folder: Path, asked: "Asked", weights: Weights, config: Any, ch
 
 
 def write_gguf_folder(folder: Path, asked: "Asked", weights: Weights, config: Any, chat: Chat) -> None:
-    """Write a GGUF file, and a Modelfile with the role's sampling settings for `ollama create`:
+    """Write a GGUF file, and a Modelfile with the seat's sampling settings for `ollama create`:
     https://github.com/ollama/ollama/blob/main/docs/modelfile.md"""
     _set_switches(asked, chat)
     name = f"{asked.config.game.label}, seat {asked.name}"
@@ -165,7 +165,7 @@ def _set_switches(asked: "Asked", chat: Chat) -> None:
 
 
 def _settings(asked: "Asked", chat: Chat) -> Any:
-    """The role's sampling settings as transformers' GenerationConfig, without top-k or top-p."""
+    """The sampling settings of the seat's first role as a GenerationConfig, with top-k and top-p switched off."""
     return GenerationConfig(
         do_sample=True,
         temperature=asked.sampling.temperature,

@@ -128,7 +128,7 @@ _PROBES = (
 
 def add_vocabulary(writer: Any, tokenizer: Any, *, rows: int, eos_ids: Sequence[int]) -> None:
     """Add tokens, merges, special tokens and chat template to a `GGUFWriter`; `rows`: of the embedding matrix. Raises
-    RequestError for a vocabulary that is not byte-level BPE, or is split by a rule that llama.cpp does not have."""
+    RequestError for a vocabulary that is not byte-level BPE, or whose rule for splitting text llama.cpp lacks."""
     described = json.loads(tokenizer.backend_tokenizer.to_str())
     by_bytes = all('"ByteLevel"' in json.dumps(described[part]) for part in ("pre_tokenizer", "decoder"))
     if described["model"]["type"] != "BPE" or not by_bytes:
@@ -156,7 +156,7 @@ def add_vocabulary(writer: Any, tokenizer: Any, *, rows: int, eos_ids: Sequence[
 
 
 def rule_of(tokenizer: Any, merges: Sequence[str], described: Any) -> str:
-    """llama.cpp's name for a tokenizer's rule to split text before BPE. Raises RequestError if it has no such rule."""
+    """llama.cpp's name for the rule by which a tokenizer splits text. Raises RequestError if llama.cpp has none."""
     if not merges:
         return "gpt-2"  # every byte is a token, so the rule does not matter
     own = tokenizer.backend_tokenizer.pre_tokenizer

@@ -89,7 +89,7 @@ def by_llama_cpp(request: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _likeliest(server: Any, ids: Sequence[int], plain_token: int) -> dict[int, float]:
-    """The log-probabilities of the likeliest next tokens after `ids`, by id."""
+    """The log-probabilities of the likeliest next tokens after `ids`, by id; the server samples `plain_token`."""
     said: list[Any] = []
     forced = {"temperature": 0.0, "max_tokens": 1, "logit_bias": [[plain_token, 1000.0]]}
     server.handle_completions({**forced, "prompt": list(ids), "n_probs": 50, "cache_prompt": True}, said.append)
@@ -100,7 +100,7 @@ def _likeliest(server: Any, ids: Sequence[int], plain_token: int) -> dict[int, f
 
 
 def _post(server: Any, path: str, body: Mapping[str, Any]) -> Any:
-    """llama.cpp's JSON answer to a POST; its server is on this machine."""
+    """POST `body` to llama.cpp's local server; returns its JSON answer."""
     answer = httpx.post(f"{server.listening_address}{path}", json=body, timeout=60, trust_env=False)
     return answer.raise_for_status().json()
 

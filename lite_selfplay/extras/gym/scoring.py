@@ -1,11 +1,11 @@
-"""The program of the scoring processes: scores answers with reasoning-gym's scorers.
+"""The program that scores answers with reasoning-gym's scorers, in a process of its own.
 
 It reads one JSON question per line from stdin and writes one JSON reply per line to stdout; the first line is {"ready":
 true} or {"failed": reason}. The program ends when stdin is closed. Its parent kills it if an answer takes too long; if
 the parent is gone, the program's own alarm ends it.
 
-A question is {"dataset": name, "options": {...}, "entry": pickled, in base64, "answer": text}; its reply is
-{"outcome": "score 0.5"}, or {"outcome": "unparsable"} if the scorer fails on the answer.
+A question is {"dataset": name, "options": {...}, "entry": pickled, in base64, "answer": text}; its reply is {"outcome":
+"score 0.5"}, or {"outcome": "unparsable"} if the scorer fails on the answer.
 """
 
 import base64
@@ -64,7 +64,7 @@ def _dataset(name: str, options: str) -> Any:
 
 
 def reply_to(question: dict[str, Any]) -> dict[str, str]:
-    """Score a question's answer; returns the reply. A scorer's MemoryError is raised, its other errors are not."""
+    """Score a question's answer; returns the reply. Errors of the scorer become a reply; MemoryError is raised."""
     entry = pickle.loads(base64.b64decode(question["entry"]))
     try:
         dataset = _dataset(question["dataset"], json.dumps(question["options"]))

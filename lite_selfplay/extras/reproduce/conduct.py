@@ -44,8 +44,8 @@ def conduct(
 ) -> list[dict[str, Any]]:
     """Run an experiment in the folder `out`, or resume it; returns the records (`ARM.json`) of all seeds and arms.
     `data_dir` is the folder of downloaded data, which may change when the experiment is resumed. Raises the errors of
-    training and evaluating, ConfigError for an unfair experiment, RunFolderError if the folder belongs to another one,
-    and Interrupted, after which the same call resumes."""
+    training and evaluating, ConfigError if `require_fair` does, RunFolderError if the folder belongs to another
+    experiment, and Interrupted, after which the same call resumes."""
     require_fair(experiment)
     _claim(experiment, out)
     if experiment.search is not None:
@@ -75,7 +75,7 @@ def conduct(
 
 
 def chosen_rates(experiment: Experiment, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """For each trained arm, the rate with the highest mean pass@1 in the search's records; of equal ones the lowest."""
+    """For each trained arm, the learning rate with the best mean pass@1 in the search's records, or the lowest such."""
     assert experiment.search is not None
     found: dict[str, list[float]] = {}
     for record in records:
@@ -122,7 +122,7 @@ def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
     lines = [experiment.about, f"seeds: {', '.join(map(str, experiment.seeds))}"]
     if (search := experiment.search) is not None:
         runs = len(experiment.trained()) * len(search.rates) * len(search.seeds)
-        lines.append(f"first, {runs} runs choose each arm's learning rate among {len(search.rates)}")
+        lines.append(f"first, {runs} runs choose each arm's learning rate out of {len(search.rates)}")
     for name, arm in experiment.arms.items():
         if arm.game is None:
             lines.append(f"{name}: {f'the seats of {arm.of}' if arm.of else arm.start}, not trained")
@@ -143,7 +143,7 @@ def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
 
 def _claim(experiment: Experiment, out: Path) -> None:
     """Write the experiment to `experiment.yaml` in `out`. If it exists, only arms and seeds may be added, as by a
-    larger size. Raises RunFolderError if the folder belongs to anything else, ConfigError if the file is not a
+    larger size. Raises RunFolderError if the folder belongs to something else, ConfigError if the file is no
     mapping."""
     path, values = out / EXPERIMENT, experiment.model_dump(mode="json")
     with write_errors(f"to {out}"):
@@ -166,7 +166,7 @@ def _claim(experiment: Experiment, out: Path) -> None:
 def _record(
     experiment: Experiment, name: str, arm: ArmSection, seed: int, out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Train an arm unless it needs no training, evaluate it, and return its record for `ARM.json`."""
+    """Train an arm's seats if needed, evaluate them, and return the arm's record for `ARM.json`."""
     folder = out / f"seed-{seed}"
     spent: dict[str, Any] = {}
     if arm.start == "base":

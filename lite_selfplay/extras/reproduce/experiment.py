@@ -22,7 +22,7 @@ EXPERIMENTS = files(__package__) / "experiments"
 COLD_START = "cold-start"
 RATE = "seats.*.lr"
 EVALUATION = "evaluation"  # the name of the curve of pass@1 in the evaluations during training
-_WHOLE: dict[str, Any] = {"run": {"minutes": 0}}  # a preset's minutes would give arms different numbers of steps
+_UNTIMED: dict[str, Any] = {"run": {"minutes": 0}}  # a preset's minutes would give arms different numbers of steps
 
 
 class ArmSection(Section):
@@ -108,11 +108,12 @@ class SearchSection(Section):
 
 
 class Experiment(Section):
-    """An experiment: `arms` (training methods), trained with the same `seeds` and compared on the same `evaluations`.
+    """An experiment: `arms` (training methods), trained with each of the `seeds`, compared on the same `evaluations`.
 
     - `base`: the configuration shared by all arms.
     - `cold_start`: the `game` whose cold start teaches all trained arms' seats, once per seed, and keys of the
-      configuration's section `cold_start`; None: seats start untrained. `Experiment.teaching` has an exception.
+      configuration's section `cold_start`; None: seats start untrained. An arm with several seats is
+      taught by its own game if the shared one would give them equal weights.
     - `budget`: the number that must be equal in all trained arms; `recipes`: each has its own.
     - `source`: the paper's table or section with its numbers; `paper`: the model and hardware behind them.
     - `search`: chooses each trained arm's learning rate; None: that of `base`.
@@ -193,7 +194,7 @@ class Experiment(Section):
         common = shared.pop("preset", None)
         below = preset_layer(common) if common else {}
         another = merge(below, shared).get("game", {}).get("name", game) != game
-        shared = merge({} if preset else below, merge(_WHOLE, shared))
+        shared = merge({} if preset else below, merge(_UNTIMED, shared))
         if another:
             every = {section: {"*": shared.get(section, {}).get("*", {})} for section in ("roles", "seats")}
             shared = merge({**shared, **every, "game": {}}, {"run": {"preset": preset}})
@@ -214,9 +215,9 @@ class Experiment(Section):
         return own if several else shared
 
     def start_of(self, arm: str) -> str | None:
-        """The arm that evaluates a trained arm's seats before training, or None: the arm that starts from the same cold
-        start; without a shared cold start, the one `of` it with all seats at step 0 (`@0`). The same for arms `of`
-        it."""
+        """The arm that evaluates a trained arm's seats as they were before training: the one with the same cold start,
+        or without a shared cold start the one `of` it whose seats are all at step 0 (`@0`). None if there is none. An
+        arm `of` a trained arm has the same one."""
         trained = self.arms[arm].of or arm
         if self.arms[trained].game is None:
             return None
@@ -265,7 +266,7 @@ def load_experiment(name: str, scale: str = "full") -> Experiment:
     try:
         found = Experiment.model_validate({**values, "name": stem, "scale": scale})
     except ValidationError as error:
-        found_out = (f"{'.'.join(map(str, item['loc'])) or 'it'}: {item['msg']}" for item in error.errors())
+        found_out = (f"{'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}" for item in error.errors())
         raise ConfigError(f"{name}: {'; '.join(found_out)}") from None
     for arm, section in found.arms.items():
         if not re.fullmatch(r"\w[\w ,.+-]*", arm) or arm.startswith(COLD_START):

@@ -35,12 +35,12 @@ class Finding:
     - `n`: the number of problems; `values`: pass@1 of each seed; `std`: their standard deviation.
     - `pass_at_1`: the mean over directions (A->B, B->A) if the mode has several, so not biased by choosing the better.
     - `interval`: Clopper-Pearson for single answers of one seed; bootstrap over problems for other values of one seed;
-      Student's t over several seeds; for a mean over tasks normal, from each task's variance.
+      Student's t over several seeds; for one seed's mean over tasks a normal interval, from each task's variance.
     - `better`: the pass@1 of the better direction, chosen on these same problems, with an interval valid for all
       directions at once (Bonferroni).
-    - `difference`: in pass@1 to the baseline arm, on shared problems; its interval is over problems, `by_seed` over
+    - `difference`: pass@1 minus the baseline arm's, on shared problems; its interval is over problems, `by_seed` over
       shared seeds (Student's t); `p_value`: McNemar's, only for single answers of one seed.
-    - `gain`: the difference to the same seats before training (cold start or step 0), with its interval over seeds.
+    - `gain`: pass@1 minus that of these seats before training (cold start or step 0), with its interval over seeds.
     - `otherwise`: pass@1 with answers read by the other `answer_from`; `own`: pass@k and the mode's own columns.
     - `final`, `total`: mean tokens of the last stage and of all stages; `longer`: the difference of `final` to the
       baseline on shared problems, with its interval over problems, None for a mean over tasks.
@@ -95,7 +95,7 @@ def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]
 
 
 def _finding(arm: str, task: str, parts: Parts, baseline: Parts | None, start: Parts | None) -> Finding:
-    """An arm's result on a task or mean, from its evaluations `parts`; `baseline`, `start`: those to compare with."""
+    """An arm's result on a task or mean, from its evaluations `parts` and those of the arms to compare with."""
     evaluations = [result for part in parts for result in part]
     rows, values = [_outcomes(part) for part in parts], _over_tasks(parts)
     scores = [score for result in evaluations for score in scores_shown(result).values()]
@@ -181,7 +181,8 @@ def _by_seed(one: Parts | None, other: Parts) -> tuple[float | None, Interval | 
 
 
 def _better(parts: Parts) -> tuple[float | None, Interval | None]:
-    """The pass@1 of the best direction over all seeds, and its interval; (None, None) for a single direction."""
+    """The pass@1 of the best direction (or seat) over all seeds, and its interval; (None, None) if there is only
+    one."""
     names = list(scores_shown(parts[0][0]))
     if len(names) == 1:
         return None, None
@@ -277,7 +278,7 @@ def means_of(logs: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _by_step(experiment: Experiment, records: Sequence[Record]) -> list[str]:
-    """The experiment's curve as lines of Markdown: each arm's mean over seeds at up to ten steps, with the last."""
+    """The experiment's curve as lines of Markdown: each arm's mean over seeds at up to ten steps, last included."""
     curves = {arm: found for arm in experiment.trained() if (found := _curves(records, arm))}
     steps = sorted({step for each in curves.values() for curve in each for step in curve})
     if not steps:

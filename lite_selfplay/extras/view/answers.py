@@ -1,5 +1,5 @@
 """Answers the requests of the page that shows a run: an overview, a step's cases, one case in full, a search. A case is
-a transcript (`Game.transcripts`: completions to read together, as a draft and its challenge) with outcome and flags.
+a transcript (`Game.transcripts`: completions to read together, such as draft and challenge) with outcome and flags.
 
 An index has the offset of each line of `episodes.jsonl` and grows with the run; lines are not kept in memory. Lines are
 parsed leniently, since they are only shown. Lines that do not begin with a step are counted and skipped.
@@ -33,9 +33,9 @@ _DEFAULTS: dict[str, Any] = dict.fromkeys(
 
 
 class EpisodeIndex:
-    """The lines of an `episodes.jsonl` by step. A line's number is its byte offset in the file. Every call first adds
-    new lines, or all lines if the file was replaced, as by a resume. Thread-safe. `damaged` counts the skipped lines.
-    Calls raise RunFolderError if the file cannot be read."""
+    """The lines of an `episodes.jsonl` by step. A line's number is its byte offset in the file. Every call first reads
+    new lines, or all lines if a resume has replaced the file. Thread-safe. `damaged` counts the skipped lines. Calls
+    raise RunFolderError if the file cannot be read."""
 
     def __init__(self, path: Path):
         self._path, self._lock = path, threading.Lock()
@@ -314,9 +314,8 @@ def answer(runs: Sequence[ViewedRun], question: str, about: Mapping[str, str]) -
 
 
 def find(run: ViewedRun, about: Mapping[str, str], patience_s: float = PATIENCE_S) -> dict[str, Any]:
-    """Search a run's cases from the step `from` to the step `to`: by kind or flag (`filter`) and words (`q`), for up to
-    `patience_s`. In the result, `next` is the step to continue from, None at the end; `looked` of the `steps` are
-    done."""
+    """Search a run's cases from the step `from` to the step `to`, by kind or flag (`filter`) and words (`q`), for up to
+    `patience_s`. The result's `next` is the step to continue from, None at the end; `looked` of `steps` are done."""
     steps = list(run.index.steps())
     first, last = _number(about, "from"), _number(about, "to") if "to" in about else None
     chosen, words = about.get("filter", ""), about.get("q", "").casefold()

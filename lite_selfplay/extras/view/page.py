@@ -121,7 +121,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def page_file(name: str) -> str:
-    """The text of one of the page's files."""
+    """The text of a file of the page, such as `page.js`."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
