@@ -116,9 +116,9 @@ class Tried:
 
 
 def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[Tried]:
-    """Call a reward function on made-up completions of two problems, five of each: right, right without the format,
-    wrong, empty, cut off. Their token ids are bytes. Raises ConfigError if no problem has an answer, RewardError if the
-    function fails."""
+    """Call a reward function on made-up completions of up to two problems, five of each: right, right without the
+    format, wrong, empty, cut off. Their token ids are bytes. Raises ConfigError if no problem has an answer,
+    RewardError if the function fails."""
     answered = [problem for problem in islice(task.problems, 200) if problem.answer is not None][:2]
     if not answered:
         raise ConfigError(f"{task.name} has no problem with an answer, which made-up completions need")

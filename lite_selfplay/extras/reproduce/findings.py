@@ -181,8 +181,7 @@ def _by_seed(one: Parts | None, other: Parts) -> tuple[float | None, Interval | 
 
 
 def _better(parts: Parts) -> tuple[float | None, Interval | None]:
-    """The pass@1 of the best direction (or seat) over all seeds, and its interval; (None, None) if there is only
-    one."""
+    """The pass@1 of the best direction (or seat) over all seeds, and its interval; (None, None) for a single one."""
     names = list(scores_shown(parts[0][0]))
     if len(names) == 1:
         return None, None

@@ -98,8 +98,8 @@ class EpisodeIndex:
 
 
 def read_row(line: bytes) -> dict[str, Any] | None:
-    """Parse a line of `episodes.jsonl` as a completion, with defaults for missing and mistyped keys; None if it is not
-    one. Bytes that are not UTF-8 become replacement characters; lone surrogates are kept."""
+    """Parse a line of `episodes.jsonl` as a completion, with defaults for missing keys and mistyped texts; None if it
+    is none. Bytes that are not UTF-8 become replacement characters; lone surrogates are kept."""
     try:
         row = _DECODER.decode(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
