@@ -394,11 +394,12 @@ def draw(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
     figure = Figure(figsize=(5.5 * min(3, len(tasks)), 4.2 * -(-len(tasks) // 3)), layout="constrained")
     for index, task in enumerate(tasks, 1):
         panel = figure.add_subplot(-(-len(tasks) // 3), min(3, len(tasks)), index)
-        for number, each in enumerate(each for each in found if each.task == task):
+        own = [each for each in found if each.task == task]
+        for number, each in enumerate(own):
             below, above = max(0.0, each.pass_at_1 - each.interval[0]), max(0.0, each.interval[1] - each.pass_at_1)
             style: dict[str, Any] = {"fmt": "os^Dvp"[number // 10 % 6], "color": f"C{number % 10}", "capsize": 3}
             panel.errorbar([each.final], [each.pass_at_1], yerr=[[below], [above]], label=each.arm, **style)
-        panel.set_title(f"{task}: pass@1 of {found[0].n} problems", fontsize="medium")
+        panel.set_title(f"{task}: pass@1 of {own[0].n} problems", fontsize="medium")
         panel.set_xlabel("mean tokens of the final answer")
         panel.yaxis.set_major_formatter(PercentFormatter(1.0))
         panel.legend(fontsize="x-small")
