@@ -49,7 +49,7 @@ def save_figures(run: Path, out: Path | None = None) -> list[Path]:
 
 
 def draw(charts: Sequence[Mapping[str, Any]]) -> "Figure":
-    """A panel for each chart, over the steps; lines of the same name have the same colour in all panels."""
+    """A figure with a panel for each chart, over the steps; lines of the same name have the same colour everywhere."""
     from matplotlib.figure import Figure
 
     columns = min(COLUMNS, len(charts))

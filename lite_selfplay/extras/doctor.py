@@ -1,4 +1,4 @@
-"""Describes this machine and what would run on it. Nothing raises: a broken package is also a finding."""
+"""Describes this machine: its packages, GPU, sandbox and so on. No check raises: a broken package is a finding, too."""
 
 import os
 import platform
@@ -20,7 +20,7 @@ BESIDE = ("triton", "xformers", "flash-attn", "flash-linear-attention")  # packa
 
 @dataclass(frozen=True)
 class Check:
-    """The state of one part of the machine as a sentence, and whether it is fine."""
+    """The state of one `part` of the machine as a sentence, and whether it is fine."""
 
     part: str
     text: str
@@ -28,7 +28,7 @@ class Check:
 
 
 def machine() -> list[Check]:
-    """The state of this machine, part by part."""
+    """Check this machine part by part: Python, packages, device, backend, precision, attention, models, sandbox."""
     every = (*PACKAGES, *BESIDE)
     found = versions(every)
     parts: dict[str, Callable[[], str]] = {
@@ -46,7 +46,7 @@ def machine() -> list[Check]:
         fine = "its operators load; Unsloth uses them if flash-attn is not installed"
         problem = availability.xformers_problem
         parts["xformers"] = lambda: f"{why}: Unsloth uses torch's own attention" if (why := problem()) else fine
-    with warnings.catch_warnings():  # torch warns about drivers; the findings cover them
+    with warnings.catch_warnings():  # torch warns about drivers; the checks cover them
         warnings.simplefilter("ignore")
         return [_checked(part, check) for part, check in parts.items()]
 
@@ -78,7 +78,7 @@ def _device() -> str:
 
 
 def _precision() -> str:
-    """A sentence on the compute type that `auto` chooses for 4-bit weights. Raises RequestError if they cannot run."""
+    """A sentence on the compute dtype of 4-bit weights on this machine. Raises RequestError if they cannot run."""
     gpu = next(iter(availability.cards()), None)
     if gpu is not None and (problem := availability.quantised_problem()) is not None:
         raise RequestError(f"{problem}: use --precision {'bf16' if gpu.bf16 else 'fp16'}")
@@ -89,7 +89,7 @@ def _precision() -> str:
 
 
 def _attention() -> str:
-    """Whether half-precision Qwen2.5-0.5B gets flash attention, in sampling and in the update."""
+    """A sentence on whether Qwen2.5-0.5B in 16 bits would get flash attention, in sampling and in the update."""
     import torch
 
     from lite_selfplay.models import attention, packed_on_gpu
@@ -110,7 +110,7 @@ def _models() -> str:
 
 
 def _sandbox() -> str:
-    """How programs written by a model would run: opens the sandbox, which tests itself with a canary."""
+    """A sentence on how model-written programs would run here: opens the sandbox for them, which tests itself."""
     try:
         sandbox = programs.open_sandbox(size=1)
     except RequestError as error:

@@ -1,6 +1,6 @@
-"""A rehearsal of a run without its model: the prompts of each role, and the rewards of a reward function.
+"""Shows a run's prompts and tries its reward function without the model: `plan --prompts` and `plan --reward`.
 
-Prompts contain made-up texts of other roles: worked examples if the game has them.
+All completions are made up, also those that prompts contain: worked examples if the game has them.
 """
 
 import contextlib
@@ -29,12 +29,13 @@ from lite_selfplay.training.progress import Progress
 from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.reward_functions import RewardFunction, call_reward, name_of
 
-MOST_STEPS = 40  # the most steps of the made-up game that wait for a role to be asked
+MOST_STEPS = 40  # the most steps to play until every role has been asked
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """A role's prompt as the model reads it: thinking switch, number of tokens, text with special tokens."""
+    """A role's prompt as the model reads it: its `text` with special tokens, its number of `tokens`, and `thinking`
+    (auto, on or off), the chat template's switch for it."""
 
     role: str
     seat: str
@@ -44,8 +45,8 @@ class Rendered:
 
 
 def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], list[str]]:
-    """Each role's first prompt, with thinking on and off if the template has that switch; and the roles without a
-    prompt. Only the tokenizer is loaded. Raises ModelNotFoundError."""
+    """Each role's first prompt, with thinking on and off if the chat template has that switch; and the roles that got
+    no prompt. Only the tokenizer is loaded. Raises ModelNotFoundError."""
     section = ready.config.model
     import_first(section)
     with quiet():
@@ -63,7 +64,7 @@ def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], l
 
 
 def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
-    """Each role's first completion in a game that runs as in training, but with made-up completions."""
+    """Play the run's game with made-up completions; returns each role's first one. No model is loaded."""
     from lite_selfplay.runs.preflight import RecordingTable
     from lite_selfplay.training.rollout import Loaded
 
@@ -78,7 +79,7 @@ def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
         loaded, own = Loaded(chat, no_backend, verifier), Path(folder) / "own"
         tokens = ready.max_completion_tokens
         table = RecordingTable(loaded, sources, config, words=words, max_completion_tokens=tokens, folder=own)
-        with contextlib.suppress(GameError):  # the made-up completions gave it nothing to play with
+        with contextlib.suppress(GameError):  # the game cannot continue with made-up completions
             for step in range(MOST_STEPS):
                 if game.over() or len(table.completions) == len(game.roles):
                     break
@@ -88,7 +89,7 @@ def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
 
 
 def _made_up_words(game: Game, rng: random.Random) -> Callable[[str, str, Sequence[Problem]], str]:
-    """A function that makes up completions: worked examples of the prompt's problem, else of some other one."""
+    """A function that makes up a completion: a worked example of the prompt's problem or another, else a number."""
     stories = iter(load_task("stories").problems)
 
     def say(role: str, prompt: str, drawn: Sequence[Problem]) -> str:
@@ -105,7 +106,7 @@ def _made_up_words(game: Game, rng: random.Random) -> Callable[[str, str, Sequen
 
 @dataclass(frozen=True)
 class Tried:
-    """A made-up completion of a known `kind`, its reward, and whether the checker judges it `right`."""
+    """A made-up completion of a known `kind` (such as wrong), its reward, and whether the checker judges it `right`."""
 
     problem: str
     kind: str
@@ -115,9 +116,9 @@ class Tried:
 
 
 def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[Tried]:
-    """The rewards and verdicts of five completions of each of two problems: right, right without the format, wrong,
-    empty, cut off. Their token ids are bytes. Raises ConfigError if no problem has an answer, RewardError if the
-    function fails."""
+    """Call a reward function on made-up completions of up to two problems, five of each: right, right without the
+    format, wrong, empty, cut off. Their token ids are bytes. Raises ConfigError if no problem has an answer,
+    RewardError if the function fails."""
     answered = [problem for problem in islice(task.problems, 200) if problem.answer is not None][:2]
     if not answered:
         raise ConfigError(f"{task.name} has no problem with an answer, which made-up completions need")
@@ -147,7 +148,7 @@ def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[Tried]
 
 
 def in_a_sentence(found: Sequence[Tried]) -> str:
-    """A sentence on what these rewards mean for training."""
+    """A sentence on whether these rewards can train: they must differ, and right answers earn more than wrong ones."""
     if len({each.reward for each in found}) == 1:
         return f"Every completion earns {found[0].reward:g}: a group without variance gives no signal."
     right, wrong = ([each.reward for each in found if each.kind == kind] for kind in ("right", "wrong"))

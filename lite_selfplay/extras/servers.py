@@ -1,9 +1,9 @@
-"""A backend that samples on vLLM servers, which serve the same base and the seats as LoRA adapters.
+"""A backend that samples on vLLM servers, which serve the same base model, and the seats as LoRA adapters.
 
-Updates, scores and references are computed by the transformers backend in this process. Whenever a seat's weights have
-changed, every server loads them under a new name. Completions are spread over the servers; a failed request is sent
-again, to another server if there is one. The sampler's check, before the first step and in every step, verifies that a
-server serves the run's base and the seats' newest weights.
+Everything but sampling (updates, references) is computed by the transformers backend in this process. Whenever a seat's
+weights have changed, every server loads them under a new name. Completions are spread over the servers; a failed
+request is sent again, to another server if there is one. The sampler's check, before the first step and in every step,
+verifies that a server serves the run's base and the seats' newest weights.
 
 The HTTP interface is vLLM 0.33's OpenAI-compatible protocol; invalid answers are discarded. vLLM does the following
 silently, so the backend works around it:
@@ -44,11 +44,11 @@ LEAST, MOST = -1e4, 1e-3
 
 T = TypeVar("T")
 Adapter = tuple[str, str]
-"""A version of a seat's or snapshot's weights: its unique name, and its folder as servers see it."""
+"""(name, folder) of one version of a seat's or snapshot's weights: a unique name, and the folder as servers see it."""
 
 
 class ServerFailed(RequestError):
-    """A server's request failed; the message begins with its address."""
+    """A request to a vLLM server failed; the message begins with the server's address."""
 
     def __init__(self, address: str, clause: str):
         # A server's text may hold anything, and is shown on a terminal.
@@ -56,9 +56,9 @@ class ServerFailed(RequestError):
 
 
 class Server:
-    """A vLLM server at an address. Its methods must be called in one event loop, and raise ServerFailed. `timeout_s` is
-    the time limit for an answer. `base` is the base's name on the server, `busy` the number of its pending completions,
-    `failures` those since its last completion."""
+    """A client of the vLLM server at `address`. Its methods must be called in one event loop, and raise ServerFailed.
+    `timeout_s` limits an answer. `base` is the base model's name on the server, `busy` the number of completions in
+    progress; `failures` has the errors since the last good completion."""
 
     def __init__(self, address: str, timeout_s: float):
         self.address, self.base, self.busy = address, "", 0
@@ -71,7 +71,7 @@ class Server:
         )
 
     async def ask(self, path: str, body: Mapping[str, Any] | None, read: Callable[[bytes], T]) -> T:
-        """Send a POST, or a GET without a body; return `read` of the answer."""
+        """Send `body` as a POST request, or a GET without one; return `read` of the answer's content."""
         try:
             answer = await self._client.request("POST" if body else "GET", path, json=body)
         except httpx.HTTPError as error:
@@ -86,7 +86,7 @@ class Server:
             raise ServerFailed(self.address, f"gave an invalid answer: {error}") from None
 
     async def bases(self) -> dict[str, int]:
-        """The names of its base models, with the context length of each."""
+        """The context lengths of the server's base models, by name."""
         return await self.ask(
             "/v1/models",
             None,
@@ -98,7 +98,7 @@ class Server:
         )
 
     async def load(self, adapter: Adapter) -> None:
-        """Let it serve an adapter, unless it already does. An error is added to `failures`."""
+        """Let the server load an adapter that it does not have yet. An error is added to `failures`, not raised."""
         try:
             await self.ask("/v1/load_lora_adapter", {"lora_name": adapter[0], "lora_path": adapter[1]}, bytes)
         except ServerFailed as failed:
@@ -106,12 +106,12 @@ class Server:
                 self.failures.append(str(failed))
 
     async def complete(self, adapter: Adapter | None, request: Mapping[str, Any], vocabulary: int) -> Generation:
-        """Sample the completion of a request from `request_of`, with an adapter or the base, and check its tokens
-        against the size of the vocabulary."""
+        """Sample one completion with an adapter, or the base without one. `request` is from `request_of`; the answer's
+        tokens must fit a vocabulary of size `vocabulary`."""
         asked = {**request, "model": self.base if adapter is None else adapter[0]}
         self.busy += 1
         try:
-            if adapter is not None and self.failures:  # it may have been restarted
+            if adapter is not None and self.failures:  # the server may have been restarted
                 await self.load(adapter)
             found = await self.ask(
                 "/v1/completions", asked, lambda content: read_completion(content, asked, vocabulary)
@@ -153,8 +153,8 @@ def request_of(prompt: Sequence[int], sampling: Sampling, seed: int, eos_ids: Se
 
 
 def read_completion(content: bytes, request: Mapping[str, Any], vocabulary: int) -> Generation:
-    """The completion in a server's answer to `request`, for a base with `vocabulary` tokens. Raises LookupError,
-    TypeError, ValueError or RecursionError if anything about it is invalid."""
+    """Parse and check a server's answer to `request`, for a base model with `vocabulary` tokens. Raises LookupError,
+    TypeError, ValueError or RecursionError if anything in the answer is invalid."""
     answer = json.loads(content)
     (choice,) = answer["choices"]
     ids, logprobs, names = choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["logprobs"]["tokens"]
@@ -184,14 +184,14 @@ def read_completion(content: bytes, request: Mapping[str, Any], vocabulary: int)
     return Generation(ids, [min(float(value), 0.0) for value in logprobs], stop)
 
 
-RESTS_S = (0.0, 0.5, 2.0, 8.0)  # seconds to wait before each attempt at a completion; there is none after the last
+RESTS_S = (0.0, 0.5, 2.0, 8.0)  # seconds to wait before each of the four attempts at a completion
 POLL_EVERY_S = 0.05  # seconds between two calls of `poll` while waiting for servers
 MOST_ADAPTERS = 16  # the most versions of seats and snapshots kept on disk for servers
 
 
 class ServedBackend(TransformersBackend):
-    """The transformers backend, with completions sampled on servers. Checks at once that the servers can serve the run:
-    raises RequestError if one cannot."""
+    """The transformers backend, except that completions are sampled on vLLM servers. Raises RequestError at once if a
+    server cannot serve the run."""
 
     samples_elsewhere = True
 
@@ -237,9 +237,8 @@ class ServedBackend(TransformersBackend):
                 ) from None
 
     def generate(self, request: GenerationRequest) -> list[list[Generation]]:
-        """Implements `Backend.generate`, with one request and seed per completion. Raises RequestError for a
-        temperature that vLLM would change, RolloutsLost if no server returns a completion or an adapter cannot be
-        written for them."""
+        """Sample completions on the servers, one request each, as `Backend.generate` says. Raises RequestError if vLLM
+        would change the temperature, RolloutsLost if no server returns a completion or an adapter cannot be written."""
         require_temperature(request.sampling.temperature, REMEDY)
         self._decoding.check(request)
         with write_errors(f"an adapter for the servers to {self._root}", RolloutsLost):
@@ -274,7 +273,7 @@ class ServedBackend(TransformersBackend):
         return [each for each in found if isinstance(each, Generation)]
 
     async def _complete(self, adapter: Adapter | None, row: Mapping[str, Any]) -> Generation | ServerFailed:
-        """Request a sequence's completion until an answer is valid; returns the error of the last attempt."""
+        """Request one completion, again after each failure, up to four times; returns the last error if all fail."""
         async with self._room:
             for rest in RESTS_S:
                 await asyncio.sleep(rest)
@@ -286,7 +285,7 @@ class ServedBackend(TransformersBackend):
         return failed
 
     def _run(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Run asynchronous work and return its result; a signal cancels it."""
+        """Run a coroutine in the servers' event loop and return its result; a signal cancels it."""
         future = self._portal.start_task_soon(work, *arguments)
         try:
             while not wait([future], POLL_EVERY_S).done:

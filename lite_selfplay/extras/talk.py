@@ -1,7 +1,7 @@
-"""Chats with a run: messages, follow-ups and duels, answered by speakers: its base, its seats, and cascades such as
-`A->B`, where B answers after reading A's answer. The command line displays the answers.
+"""Answers a user's messages in a chat with a run. Its speakers are its base model, its seats (LoRA adapters) and
+cascades: in `A->B`, B answers after reading A's answer. The command line displays the answers.
 
-Prompts are those of the run's game: problems as in training, a rival's draft as the game shows it.
+Prompts are those of the run's game: problems as in training, another seat's draft as the game shows it.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ ARROW = "->"
 
 @dataclass(frozen=True)
 class Stage:
-    """A seat's completion in a chain of answers. `saw`: the part of the previous answer it was shown; None at first."""
+    """A seat's completion, alone or in a cascade. `saw`: the part of another seat's answer in its prompt, if any."""
 
     completion: Completion
     saw: str | None = None
@@ -45,8 +45,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class Speakers:
-    """All speakers of a run. `context`: the most tokens of a prompt and its completion together. `like`: a problem of
-    the run; the user's are prompted like it. `reads(...)`: what a seat sees of another's answer; None: no seat does."""
+    """A run's speakers (base, seats, cascades), with the model in memory. `most_tokens`: the limit of a completion;
+    `context`: of a completion with its prompt. A user's problem is prompted like the run's problem `like`.
+    `reads(table, answer, problem)`: the part of an answer that another seat sees, and its prompt; None: no cascades."""
 
     table: "LiveTable"
     target: Target
@@ -58,20 +59,20 @@ class Speakers:
 
     @property
     def alone(self) -> tuple[str, ...]:
-        """The names except cascades: the base, the seats, and loaded seats of checkpoints."""
+        """The names of speakers except cascades: the base, the seats, and seats loaded from checkpoints (`A@20`)."""
         return self.table.policies if self.target.folder else (BASE,)
 
     @property
     def cascades(self) -> tuple[str, ...]:
-        """The cascades of the game's seats: each after each other, or a single one after itself."""
+        """The names of cascades: all ordered pairs of seats (`A->B`), or `A->A` for one seat; () without `reads`."""
         if self.reads is None:
             return ()
         seats = self.target.seats
         return tuple(ARROW.join(pair) for pair in permutations(seats, 2)) or (f"{seats[0]}{ARROW}{seats[0]}",)
 
     def seats_of(self, name: str) -> tuple[str, ...]:
-        """The seats of a speaker's name, in order. Any two may form a cascade, whether or not the game uses it.
-        Raises UnknownNameError with near names, RequestError if the game has no cascades."""
+        """The seats in a speaker's name: (A, B) for `A->B`, even if the game does not use this cascade. Raises
+        UnknownNameError with near names, RequestError for a cascade if seats do not read answers."""
         seats = tuple(part.strip() for part in name.split(ARROW))
         if len(seats) > 2 or not all(seat in self.alone for seat in seats):
             raise UnknownNameError("speaker", name, [*self.alone, *self.cascades])
@@ -80,15 +81,15 @@ class Speakers:
         return seats
 
     def prompt(self, text: str) -> str:
-        """A user's own problem as a prompt like those of training."""
+        """The prompt for a user's problem, worded as in training."""
         return asked(self._problem(text))
 
     def say(self, name: str, prompt: str | Sequence[Turn], sampling: Sampling, seed: int = 0) -> list[Stage]:
-        """A speaker's completion of a prompt or conversation; for a cascade, both completions of a problem's text.
-        Raises RequestError if the prompt is too long, Interrupted at the next token after a signal."""
+        """Sample a speaker's answer to a prompt or conversation. A cascade takes a problem's text and returns both
+        completions. Raises RequestError if the prompt is too long, Interrupted at the next token after a signal."""
         first, *others = self.seats_of(name)
         with Interrupts() as self._interrupts[0]:
-            self._interrupts[0].poll()  # from here on a signal waits for the next call, between two tokens
+            self._interrupts[0].poll()  # from here on, a signal takes effect at the next poll, between two tokens
             if not others:
                 return [self._stage(first, prompt, sampling, seed)]
             assert self.reads is not None
@@ -124,8 +125,8 @@ def speakers_of(
     unsafe_code: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[Speakers]:
-    """Load a run's speakers, or a base model by any of its names, while the context is open. Seats of checkpoints
-    (`A@20`) in `past` are loaded too. `max_tokens`: the limit of a completion; None: the run's. Raises
+    """A context with the speakers of a run folder or a base model, in memory until it closes. `past`: seats of
+    checkpoints to load too (`A@20`). `max_tokens`: the limit of a completion; None: the run's, or 512. Raises
     UnknownNameError, ConfigError, ModelNotFoundError or RunFolderError."""
     shown = progress or Progress()
     target = Target.of(name, precision, 0, trust_remote_code, unsafe_code).at(past)
@@ -143,36 +144,35 @@ def speakers_of(
         interrupts = [Interrupts()]  # replaced for every answer
         with target.table(model, tokens, shown, Poll(shown, lambda: interrupts[0].poll())) as table:
             reads = find_mode(target.mode).reads if target.folder else None
-            yield Speakers(table, target, tokens, context, _one_of(target), reads, interrupts)
+            yield Speakers(table, target, tokens, context, _example_problem(target), reads, interrupts)
 
 
 def _positions(path: Path) -> int:
-    """The context length of a base, by its configuration."""
+    """The context length in the `config.json` of a base model's folder; 2048 if it names none."""
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     return int({**config, **config.get("text_config", {})}.get("max_position_embeddings") or 2048)
 
 
-def _one_of(target: Target) -> Problem:
-    """A problem of the training task, whose kind (such as program) decides a prompt's wording; else an empty one."""
+def _example_problem(target: Target) -> Problem:
+    """The first problem of the run's training task, whose kind decides a prompt's wording; else an empty problem."""
     section = target.config.tasks
     if target.folder is not None and section.train is not None:
-        with contextlib.suppress(LiteSelfPlayError, StopIteration):  # its data are not here
+        with contextlib.suppress(LiteSelfPlayError, StopIteration):  # its data are not on this machine
             return next(iter(load_task(section.train, data_dir=section.data_dir).problems))
     return Problem("", "")
 
 
 Entry = Mapping[str, Any]
-"""A question under `message`, `follow` or `duel`, and under `answers`, for each speaker: `text`, the extracted
-`answer`, `finish` (the stop reason), `tokens`, `seconds`, and for a cascade its `stages`, each with what it `saw`."""
+"""One question of a chat: its text under `message`, `follow` or `duel`, and under `answers` each speaker's `text`, the
+extracted `answer`, `finish` (stop reason), `tokens`, `seconds`, and a cascade's `stages`, with what each `saw`."""
 
 MOST_CHARACTERS = 1_000_000
 
 
 @dataclass
 class Talk:
-    """A chat's speakers, settings and last turns. `names` are the speakers that answer a message. `plain`: messages are
-    sent unchanged; else each is a problem, prompted as in training. `waits(name)` is called before each speaker
-    answers."""
+    """A chat with the speakers in `names`, which keeps each one's last turns. `plain`: messages are sent unchanged;
+    else each is a problem, prompted as in training. `waits(name)` is called before each speaker answers."""
 
     speakers: Speakers
     names: Sequence[str]
@@ -184,24 +184,25 @@ class Talk:
     _asked: int = 0
 
     def choose(self, names: Sequence[str]) -> None:
-        """Let these speakers answer. Raises UnknownNameError or RequestError before it changes anything."""
+        """Choose who answers messages. For a bad name, raises UnknownNameError or RequestError and changes nothing."""
         for name in names:
             self.speakers.seats_of(name)
         self.names = tuple(dict.fromkeys(names))
 
     def ask(self, text: str) -> Entry:
-        """Every speaker's answer to a message. Raises RequestError if refused, Interrupted after a signal."""
+        """Ask the chosen speakers. Raises RequestError if the message is empty or too long, Interrupted by a signal."""
         asks = {name: text if self.plain or ARROW in name else self.speakers.prompt(text) for name in self.names}
         return self._answered("message", text, asks)
 
     def follow(self, text: str) -> Entry:
-        """Every speaker's answer to a follow-up of its own last answer. Raises as `ask`."""
+        """A follow-up to the last answers, for the same speakers except cascades. Raises the errors of `ask`."""
         if not self._said:
             raise RequestError("nothing to follow up: ask a question first (cascades take no follow-ups)")
         return self._answered("follow", text, {name: (*said, Turn("user", text)) for name, said in self._said.items()})
 
     def duel(self, text: str, name: str | None = None) -> Entry:
-        """One seat drafts, another answers after reading the part of the draft that the game shows. Raises as `ask`."""
+        """Let a cascade answer a problem: one seat drafts, another answers after reading the part that the game shows.
+        `name`: `A->B`; None: the first cascade. Raises the errors of `ask`, and UnknownNameError."""
         if name is None and not self.speakers.cascades:
             raise RequestError(
                 f"no duels: in the game of {self.speakers.target.name}, seats do not read each other's answers"

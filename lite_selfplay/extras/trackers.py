@@ -25,7 +25,7 @@ from lite_selfplay.training.progress import Progress, printable
 
 
 class AccelerateTracker(Progress):
-    """Logs a run to a tracker of this `kind`, from `open` to `close`; calls `tell` if the tracker fails.
+    """Logs a run to a tracker (tensorboard, wandb or trackio), from `open` to `close`; calls `tell` if it fails.
 
     Curves are named as in the viewer (`Learning/reward/drafter`). Steps are counted from 1; 0 is before training. A
     resumed run continues in the same tracker run. TensorBoard can discard steps that are played again; others cannot,
@@ -39,7 +39,7 @@ class AccelerateTracker(Progress):
         self._done, self._tracker = 0, None
 
     def open(self, done: int) -> None:
-        """Start, or continue after `done` steps. Raises ConfigError if the tracker cannot be started."""
+        """Start the tracker, or continue after `done` steps of the run. Raises ConfigError if it cannot be started."""
         self._done = done
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # trackers print into the progress display
@@ -101,7 +101,7 @@ class AccelerateTracker(Progress):
         self._try(lambda tracker: tracker.log(dict(values), step=step))
 
     def _try(self, call: Callable[[Any], None]) -> None:
-        """Call the tracker, if it still works; its errors must not end the run."""
+        """Call `call` with the tracker, unless it has failed; its errors must not end the run."""
         if self._tracker is None:
             return
         try:
@@ -113,7 +113,7 @@ class AccelerateTracker(Progress):
 
 
 def _tag(*parts: str) -> str:
-    """Join parts by slashes to a tag; slashes inside a part are replaced."""
+    """A metric's name: the parts that are not empty, joined by slashes; slashes inside a part are replaced."""
     return "/".join(printable(part).replace("/", "|").replace("\n", " ") for part in parts if part)
 
 

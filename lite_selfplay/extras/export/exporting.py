@@ -1,4 +1,4 @@
-"""`export`: writes a seat of a run as a folder for other tools, atomically, and verifies it."""
+"""`export`: writes a seat (a LoRA adapter) of a run as a folder for other tools, atomically, and verifies it."""
 
 import json
 import os
@@ -32,8 +32,8 @@ VERIFICATION = "verification.json"
 
 @dataclass(frozen=True)
 class Asked:
-    """A checked request: the seat `name` (`A`, or `A@20`) after `step` steps, with the `metrics` up to that step.
-    `sampling`: the settings of its first role in `roles`."""
+    """A checked request to export seat `name` (`A`, or `A@20`); `adapter`: its folder, after `step` training steps.
+    `metrics`: the run's up to that step; `roles`: those that the seat played; `sampling`: the settings of the first."""
 
     folder: RunFolder
     config: RunConfig
@@ -49,13 +49,13 @@ class Asked:
 
     @property
     def file(self) -> str:
-        """The name of a GGUF file."""
+        """The file name of a GGUF export."""
         parts = self.config.game.label, Path(self.config.model.name).name, self.name, "f16.gguf"
         return re.sub(r"[^\w.-]+", "-", "-".join(parts))
 
 
 def ask(folder: RunFolder, name: str | None, form: Form, out: Path | str | None, trusted: bool) -> Asked:
-    """Check a request as far as possible without the model. Raises RequestError."""
+    """Check an export request as far as possible without loading the model. Raises RequestError."""
     config = folder.config_to_load(trusted, unsafe_code=True)  # an export runs no code that the model writes
     if form not in FORMS:
         raise ConfigError(f"a seat can be exported to {', '.join(FORMS)}, not to {form!r}")
@@ -96,8 +96,8 @@ def _require_free(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Export:
-    """A finished export: its folder, its seat, and its verification, None if it was not verified. `commands` serve or
-    upload it from this machine."""
+    """A finished export: its folder `path`, its seat, and its verification (None: not verified). `commands` are shell
+    commands that serve or upload it."""
 
     path: Path
     seat: str
@@ -115,15 +115,15 @@ def export(
     trust_remote_code: bool = False,
     progress: Progress | Callable[[str], None] | None = None,
 ) -> Export:
-    """Write a seat of a run as a folder for other tools, and let one of them verify it in a fresh process.
+    """Export a seat (a LoRA adapter) of a run as a folder for other tools; one of them verifies it in a fresh process.
 
     `seat`: `A` as saved last, `A@20` from the checkpoint of step 20, `A@best`; None: the run's only seat. `to`: `peft`
     (an adapter), `merged` (a full bf16 model) or `gguf` (a float16 file, and a Modelfile for Ollama). `out` None:
     `exports/RUN-SEAT-TO`.
 
-    Raises RequestError if the request is wrong, the folder exists, or the form does not support the model; SaveFailed
-    if it cannot be written; Interrupted by a signal: then nothing is left. Raises VerificationFailed if the files do
-    not answer like the seat: then the folder stays, with `verification.json`.
+    Raises RequestError if the request is wrong, the folder exists, or the format does not support the model; SaveFailed
+    if it cannot be written; Interrupted by a signal: then nothing is left. Raises VerificationFailed if the exported
+    model does not score answers as the seat does: then the folder stays, with `verification.json`.
     """
     said = as_progress(progress)
     asked = ask(RunFolder.open(Path(run)), seat, to, out, trust_remote_code)
@@ -161,12 +161,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 model = AutoModelForCausalLM.from_pretrained("FOLDER", dtype="auto")
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 ```"""
-# The values that `--max-lora-rank` accepts, from its default up.
+# The values that vLLM's `--max-lora-rank` accepts, the default first.
 _VLLM_RANKS = (16, 32, 64, 128, 256, 320, 512)
 
 
 def export_card(asked: Asked, revision: str | None, evaluations: Evaluations, verified: str) -> str:
-    """The README of an export. `revision`: of its base on a hub; `verified`: the verification in words."""
+    """The README of an export. `revision`: that of its base model on the hub; `verified`: the verification in words."""
     config, sampling = asked.config, asked.sampling
     parts = " and ".join(map(code, asked.roles)) or "no role so far"
     base, name = base_id(config.model.name), code(shown(config.model.name))
@@ -180,7 +180,7 @@ def export_card(asked: Asked, revision: str | None, evaluations: Evaluations, ve
     use = f"""{python}
 
 {"".join(f"    {command}{chr(10)}" for command in commands)}
-It was sampled at temperature {sampling.temperature:g} with up to {sampling.max_tokens} tokens{stops};
+In training it was sampled at temperature {sampling.temperature:g} with up to {sampling.max_tokens} tokens{stops};
 `{"Modelfile" if asked.form == "gguf" else "generation_config.json"}` holds these settings.
 
 ## Is it the same model?
@@ -194,10 +194,8 @@ It was sampled at temperature {sampling.temperature:g} with up to {sampling.max_
 
 
 def serving(asked: Asked, folder: str, base: str | None, revision: str | None) -> list[str]:
-    """The commands that serve an export; `base` is the hub id or folder of an adapter's base.
-
-    https://docs.vllm.ai/en/latest/features/lora.html, https://huggingface.co/docs/transformers/serving
-    """
+    """Shell commands that serve an export in `folder`; for an adapter, `base` is its base model's hub id or folder.
+    https://docs.vllm.ai/en/latest/features/lora.html, https://huggingface.co/docs/transformers/serving"""
     if asked.form == "merged":
         return [f"transformers serve {folder}", f"vllm serve {folder}"]
     if asked.form == "gguf":
@@ -214,9 +212,9 @@ def serving(asked: Asked, folder: str, base: str | None, revision: str | None) -
 
 
 def _about_weights(asked: Asked) -> str:
-    """What the card says about the exported weights and the base they belong to."""
+    """The model card's paragraph on the exported weights and the base that they belong to."""
     if asked.config.model.precision != "4bit":
-        return "The weights are as they were trained, or the sum of the base's and the adapter's."
+        return "The adapter's weights are those of training; in a full model they are merged into the base's."
     if asked.form == "peft":
         return (
             "The adapter was trained over 4-bit (NF4) weights and works only with these: with the base's 16-bit "

@@ -1,4 +1,4 @@
-"""Writes and verifies the files of an export in each form, with the model in memory."""
+"""Writes the files of an export (PEFT adapter, merged model or GGUF) and verifies them, with the model in memory."""
 
 import contextlib
 import gc
@@ -34,13 +34,14 @@ if TYPE_CHECKING:
     from lite_selfplay.extras.export.exporting import Asked
 
 Weights = Callable[[], Iterator[tuple[str, torch.Tensor]]]
-"""Yields the seat's merged parameters in float32, with their names."""
+"""A function that iterates over the base's parameters with the seat's adapter merged in: (name, float32 tensor)."""
 
 
 def write(
     asked: "Asked", model: ResolvedModel, folder: Path, verify: bool, progress: Progress, poll: Poll
 ) -> tuple[Verification | None, str]:
-    """Write the folder except its card. Returns the verification (None without one), and its text for the card."""
+    """Write an export's files, except the model card, into `folder`; verify them if `verify` and the tool is installed.
+    Returns the verification (or None), and a text about it for the card."""
     section, why = asked.config.model, "the export was made with `--no-verify`"
     if verify and asked.form == "gguf" and find_spec("xllamacpp") is None:
         verify, why = False, 'llama.cpp is not installed (`pip install "lite-selfplay[llama-cpp]"`)'
@@ -74,8 +75,8 @@ def measured(asked: "Asked") -> Evaluations:
 def _from_memory(
     asked: "Asked", model: ResolvedModel, folder: Path, chat: Chat, verify: bool, progress: Progress, poll: Poll
 ) -> tuple[list[Question], str]:
-    """Load the base with the seat's adapter, sample its answers for the verification, and write the files that need its
-    weights. Returns the questions with the seat's answers, and the compute dtype."""
+    """Load the base with the seat's adapter, sample its answers if `verify`, and write the files of a merged or GGUF
+    export. Returns the questions with the seat's answers, and the compute dtype."""
     with reading(model.path):
         config = AutoConfig.from_pretrained(model.path, trust_remote_code=asked.config.model.trust_remote_code)
     if asked.form == "gguf":
@@ -104,8 +105,8 @@ def _weights(backend: Backend, seat: str, poll: Poll) -> Iterator[tuple[str, tor
 
 
 def write_adapter(folder: Path, asked: "Asked", model: ResolvedModel, chat: Chat) -> None:
-    """An adapter for plain PEFT and vLLM, with the tokenizer, the chat template and the role's settings. It names its
-    base by hub id and revision, or by the folder's name for a local one."""
+    """Write the seat's adapter for PEFT and vLLM, with tokenizer, chat template and the sampling settings of its first
+    role. The adapter names its base by hub id and revision, or a local one by its folder's name."""
     read_tensors(asked.adapter / WEIGHTS)  # raises RunFolderError for damaged ones
     shutil.copyfile(asked.adapter / WEIGHTS, folder / WEIGHTS)
     base = {"base_model_name_or_path": model.hub_id or shown(model.name), "revision": model.revision}
@@ -117,7 +118,7 @@ def write_adapter(folder: Path, asked: "Asked", model: ResolvedModel, chat: Chat
 
 
 def write_merged(folder: Path, asked: "Asked", weights: Weights, config: Any, chat: Chat) -> None:
-    """A full bf16 model for transformers and vLLM."""
+    """Write a full bf16 model for transformers and vLLM. Raises RequestError if a weight does not fit."""
     state = {name: tensor.to("cpu", torch.bfloat16) for name, tensor in weights()}
     with torch.device("meta"):  # no second copy in memory, and no use of the global random generator
         plain = AutoModelForCausalLM.from_config(config.get_text_config(), dtype=torch.bfloat16)
@@ -132,10 +133,8 @@ def write_merged(folder: Path, asked: "Asked", weights: Weights, config: Any, ch
 
 
 def write_gguf_folder(folder: Path, asked: "Asked", weights: Weights, config: Any, chat: Chat) -> None:
-    """A GGUF file, and a Modelfile with the role's settings for `ollama create`.
-
-    https://github.com/ollama/ollama/blob/main/docs/modelfile.md
-    """
+    """Write a GGUF file, and a Modelfile with the seat's sampling settings for `ollama create`:
+    https://github.com/ollama/ollama/blob/main/docs/modelfile.md"""
     _set_switches(asked, chat)
     name = f"{asked.config.game.label}, seat {asked.name}"
     write_gguf(folder / asked.file, weights(), config, chat.tokenizer, name=name, eos_ids=chat.eos_ids)
@@ -147,8 +146,7 @@ def write_gguf_folder(folder: Path, asked: "Asked", weights: Weights, config: An
 
 
 def with_switches(template: str | None, thinking: Thinking) -> str | None:
-    """A chat template whose defaults are those of the run: its date, and thinking on or off. Arguments still override
-    them."""
+    """A chat template changed to have the date and thinking switch of training as its defaults; None for None."""
     if template is None:
         return None
     values = {"date_string": f'"{DATE}"'} if "date_string" in template else {}
@@ -167,7 +165,7 @@ def _set_switches(asked: "Asked", chat: Chat) -> None:
 
 
 def _settings(asked: "Asked", chat: Chat) -> Any:
-    """The role's sampling settings, without top-k or top-p."""
+    """The sampling settings of the seat's first role as a GenerationConfig, with top-k and top-p switched off."""
     return GenerationConfig(
         do_sample=True,
         temperature=asked.sampling.temperature,

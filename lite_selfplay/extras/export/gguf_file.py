@@ -2,10 +2,10 @@
 
 Tensor names come from llama.cpp's own package `gguf`. This module handles the differences between architectures: the
 order of rotary dimensions (Llama's weights are permuted, the others' are not), and the configuration's numbers in the
-file. It refuses models that it would silently change.
-The tokenizer part is the counterpart of `lite_selfplay.models.sources.gguf_tokenizer`: llama.cpp has named rules for
-splitting text; as in its own converter, the rule is found by splitting sample texts and comparing.
-Source: https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py
+file. It refuses models that llama.cpp would compute differently. The tokenizer part is the counterpart of
+`lite_selfplay.models.sources.gguf_tokenizer`: llama.cpp names its rules for splitting text; as in its own converter,
+the name is found by splitting sample texts and comparing. Source:
+https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py
 """
 
 import json
@@ -22,7 +22,7 @@ from lite_selfplay.models.sources.gguf import llama3_factors
 from lite_selfplay.models.sources.gguf_tokenizer import SPLITTING_RULES, ignores_merges, splitting
 
 ARCHITECTURES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
-"""The supported architectures: llama.cpp's name, by the class in a model's config."""
+"""llama.cpp's names of the supported architectures, by transformers' class name."""
 
 _LLAMA_CPP = (
     "llama.cpp's own converter may know it: `lite-selfplay export RUN SEAT --to merged --out DIR`, then, in a checkout "
@@ -31,8 +31,7 @@ _LLAMA_CPP = (
 
 
 def require_convertible(config: Any) -> str:
-    """llama.cpp's name for the architecture of a transformers config. Raises RequestError, with the reason, for a model
-    that this writer does not support or would change."""
+    """llama.cpp's name for the architecture of a transformers config. Raises RequestError for an unsupported model."""
     (name, *_) = config.architectures or ["unknown"]
     if name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
@@ -53,9 +52,9 @@ def require_convertible(config: Any) -> str:
 def write_gguf(
     file: Path, weights: Iterable[tuple[str, Tensor]], config: Any, tokenizer: Any, *, name: str, eos_ids: Sequence[int]
 ) -> None:
-    """Write a model, from its float32 parameters under transformers' names. Matrices are stored in float16, vectors in
-    float32. Raises RequestError for models that `require_convertible` refuses, a vocabulary that is not byte-level BPE,
-    and weights outside float16's range."""
+    """Write a GGUF file from a model's (name, float32 parameter) pairs, named as in transformers. Matrices are stored
+    in float16, vectors in float32. Raises RequestError for models that `require_convertible` refuses, a vocabulary that
+    is not byte-level BPE, and weights outside float16's range."""
     architecture = require_convertible(config)
     writer = GGUFWriter(file, architecture)
     try:
@@ -73,7 +72,7 @@ def write_gguf(
 
 
 def _add_shape(writer: Any, config: Any) -> None:
-    """Add the numbers from which llama.cpp builds the model."""
+    """Add a model's dimensions and constants to a GGUFWriter."""
     head = _head_size(config)
     numbers = {
         writer.add_vocab_size: config.vocab_size,
@@ -100,7 +99,7 @@ def _head_size(config: Any) -> int:
 def _tensors(
     weights: Iterable[tuple[str, Tensor]], config: Any, architecture: str
 ) -> Iterable[tuple[str, np.ndarray[Any, Any]]]:
-    """(name, array) of each tensor of the file."""
+    """(name, array) of each tensor for the file. Raises RequestError for an unknown weight, or numbers out of range."""
     (arch,) = [key for key, value in MODEL_ARCH_NAMES.items() if value == architecture]
     names = get_tensor_name_map(arch, config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
@@ -129,7 +128,7 @@ _PROBES = (
 
 def add_vocabulary(writer: Any, tokenizer: Any, *, rows: int, eos_ids: Sequence[int]) -> None:
     """Add tokens, merges, special tokens and chat template to a `GGUFWriter`; `rows`: of the embedding matrix. Raises
-    RequestError for a vocabulary that is not byte-level BPE, or whose splitting rule llama.cpp does not have."""
+    RequestError for a vocabulary that is not byte-level BPE, or whose rule for splitting text llama.cpp lacks."""
     described = json.loads(tokenizer.backend_tokenizer.to_str())
     by_bytes = all('"ByteLevel"' in json.dumps(described[part]) for part in ("pre_tokenizer", "decoder"))
     if described["model"]["type"] != "BPE" or not by_bytes:
@@ -157,7 +156,7 @@ def add_vocabulary(writer: Any, tokenizer: Any, *, rows: int, eos_ids: Sequence[
 
 
 def rule_of(tokenizer: Any, merges: Sequence[str], described: Any) -> str:
-    """llama.cpp's name for a tokenizer's splitting rule. Raises RequestError if no rule splits the samples alike."""
+    """llama.cpp's name for the rule by which a tokenizer splits text. Raises RequestError if llama.cpp has none."""
     if not merges:
         return "gpt-2"  # every byte is a token, so the rule does not matter
     own = tokenizer.backend_tokenizer.pre_tokenizer
@@ -175,7 +174,7 @@ def rule_of(tokenizer: Any, merges: Sequence[str], described: Any) -> str:
 
 
 def _add_special(writer: Any, tokenizer: Any, eos_ids: Sequence[int]) -> None:
-    """Add the ids of the special tokens; the end of a turn is the EOS token, since generation must stop there."""
+    """Add the special tokens' ids to a GGUFWriter. EOS ends a turn (`eos_ids[0]`), since generation must stop there."""
     bos, ends = tokenizer.bos_token_id, (writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id)
     others = {writer.add_bos_token_id: bos, writer.add_unk_token_id: tokenizer.unk_token_id}
     others |= {writer.add_pad_token_id: tokenizer.pad_token_id, **dict(zip(ends, eos_ids, strict=False))}

@@ -1,7 +1,7 @@
 """A script that loads exported files with another tool and scores a seat's answers with them.
 
-python -P reader.py REQUEST ANSWERS reads a JSON file and writes one. It imports nothing of this library, so that its
-results are those of users without it.
+python -P reader.py REQUEST ANSWERS reads the request and writes the scores, both JSON files. It imports nothing of this
+library, so that its results are those of users without it.
 """
 
 import json
@@ -14,8 +14,8 @@ import httpx
 
 
 def by_transformers(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Score answers with transformers: the model in `base`, in 4 bits if requested, with PEFT's adapter in `folder`.
-    Each question is a batch of its own, so that padding cannot affect its log-probabilities."""
+    """Score a seat's answers with transformers, and PEFT for an adapter: each prompt's ids by the exported tokenizer,
+    and the log-probabilities of its answer's tokens. Questions are not batched, since padding could affect these."""
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, BitsAndBytesConfig
 
@@ -51,7 +51,7 @@ def by_transformers(request: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _ids(tokenizer: Any, prompt: str) -> list[int]:
-    """A prompt's ids by a tokenizer and its chat template."""
+    """A prompt's token ids by a tokenizer, with its chat template if it has one."""
     if not tokenizer.chat_template:
         return list(tokenizer(prompt)["input_ids"])
     turns = [{"role": "user", "content": prompt}]
@@ -60,9 +60,9 @@ def _ids(tokenizer: Any, prompt: str) -> list[int]:
 
 
 def by_llama_cpp(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Score answers with llama.cpp, by its package `xllamacpp`, its own tokenizer and its own chat template. It reports
-    only the likeliest next tokens, and nothing if the sampled token is part of a character. So each position of the
-    seat's answer is a request of its own, forced to sample a plain token; that changes no reported probability."""
+    """Score a seat's answers with llama.cpp (package `xllamacpp`), as `by_transformers` does. llama.cpp reports only
+    the likeliest next tokens, and nothing if the sampled one is part of a character. So each token of an answer is a
+    request of its own, forced to sample a plain token; that changes no reported probability."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -89,7 +89,7 @@ def by_llama_cpp(request: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _likeliest(server: Any, ids: Sequence[int], plain_token: int) -> dict[int, float]:
-    """The log-probabilities of the likeliest next tokens, by id."""
+    """The log-probabilities of the likeliest next tokens after `ids`, by id; the server samples `plain_token`."""
     said: list[Any] = []
     forced = {"temperature": 0.0, "max_tokens": 1, "logit_bias": [[plain_token, 1000.0]]}
     server.handle_completions({**forced, "prompt": list(ids), "n_probs": 50, "cache_prompt": True}, said.append)
@@ -100,7 +100,7 @@ def _likeliest(server: Any, ids: Sequence[int], plain_token: int) -> dict[int, f
 
 
 def _post(server: Any, path: str, body: Mapping[str, Any]) -> Any:
-    """The answer of the server, which is local, to a POST."""
+    """POST `body` to llama.cpp's local server; returns its JSON answer."""
     answer = httpx.post(f"{server.listening_address}{path}", json=body, timeout=60, trust_env=False)
     return answer.raise_for_status().json()
 

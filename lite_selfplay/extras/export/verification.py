@@ -1,7 +1,7 @@
-"""Verifies that exported files are the seat: another tool loads them in a fresh process and gets the same prompts.
+"""Verifies exported files: another tool loads them in a fresh process, and must score answers as the seat does.
 
-Compares the log-probabilities of the seat's greedy answers, and the tokens of the prompts. The base's log-probabilities
-are reported too: if they differ little from the seat's, agreement proves little.
+Compares the log-probabilities of the seat's greedy answers, and the token ids of the prompts. The base's
+log-probabilities are reported too: if they differ little from the seat's, agreement proves little.
 """
 
 import json
@@ -26,21 +26,22 @@ if TYPE_CHECKING:
     from lite_selfplay.extras.export.exporting import Asked
 
 QUESTIONS, TOKENS = 20, 24  # the number of prompts, and the most tokens of an answer
-# Each form's reader, and the mean difference, in nats per token, allowed for rounding: of weights to bf16 in a merged
+# Each format's tool, and the mean difference, in nats per token, allowed for rounding: of weights to bf16 in a merged
 # model; of activations in llama.cpp's products. Measured: docs/export.md.
 _READERS = {"peft": ("PEFT", 0.01), "merged": ("transformers", 0.05), "gguf": ("llama.cpp", 0.02)}
-# The difference allowed for computing in a type, in another order.
+# The mean difference allowed since another tool adds numbers in another order, by dtype.
 _COMPUTING = {"float32": 0.0, "bfloat16": 0.05, "float16": 0.02}
 
 Question = Mapping[str, Any]
-"""A `prompt` and its `prompt_ids`; the seat's greedy answer `token_ids` with its `logprobs`, and the base's
-`base_logprobs` of the same tokens."""
+"""A `prompt` and its `prompt_ids`; the seat's greedy answer `token_ids`, with their `logprobs` under the seat and their
+`base_logprobs` under the base."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """Another tool's scores compared with the seat's: how many prompts become the same tokens, and the mean
-    differences of the tool's and the base's log-probabilities from the seat's, in nats per token."""
+    """Another tool's (`reader`'s) scores compared with the seat's. `prompts_same` of the prompts become the same
+    tokens. `mean_difference` is the mean absolute difference in log-probability, in nats per token, and may be at most
+    `limit`; `base_difference` is that between base and seat. `compute`: the dtype."""
 
     reader: str
     compute: str
@@ -53,7 +54,7 @@ class Verification:
 
     @property
     def failures(self) -> list[str]:
-        """Why the files are a different model; empty if they are the seat."""
+        """The reasons why the files are not the same model as the seat; empty if they are."""
         found = []
         if (other := self.questions - self.prompts_same) > 0:
             found.append(f"{other} of {self.questions} prompts become other tokens")
@@ -62,14 +63,14 @@ class Verification:
         return found
 
     def sentence(self) -> str:
-        """`mean |delta| 0.003 nats over the 480 tokens of 20 answers; the base's is 1.03`."""
+        """In words: `mean |delta| 0.003 nats over the 480 tokens of 20 answers; the base's is 1.03`."""
         return (
             f"mean |delta| {self.mean_difference:.2g} nats over the {self.tokens} tokens of {self.questions} answers; "
             f"the base's is {self.base_difference:.2g}"
         )
 
     def paragraph(self) -> str:
-        """The verification as a model card describes it."""
+        """The verification as a paragraph of the model card."""
         verdict = f"FAILED ({'; '.join(self.failures)})" if self.failures else "Verified"
         return (
             f"{verdict}: {self.reader}, alone in a fresh process, scored the seat's greedy answers to {self.questions} "
@@ -83,8 +84,8 @@ class Verification:
 
 
 def choose_prompts(seen: Sequence[str], is_plain: Callable[[str], bool]) -> list[str]:
-    """Twenty prompts evenly spread over those that a seat saw, filled up with sums. `is_plain` tells whether a text
-    contains no special token."""
+    """Choose 20 prompts, evenly spread over the `seen` ones of a seat; sums fill up a short list. `is_plain(text)`
+    tells whether a text contains no special token; others are skipped."""
     known = [text for text in dict.fromkeys(seen) if text.strip() and is_plain(text)]
     spread = [known[i * len(known) // QUESTIONS] for i in range(QUESTIONS)] if len(known) > QUESTIONS else known
     sums = [f"What is {7 * i % 40 + 11} + {11 * i % 50 + 3}?" for i in range(QUESTIONS)]
@@ -92,7 +93,7 @@ def choose_prompts(seen: Sequence[str], is_plain: Callable[[str], bool]) -> list
 
 
 def ask_seat(backend: Backend, chat: Chat, seat: str, prompts: Sequence[str]) -> list[Question]:
-    """A seat's greedy answers to prompts, with the log-probabilities of the seat and of the base."""
+    """A seat's greedy answers to prompts, with their log-probabilities under the seat and under the base."""
     ids = [list(chat.encode(prompt).ids) for prompt in prompts]
     greedy = Sampling(temperature=0.0, max_tokens=TOKENS)
     said = backend.generate(GenerationRequest(seat, ids, 1, greedy, [[0]] * len(ids)))
@@ -114,9 +115,9 @@ def verify(
     plain_token: int,
     poll: Callable[[], None],
 ) -> Verification:
-    """Let another tool score the seat's answers, and compare. `base`: the folder of the run's base; `compute`: the
-    name of a torch dtype; `plain_token`: a token of plain text. `poll` is called meanwhile, and may raise to stop.
-    Raises VerificationFailed if the tool fails."""
+    """Let another tool score the seat's answers with the files in `folder`, and compare. `base`: the folder of the
+    run's base; `compute`: the name of a torch dtype; `plain_token`: the id of a token of plain text. `poll` is called
+    meanwhile, and may raise to stop. Raises VerificationFailed if the tool fails."""
     name, rounding = _READERS[asked.form]
     request = {
         "reader": name,
@@ -134,7 +135,7 @@ def verify(
 
 
 def read_back(request: Mapping[str, Any], poll: Callable[[], None]) -> list[dict[str, Any]]:
-    """A tool's scores of the seat's answers, by `reader` in a process of its own. Raises VerificationFailed."""
+    """Run the script `reader` on a request in a fresh process; returns its scores. Raises VerificationFailed."""
     with tempfile.TemporaryDirectory(prefix="lite-selfplay-") as folder:
         asked, answered, said = (Path(folder, name) for name in ("asked.json", "answered.json", "said"))
         asked.write_text(json.dumps(request), encoding="utf-8")
@@ -153,7 +154,7 @@ def read_back(request: Mapping[str, Any], poll: Callable[[], None]) -> list[dict
         if process.returncode != 0:
             last = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
             why = "".join(last)[:300] or f"it ended with {process.returncode}"
-            raise VerificationFailed(f"{request['reader']} could not answer from the exported files: {why}")
+            raise VerificationFailed(f"{request['reader']} could not score answers with the exported files: {why}")
         found: list[dict[str, Any]] = json.loads(answered.read_text(encoding="utf-8"))
     return found
 
@@ -161,7 +162,7 @@ def read_back(request: Mapping[str, Any], poll: Callable[[], None]) -> list[dict
 def compare(
     name: str, questions: Sequence[Question], answers: Sequence[Mapping[str, Any]], compute: str, limit: float
 ) -> Verification:
-    """Compare a reader's scores with the seat's own."""
+    """Compare another tool's scores (`answers`) with the seat's own (in `questions`)."""
     pairs = list(zip(questions, answers, strict=True))
     tokens = sum(len(question["logprobs"]) for question in questions)
     return Verification(

@@ -1,4 +1,4 @@
-"""The data sets of the package reasoning-gym: tasks `reasoning-gym:NAME`, and a checker with their scorers.
+"""The data sets of the package reasoning-gym: tasks `reasoning-gym:NAME`, and a checker that uses their scorers.
 
 Some scorers evaluate an answer as code or algebra, so they run in processes that can be killed (the program `scoring`),
 supervised by `lite_selfplay.verify.workers`. Source: https://github.com/open-thought/reasoning-gym
@@ -50,8 +50,8 @@ _PAYS_ALWAYS = {
 
 
 def open_dataset(name: str, options: Mapping[str, Any], *, seed: int = 0, size: int = 100) -> Any:
-    """A data set of the package: rows by index, and `score_answer(answer, row)`. Raises TaskError if the package is
-    missing or rejects the options, UnknownNameError for an unknown name."""
+    """Make a data set of reasoning-gym: entries by index, and `score_answer(answer, entry)`. Raises TaskError if the
+    package is missing or rejects the options, UnknownNameError for an unknown name."""
     with warnings.catch_warnings():  # users of this library do not need its warnings
         warnings.simplefilter("ignore")
         try:
@@ -75,7 +75,7 @@ def open_dataset(name: str, options: Mapping[str, Any], *, seed: int = 0, size: 
 
 
 def reasoning_gym(seed: int = 0, held_out: bool = False, /, dataset: str = "", **options: str) -> Task:
-    """Problems of one data set, with the options of its configuration, except `seed` and `size`.
+    """A task of reasoning-gym's data set `dataset`. `options` are those of its configuration, except `seed` and `size`.
 
     Values are parsed as JSON if possible (`max_terms=3`, `allow_negation=true`), else kept as text. A problem keeps its
     entry in `extra` for the data set's scorer; its answer is None if the data set has none. Raises TaskError if the
@@ -129,15 +129,15 @@ def _value(text: str) -> Any:
         return text
 
 
-# Longer texts count as unparsable: they would only keep the scorer busy.
+# Longer answers count as unparsable: they would only keep the scorer busy.
 MAX_CHARACTERS = 10_000
 
 
 def check_batch(
     pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
 ) -> list[Verdict]:
-    """Judge completions with the scorers of the problems' data sets, in separate processes. A score of 1 is a correct
-    answer. Raises TaskError for a problem that is not from such a data set."""
+    """Judge completions with the scorers of their problems' data sets, in separate processes. A score of 1 is a correct
+    answer. Raises TaskError for a problem that is not from reasoning-gym."""
     answers = [extract_answer(completion_text(completion), block_only=expected.block_only) for completion, _ in pairs]
     asked = {
         index: {**_question(problem), "answer": answer}
@@ -184,12 +184,12 @@ START_SECONDS = 120.0  # importing reasoning-gym takes seconds, far more on a lo
 
 @dataclass(eq=False)
 class Scorer(Worker):
-    """A scoring process; `heard` is the beginning of an unfinished line."""
+    """A process that scores answers with reasoning-gym; `heard` is the beginning of an unfinished line from it."""
 
     heard: bytes = b""
 
     def message(self) -> dict[str, Any]:
-        """Its message; empty if the process has ended or wrote anything but one line of JSON."""
+        """The received line as a JSON object; empty if the process has ended or wrote anything else."""
         line, self.heard = self.heard, b""
         try:
             found = json.loads(line or b"{}")
@@ -199,15 +199,15 @@ class Scorer(Worker):
 
 
 class WorkerPool(Workers[Scorer, Question, str]):
-    """Up to `size` scoring processes.
+    """Processes that score answers with reasoning-gym's scorers.
 
     Args:
         size: Maximum number of processes; by default 2, or 1 on a machine with one core.
         deadline: Time limit in seconds for a question, from when a process receives it.
-        command: Program to run instead of `lite_selfplay.extras.gym.scoring`, with its protocol.
+        command: Program to run instead of `lite_selfplay.extras.gym.scoring`, with the same protocol.
 
-    The result of a question is the program's outcome, "timeout" (killed at the deadline) or "crash" (two new workers
-    died on it). `work` raises WorkerStartError if the workers cannot be started.
+    The result of a question is the program's outcome (`score 0.5`), "timeout" (killed at the deadline), "crash" (two
+    processes died on it) or "not_judged" (no CPU time). `work` raises WorkerStartError if none can be started.
     """
 
     late, given_up, not_judged = "timeout", "crash", NOT_JUDGED
@@ -260,7 +260,7 @@ class WorkerPool(Workers[Scorer, Question, str]):
 
 
 def _environment() -> dict[str, str]:
-    """A worker's environment, in which it imports the same copy of this package, by PYTHONPATH unless it is installed:
+    """A worker's environment variables. PYTHONPATH makes it import this copy of the package, unless that is installed:
     site-packages must not come before the standard library."""
     # A numerical library's threads would reserve address space for every core.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -1,11 +1,11 @@
-"""The program of the scoring processes: scores answers with reasoning-gym's scorers.
+"""The program that scores answers with reasoning-gym's scorers, in a process of its own.
 
 It reads one JSON question per line from stdin and writes one JSON reply per line to stdout; the first line is {"ready":
 true} or {"failed": reason}. The program ends when stdin is closed. Its parent kills it if an answer takes too long; if
 the parent is gone, the program's own alarm ends it.
 
-A question is {"dataset": name, "options": {...}, "entry": pickled, in base64, "answer": text}; its reply is
-{"outcome": "score 0.5"}, or {"outcome": "unparsable"} if the scorer fails on the answer.
+A question is {"dataset": name, "options": {...}, "entry": pickled, in base64, "answer": text}; its reply is {"outcome":
+"score 0.5"}, or {"outcome": "unparsable"} if the scorer fails on the answer.
 """
 
 import base64
@@ -31,8 +31,8 @@ Reply = Callable[[dict[str, Any]], dict[str, str]]  # maps a question to its rep
 
 
 def run(prepare: Callable[[], Reply]) -> None:
-    """Reply to questions with the function that `prepare` returns, until stdin ends. The command-line arguments are the
-    deadline in seconds and the memory limit in MiB."""
+    """Answer the questions on stdin with the function that `prepare` returns, until stdin ends. The command-line
+    arguments are the deadline in seconds and the memory limit in MiB."""
     # Only the parent handles Ctrl-C: if it ended a worker, the pending answer would count as wrong.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable()
@@ -64,7 +64,7 @@ def _dataset(name: str, options: str) -> Any:
 
 
 def reply_to(question: dict[str, Any]) -> dict[str, str]:
-    """The reply to a question; a scorer's MemoryError is raised."""
+    """Score a question's answer; returns the reply. Errors of the scorer become a reply; MemoryError is raised."""
     entry = pickle.loads(base64.b64decode(question["entry"]))
     try:
         dataset = _dataset(question["dataset"], json.dumps(question["options"]))
@@ -77,7 +77,7 @@ def reply_to(question: dict[str, Any]) -> dict[str, str]:
 
 
 def by_its_own_rules() -> Reply:
-    """Check that the package works; return `reply_to`."""
+    """Check that reasoning-gym works; return `reply_to`, which uses each data set's own scorer. Raises TaskError."""
     open_dataset("chain_sum", {})
     return reply_to
 

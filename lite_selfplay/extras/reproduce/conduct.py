@@ -1,13 +1,13 @@
-"""Runs an experiment, arm by arm and seed by seed, skipping completed parts.
+"""Runs an experiment: trains and evaluates each arm (training method) with each seed, skipping those already done.
 
 OUT/experiment.yaml              the experiment; another one needs another folder
 OUT/search/                      the search for each arm's learning rate, as an experiment of its own
-OUT/seed-0/cold-start/           the seats that all trained arms of a seed start from
-OUT/seed-0/ARM/                  a run folder
-OUT/seed-0/ARM.json              its measurements; complete or absent
+OUT/seed-0/cold-start/           the run whose adapters all trained arms of this seed start from
+OUT/seed-0/ARM/                  the run folder of an arm
+OUT/seed-0/ARM.json              the record of its training and evaluations; complete or absent
 OUT/table.md, figure.png, results.json
 
-Several processes may share one experiment in one folder: each works on parts that no other is working on.
+Several processes may share one experiment in one folder: each works on arms that no other is working on.
 """
 
 import contextlib
@@ -42,12 +42,10 @@ EXPERIMENT, SEARCH = "experiment.yaml", "search"
 def conduct(
     experiment: Experiment, out: Path, *, data_dir: str | None = None, progress: Progress
 ) -> list[dict[str, Any]]:
-    """Train and measure the missing parts; return the records of all arms and seeds, in the experiment's order.
-    `data_dir` is the folder of downloaded data, which may change when the experiment is resumed.
-
-    Raises the errors of training and evaluating, RunFolderError if the folder belongs to another experiment, and
-    Interrupted, after which the same call resumes.
-    """
+    """Run an experiment in the folder `out`, or resume it; returns the records (`ARM.json`) of all seeds and arms.
+    `data_dir` is the folder of downloaded data, which may change when the experiment is resumed. Raises the errors of
+    training and evaluating, ConfigError if `require_fair` does, RunFolderError if the folder belongs to another
+    experiment, and Interrupted, after which the same call resumes."""
     require_fair(experiment)
     _claim(experiment, out)
     if experiment.search is not None:
@@ -56,7 +54,7 @@ def conduct(
         write_findings(tried, found, out / SEARCH)
         experiment = experiment.at(chosen_rates(experiment, found))
     experiment = experiment.having({"tasks": {"data_dir": data_dir}} if data_dir else {})
-    # The base does not depend on the training seed.
+    # The base does not depend on the training seed, so it is measured with the first only.
     every = [
         (seed, name, arm, out / f"seed-{seed}" / f"{name}.json")
         for seed in experiment.seeds
@@ -64,9 +62,9 @@ def conduct(
         if seed in (experiment.seeds[:1] if arm.start == "base" else arm.seeds or experiment.seeds)
     ]
     try:
-        for patience in (0, -1):  # parts that another process works on are waited for at the end
+        for patience in (0, -1):  # skip arms of other processes; wait for them at the end
             for seed, name, arm, path in every:
-                with contextlib.suppress(Timeout), _alone(path.parent / (arm.of or name), patience):
+                with contextlib.suppress(Timeout), _lock(path.parent / (arm.of or name), patience):
                     if not path.is_file():
                         progress.say(f"{experiment.name}, seed {seed}: {name}")
                         record = _record(experiment, name, arm, seed, out, progress)
@@ -77,7 +75,7 @@ def conduct(
 
 
 def chosen_rates(experiment: Experiment, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Each trained arm's learning rate with the highest mean pass@1 in the search; of equal ones the lowest."""
+    """For each trained arm, the learning rate with the best mean pass@1 in the search's records, or the lowest such."""
     assert experiment.search is not None
     found: dict[str, list[float]] = {}
     for record in records:
@@ -86,17 +84,17 @@ def chosen_rates(experiment: Experiment, records: Sequence[Mapping[str, Any]]) -
     return {arm: max(rates, key=lambda rate: fmean(found[f"{arm} at {rate:g}"])) for arm in experiment.trained()}
 
 
-def _alone(path: Path, patience: float) -> FileLock:
-    """Lock `path` against other processes of the same experiment; raises Timeout after `patience` seconds, or never if
-    that is negative."""
+def _lock(path: Path, patience: float) -> FileLock:
+    """A lock against other processes that work on the run or arm `path`. Entering it raises Timeout after `patience`
+    seconds; if that is negative, it waits without a limit."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(path.with_name(f".{path.name}.lock"), timeout=patience)
 
 
 def require_fair(experiment: Experiment) -> None:
-    """Raise ConfigError if trained arms have unequal budgets, or if no arm uses the training set. Compares the
-    fixed numbers of completions, or of steps with the budget `steps`; the budget `recipes` allows differences. Arms
-    with a limit in minutes are refused, since their number of steps depends on the machine."""
+    """Raise ConfigError unless all trained arms have the same number of completions, or with the budget `steps` of
+    steps. Numbers that depend on the run are not compared; the budget `recipes` allows differences. Also refuses a
+    training set that no arm uses, and limits in minutes, with which the number of steps depends on the machine."""
     budgets: dict[str, int] = {}
     drawn = not experiment.trained() or experiment.shared.tasks.train is None
     for name in experiment.trained():
@@ -118,13 +116,13 @@ def require_fair(experiment: Experiment) -> None:
 
 
 def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
-    """The plan and cost of an experiment as lines. Reads tasks, but loads no model and writes nothing."""
+    """The plan and cost of each arm as lines. Reads tasks, loads no model, writes nothing. Raises ConfigError."""
     require_fair(experiment)
     experiment = experiment.having({"tasks": {"data_dir": data_dir}} if data_dir else {})
     lines = [experiment.about, f"seeds: {', '.join(map(str, experiment.seeds))}"]
     if (search := experiment.search) is not None:
         runs = len(experiment.trained()) * len(search.rates) * len(search.seeds)
-        lines.append(f"first, {runs} runs choose each arm's learning rate among {len(search.rates)}")
+        lines.append(f"first, {runs} runs choose each arm's learning rate out of {len(search.rates)}")
     for name, arm in experiment.arms.items():
         if arm.game is None:
             lines.append(f"{name}: {f'the seats of {arm.of}' if arm.of else arm.start}, not trained")
@@ -138,14 +136,15 @@ def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
     for evaluation in experiment.evaluations:
         asked = "all problems" if evaluation.limit is None else f"{evaluation.limit} problems"
         lines.append(
-            f"each measured on {asked} of {', '.join(evaluation.specs)}, {evaluation.samples or 'the default'} samples"
+            f"each measured on {asked} of {', '.join(evaluation.specs)}; samples: {evaluation.samples or 'the default'}"
         )
     return lines
 
 
 def _claim(experiment: Experiment, out: Path) -> None:
-    """Record the experiment in its folder. A later call may only add arms and seeds, as a larger scale does. Raises
-    RunFolderError if the folder belongs to anything else, ConfigError if its file is no longer a mapping."""
+    """Write the experiment to `experiment.yaml` in `out`. If it exists, only arms and seeds may be added, as by a
+    larger size. Raises RunFolderError if the folder belongs to something else, ConfigError if the file is no
+    mapping."""
     path, values = out / EXPERIMENT, experiment.model_dump(mode="json")
     with write_errors(f"to {out}"):
         if path.is_file():
@@ -167,16 +166,16 @@ def _claim(experiment: Experiment, out: Path) -> None:
 def _record(
     experiment: Experiment, name: str, arm: ArmSection, seed: int, out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Train an arm, unless it is an untrained one, and measure it."""
+    """Train an arm's seats if needed, evaluate them, and return the arm's record for `ARM.json`."""
     folder = out / f"seed-{seed}"
     spent: dict[str, Any] = {}
     if arm.start == "base":
         target = experiment.shared.model.name
     elif arm.start == COLD_START:
-        target = str(_taught(experiment, experiment.teaching(name), seed, folder, progress))
+        target = str(_cold_start_run(experiment, experiment.teaching(name), seed, folder, progress))
     else:
-        target = str(_trained(experiment, arm.of or name, seed, folder, progress))
-        spent = _spent(Path(target), experiment.curve) if arm.of is None else {}
+        target = str(_trained_run(experiment, arm.of or name, seed, folder, progress))
+        spent = _training_record(Path(target), experiment.curve) if arm.of is None else {}
     evaluations = []
     for evaluation in experiment.evaluations:
         settings = evaluation.settings(experiment.shared, arm)
@@ -194,26 +193,26 @@ def _record(
 
 
 def _lengths(found: Evaluation) -> dict[str, float]:
-    """The mean tokens of each problem's final answers, over directions (such as A->B) or seats."""
+    """For each problem, the mean tokens of its final answers, over seats or directions (such as A->B)."""
     every = [[fmean(answer.tokens for answer in row) for row in found.rows[name]] for name in found.scores]
     return {key: fmean(row) for key, row in zip(found.per_problem, zip(*every, strict=True), strict=True)}
 
 
-def _taught(experiment: Experiment, game: str, seed: int, folder: Path, progress: Progress) -> Path:
-    """The run folder of a cold start with this game and seed; runs it if missing."""
+def _cold_start_run(experiment: Experiment, game: str, seed: int, folder: Path, progress: Progress) -> Path:
+    """The run folder of the cold start (supervised steps) with this game and seed, which is run if it is missing."""
     path = folder / (COLD_START if game == experiment.teaching() else f"{COLD_START}-{game}")
-    with _alone(path, -1):
+    with _lock(path, -1):
         if _steps_done(path) is None:
             _aside(path)
             cold_start(experiment.cold_start_config(game, seed, path), progress=progress)
     return path
 
 
-def _trained(experiment: Experiment, name: str, seed: int, folder: Path, progress: Progress) -> Path:
-    """The run folder of an arm, trained or resumed to the end."""
+def _trained_run(experiment: Experiment, name: str, seed: int, folder: Path, progress: Progress) -> Path:
+    """The run folder of a trained arm, which is trained, or resumed, to its last step."""
     path, init = folder / name, None
     if experiment.starts_taught(name):
-        init = _taught(experiment, experiment.teaching(name), seed, folder, progress)
+        init = _cold_start_run(experiment, experiment.teaching(name), seed, folder, progress)
     config = experiment.config(name, seed, path, init)
     done = _steps_done(path)
     last = None if done is None else last_step(path)
@@ -234,14 +233,14 @@ def _steps_done(path: Path) -> int | None:
 
 
 def _aside(path: Path) -> None:
-    """Move away the folder of a run that was killed before its first checkpoint."""
+    """Rename the folder of a run that was killed before its first checkpoint, to train it anew."""
     if path.exists():
         names = (path.with_name(f"{path.name}-stopped-{number}") for number in count(1))
         path.rename(next(name for name in names if not name.exists()))
 
 
-def _spent(path: Path, curve: str) -> dict[str, Any]:
-    """A run's training record: seconds, sampled tokens, counts, and the values of the experiment's curve."""
+def _training_record(path: Path, curve: str) -> dict[str, Any]:
+    """The training part of a run's record: times, sampled tokens, counts, and the values of the experiment's curve."""
     run = load_run(path)
     rows: Sequence[Mapping[str, Any]] = run.metrics_rows()
     return {
@@ -259,7 +258,7 @@ def _spent(path: Path, curve: str) -> dict[str, Any]:
 
 
 def _curve(run: Run, curve: str) -> list[tuple[int, float]]:
-    """(step, value) pairs of the experiment's curve in a run."""
+    """(step, value) pairs of a run: of the metric named `curve`, or of pass@1 in the evaluations during training."""
     if curve == EVALUATION:  # without the untouched base
         return [(step, mean_pass_rate(each)) for step, each in run.evaluations().items() if step >= 0]
     table = run.metrics().set_index("step")

@@ -1,4 +1,4 @@
-"""An experiment as defined by its YAML file: arms, seeds, evaluations and sizes."""
+"""The contents of an experiment's YAML file: arms (the compared training methods), seeds, evaluations and sizes."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,17 +22,17 @@ EXPERIMENTS = files(__package__) / "experiments"
 COLD_START = "cold-start"
 RATE = "seats.*.lr"
 EVALUATION = "evaluation"  # the name of the curve of pass@1 in the evaluations during training
-_WHOLE: dict[str, Any] = {"run": {"minutes": 0}}  # a preset's minutes would give arms different numbers of steps
+_UNTIMED: dict[str, Any] = {"run": {"minutes": 0}}  # a preset's minutes would give arms different numbers of steps
 
 
 class ArmSection(Section):
-    """An arm: seats trained in a `game`, the seats `of` another arm measured differently, or an untrained `start`.
+    """An arm (training method): seats trained in a `game`, the seats `of` another arm, or untrained ones (`start`).
 
     `set`: configuration keys (`game.reward: coop`) that override those shared by all arms; a `preset` among them
-    replaces theirs. `mode`, `seats` and `shots`: how it is measured, by default as its game and the suite determine;
-    seats may be `solver@best` or a snapshot. `seeds`: the experiment's seeds that train it; None: all. `cold_start`:
-    the game that teaches its seats; None: the experiment's. `paper`: the paper's results as printed, by task or mean of
-    a suite.
+    replaces the shared one. `mode`, `seats` and `shots` (worked examples): how it is evaluated, by default as its game
+    and the suite say; seats may be `solver@best` or a snapshot. `seeds`: the experiment's seeds that train it; None:
+    all. `cold_start`: the game whose cold start teaches its seats; None: the experiment's. `paper`: the paper's results
+    as printed, by task or by mean of a suite.
     """
 
     about: str = ""
@@ -48,7 +48,7 @@ class ArmSection(Section):
     paper: dict[str, str] = Field(default_factory=dict)
 
     def at(self, rate: float) -> "ArmSection":
-        """This arm with another learning rate."""
+        """A copy of this arm that trains all seats with the learning rate `rate`."""
         return self.model_copy(update={"set": {**self.set, RATE: rate}})
 
     @model_validator(mode="after")
@@ -63,10 +63,9 @@ class ArmSection(Section):
 
 
 class EvaluationSection(MeasuringSection):
-    """Held-out problems to measure every arm on, with the same randomness: `tasks`, or a paper's `suite`
-    (`lite_selfplay.evaluation.suites`) with its samples, sampling and worked examples, which the other keys override.
-
-    `mode` overrides the arms' own modes."""
+    """Held-out problems on which all arms are evaluated with the same seeds: `tasks`, or a paper's `suite`
+    (`lite_selfplay.evaluation.suites`), which also sets samples, sampling and worked examples; other keys override
+    them. `mode` overrides the arms' own modes."""
 
     tasks: str | None = None
     suite: str | None = None
@@ -80,12 +79,12 @@ class EvaluationSection(MeasuringSection):
 
     @property
     def specs(self) -> Sequence[str] | Mapping[str, int]:
-        """The tasks; for a suite, with the number of samples per problem."""
+        """The names of the tasks; for a suite, a mapping of its benchmarks to samples per problem."""
         return find_suite(self.suite).samples if self.suite else split_specs(self.tasks or "")
 
     def settings(self, shared: RunConfig, arm: ArmSection) -> Settings:
-        """The settings to measure an arm with. The `shared` configuration provides the data folder, `answer_from`, the
-        default token limit and, for an untrained base, the precision."""
+        """An arm's evaluation settings: the suite's, overridden by this section's, then by the arm's. `shared` has the
+        data folder, `answer_from`, the default token limit and, for an untrained base, the precision."""
         untrained = arm.start == "base"
         chosen: dict[str, Any] = {
             "data_dir": shared.tasks.data_dir,
@@ -100,8 +99,8 @@ class EvaluationSection(MeasuringSection):
 
 
 class SearchSection(Section):
-    """The search for each trained arm's learning rate before the experiment: chooses the one of `rates` with the
-    highest mean pass@1 over `seeds` on `evaluations` (never the experiment's own); of equal ones the lowest."""
+    """The search for each trained arm's learning rate, run before the experiment: of `rates`, the one with the highest
+    mean pass@1 over `seeds` on `evaluations` (which should not be the experiment's own); of equal ones the lowest."""
 
     rates: tuple[float, ...] = Field(..., min_length=1)
     seeds: tuple[int, ...] = Field(..., min_length=1)
@@ -109,19 +108,20 @@ class SearchSection(Section):
 
 
 class Experiment(Section):
-    """A whole experiment.
+    """An experiment: `arms` (training methods), trained with each of the `seeds`, compared on the same `evaluations`.
 
     - `base`: the configuration shared by all arms.
-    - `cold_start`: the `game` that teaches all trained arms' seats, once per seed, and keys of the section
-      `cold_start`; None: they start untrained. An arm with several seats is taught by its own game if the shared one
-      would give them equal weights.
+    - `cold_start`: the `game` whose cold start teaches all trained arms' seats, once per seed, and keys of the
+      configuration's section `cold_start`; None: seats start untrained. An arm with several seats is
+      taught by its own game if the shared one would give them equal weights.
     - `budget`: the number that must be equal in all trained arms; `recipes`: each has its own.
-    - `source`: where the paper has its numbers; `paper`: the model and hardware behind them.
+    - `source`: the paper's table or section with its numbers; `paper`: the model and hardware behind them.
     - `search`: chooses each trained arm's learning rate; None: that of `base`.
-    - `curve`: the value drawn by step, by its path in metrics.jsonl (game.nash_conv), or `evaluation`: pass@1 in the
-      evaluations during training.
+    - `baseline`: the arm to compare others with; empty: the first.
+    - `curve`: the value drawn over the steps: a key of metrics.jsonl with dots (`game.nash_conv`), or `evaluation`:
+      pass@1 in the evaluations during training.
 
-    `scales` in the file are other sizes: named overrides of its keys.
+    The file's `scales` are other sizes: named sets of keys that override the file's own.
     """
 
     name: str
@@ -141,27 +141,27 @@ class Experiment(Section):
 
     @property
     def against(self) -> str:
-        """The arm to compare others with: `baseline`, else the first."""
+        """The name of the arm to compare others with: `baseline`, else the first arm."""
         return self.baseline or next(iter(self.arms))
 
     def trained(self) -> dict[str, ArmSection]:
-        """The arms that are trained."""
+        """The arms that are trained (have a `game`), by name."""
         return {name: arm for name, arm in self.arms.items() if arm.game is not None}
 
     @property
     def shared(self) -> RunConfig:
-        """The configuration shared by all arms, for measuring; its game does not matter."""
+        """The configuration shared by all arms, for evaluations; its game is only a placeholder."""
         return RunConfig.of(self._layer("grpo"), {"game": "grpo"})
 
     def having(self, *layers: Mapping[str, Any]) -> "Experiment":
-        """This experiment with more layers over the shared configuration, such as another model."""
+        """A copy whose shared configuration is overridden by `layers` in turn, for example with another model."""
         base = nested(self.base)
         for layer in layers:
             base = merge(base, nested(layer))
         return self.model_copy(update={"base": base})
 
     def at_every_rate(self) -> "Experiment":
-        """The search as an experiment of its own: one arm for each trained arm and rate, with all seeds."""
+        """The search as an experiment of its own, with an arm for each trained arm and rate, and the search's seeds."""
         assert self.search is not None
         arms = {
             f"{name} at {rate:g}": arm.at(rate).model_copy(update={"seeds": None})
@@ -172,12 +172,12 @@ class Experiment(Section):
         return self.model_copy(update={**own, "name": f"{self.name}, rates", "search": None, "baseline": ""})
 
     def at(self, rates: Mapping[str, float]) -> "Experiment":
-        """This experiment with the chosen learning rates."""
+        """A copy in which the arms in `rates` train with these learning rates."""
         arms = {name: arm.at(rates[name]) if name in rates else arm for name, arm in self.arms.items()}
         return self.model_copy(update={"arms": arms})
 
     def config(self, arm: str, seed: int, folder: Path, init: Path | None) -> RunConfig:
-        """The configuration of a trained arm's run. Raises ConfigError."""
+        """The configuration of a trained arm's run; `init`: the run whose seats it starts from. Raises ConfigError."""
         keys: dict[str, Any] = {}
         for dotted, value in self.arms[arm].set.items():
             set_key(keys, FLAT_KEYS.get(dotted, dotted), value)
@@ -188,25 +188,25 @@ class Experiment(Section):
         return RunConfig.of(self._layer(game, keys.pop("preset", None)), {"game": game}, started, keys, run)
 
     def _layer(self, game: str, preset: str | None = None) -> dict[str, Any]:
-        """The shared configuration as a layer for an arm with this game. The arm's own `preset` replaces the shared
-        one; options, roles and seats of another game are dropped."""
+        """The shared configuration for a run of `game`, to be overridden by an arm's keys. A `preset` replaces the
+        shared preset. If the shared configuration is for another game, its options, roles and seats are dropped."""
         shared = nested(self.base)
         common = shared.pop("preset", None)
         below = preset_layer(common) if common else {}
         another = merge(below, shared).get("game", {}).get("name", game) != game
-        shared = merge({} if preset else below, merge(_WHOLE, shared))
+        shared = merge({} if preset else below, merge(_UNTIMED, shared))
         if another:
             every = {section: {"*": shared.get(section, {}).get("*", {})} for section in ("roles", "seats")}
             shared = merge({**shared, **every, "game": {}}, {"run": {"preset": preset}})
         return merge(preset_layer(preset), shared) if preset else shared
 
     def starts_taught(self, arm: str) -> bool:
-        """Whether a trained arm's seats start from the experiment's cold start."""
+        """Whether a trained arm's seats start from the experiment's cold start; not if it sets `run.init: null`."""
         return self.cold_start is not None and self.arms[arm].set.get("run.init", "") is not None
 
     def teaching(self, arm: str | None = None) -> str:
-        """The game that cold-starts an arm's seats: the arm's choice, or the experiment's, or the arm's own game if the
-        experiment's would give several seats the same weights."""
+        """The game whose cold start teaches an arm's seats: the arm's choice, else the experiment's, or the arm's own
+        if the experiment's would give its several seats the same weights. `arm` None: the experiment's."""
         shared = str((self.cold_start or {}).get("game", "self-refine"))
         if arm and (chosen := self.arms[arm].cold_start):
             return chosen
@@ -215,8 +215,9 @@ class Experiment(Section):
         return own if several else shared
 
     def start_of(self, arm: str) -> str | None:
-        """The arm that measures how a trained arm (or an arm `of` it) started: the one of its cold start, or without a
-        shared cold start the one of its own seats at step 0 (`@0`)."""
+        """The arm that evaluates a trained arm's seats as they were before training: the one with the same cold start,
+        or without a shared cold start the one `of` it whose seats are all at step 0 (`@0`). None if there is none. An
+        arm `of` a trained arm has the same one."""
         trained = self.arms[arm].of or arm
         if self.arms[trained].game is None:
             return None
@@ -231,7 +232,7 @@ class Experiment(Section):
         return next((name for name in starts if self.teaching(name) == self.teaching(trained)), None)
 
     def cold_start_config(self, game: str, seed: int, folder: Path) -> RunConfig:
-        """The configuration of a seed's cold-start run, in which `game` teaches the seats."""
+        """The configuration of a run that only cold-starts the seats of `game` (supervised steps) with this seed."""
         keys = {key: value for key, value in (self.cold_start or {}).items() if key != "game"}
         taught = {"cold_start": {**keys, "enabled": True}, "eval": {"tasks": None}}
         run = {"run": {"seed": seed, "dir": str(folder), "preflight": False}}
@@ -244,8 +245,8 @@ def experiment_names() -> list[str]:
 
 
 def load_experiment(name: str, scale: str = "full") -> Experiment:
-    """Load an experiment by its name or file, in one of its sizes. Raises UnknownNameError with near names, ConfigError
-    if the file is missing or is not an experiment."""
+    """Load a shipped experiment by its name, or one from a YAML file, in the size `scale`. Raises UnknownNameError with
+    near names, ConfigError if the file is missing or is not an experiment."""
     if name in experiment_names():
         text, stem = EXPERIMENTS.joinpath(f"{name}.yaml").read_text(encoding="utf-8"), name
     elif name.endswith((".yaml", ".yml")):
@@ -265,7 +266,7 @@ def load_experiment(name: str, scale: str = "full") -> Experiment:
     try:
         found = Experiment.model_validate({**values, "name": stem, "scale": scale})
     except ValidationError as error:
-        found_out = (f"{'.'.join(map(str, item['loc'])) or 'it'}: {item['msg']}" for item in error.errors())
+        found_out = (f"{'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}" for item in error.errors())
         raise ConfigError(f"{name}: {'; '.join(found_out)}") from None
     for arm, section in found.arms.items():
         if not re.fullmatch(r"\w[\w ,.+-]*", arm) or arm.startswith(COLD_START):

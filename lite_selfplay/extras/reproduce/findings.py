@@ -1,4 +1,4 @@
-"""An experiment's results: one table, one figure and one JSON object, from the records of its arms."""
+"""An experiment's results: a Markdown table, a figure and a JSON object, made from the records of its arms."""
 
 import importlib.util
 import json
@@ -24,7 +24,7 @@ from lite_selfplay.training.progress import clock
 _MOST_STEPS = 10
 TABLE, FIGURE, RESULTS = "table.md", "figure.png", "results.json"
 Record = Mapping[str, Any]
-Parts = Sequence[Sequence[Record]]  # an arm's evaluations of each seed, task by task
+Parts = Sequence[Sequence[Record]]  # an arm's evaluations: parts[task][seed]
 Interval = tuple[float, float]
 
 
@@ -32,18 +32,19 @@ Interval = tuple[float, float]
 class Finding:
     """An arm's result over its seeds, on one task or as a paper's mean of several.
 
+    - `n`: the number of problems; `values`: pass@1 of each seed; `std`: their standard deviation.
     - `pass_at_1`: the mean over directions (A->B, B->A) if the mode has several, so not biased by choosing the better.
     - `interval`: Clopper-Pearson for single answers of one seed; bootstrap over problems for other values of one seed;
-      Student's t over several seeds; for a mean over tasks normal, from each task's variance.
-    - `better`: the better direction, chosen on these same problems, with an interval valid for all directions at once
-      (Bonferroni).
-    - `difference`: to the baseline, as a share, on the problems of both, with its interval over problems; `by_seed` is
-      that over the seeds of both (Student's t), `p_value` McNemar's for single answers of one seed.
-    - `gain`: the difference to the cold start of the arm's seats, with its interval over seeds.
-    - `otherwise`: pass@1 if answers are read as by the other `answer_from`; `own`: pass@k and the mode's own columns.
+      Student's t over several seeds; for one seed's mean over tasks a normal interval, from each task's variance.
+    - `better`: the pass@1 of the better direction, chosen on these same problems, with an interval valid for all
+      directions at once (Bonferroni).
+    - `difference`: pass@1 minus the baseline arm's, on shared problems; its interval is over problems, `by_seed` over
+      shared seeds (Student's t); `p_value`: McNemar's, only for single answers of one seed.
+    - `gain`: pass@1 minus that of these seats before training (cold start or step 0), with its interval over seeds.
+    - `otherwise`: pass@1 with answers read by the other `answer_from`; `own`: pass@k and the mode's own columns.
     - `final`, `total`: mean tokens of the last stage and of all stages; `longer`: the difference of `final` to the
-      baseline on the problems of both, with its interval over problems, None for a mean.
-    - `trained_on`: the arm was trained on all of these problems.
+      baseline on shared problems, with its interval over problems, None for a mean over tasks.
+    - `seconds`: the time of its evaluations. `trained_on`: the arm was trained on all problems of a task.
     """
 
     arm: str
@@ -73,14 +74,14 @@ class Finding:
 
 
 def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]:
-    """Each arm on each task, task by task in the order of the arms, and the means of the suites."""
+    """The results of all arms on each task, and on each mean over tasks that a suite's paper reports."""
     of: dict[str, dict[str, list[Record]]] = {}
     for record in records:
         for result in record["evaluations"]:
             of.setdefault(result["tasks"], {}).setdefault(record["arm"], []).append({**result, "seed": record["seed"]})
     suites = [find_suite(evaluation.suite) for evaluation in experiment.evaluations if evaluation.suite]
     means = {name: tasks for suite in suites for name, tasks in suite.averages.items() if set(tasks) <= of.keys()}
-    # A mean over some of a suite's benchmarks is out of distribution: arms trained on one of them are skipped.
+    # A mean over only some of a suite's benchmarks is out of distribution: arms trained on one of them have none.
     apart = {name for suite in suites for name, tasks in suite.averages.items() if set(tasks) < suite.samples.keys()}
     found = []
     for name, tasks in {**{task: (task,) for task in of}, **means}.items():
@@ -94,7 +95,7 @@ def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]
 
 
 def _finding(arm: str, task: str, parts: Parts, baseline: Parts | None, start: Parts | None) -> Finding:
-    """An arm's result on a task."""
+    """An arm's result on a task or mean, from its evaluations `parts` and those of the arms to compare with."""
     evaluations = [result for part in parts for result in part]
     rows, values = [_outcomes(part) for part in parts], _over_tasks(parts)
     scores = [score for result in evaluations for score in scores_shown(result).values()]
@@ -149,7 +150,7 @@ def _trained_on(results: Sequence[Record]) -> bool:
 
 
 def _lengths(results: Sequence[Record]) -> dict[str, float]:
-    """Each problem's mean tokens of final answers over seeds, from the records that have them."""
+    """For each problem, the mean tokens of its final answers over seeds, from the results that have them."""
     return means_of(result.get("lengths", {}) for result in results)
 
 
@@ -160,17 +161,17 @@ def _share(score: Record, column: str) -> float:
 
 
 def _outcomes(results: Sequence[Record], name: str | None = None) -> dict[str, float]:
-    """Each problem's mean outcome over seeds and directions (or seats), or of direction `name`."""
+    """For each problem, the share of right answers over seeds and directions (or seats), or in direction `name`."""
     return means_of(outcomes_of(result, name) if name else mean_outcomes(result) for result in results)
 
 
 def _over_tasks(parts: Parts, name: str | None = None) -> list[float]:
-    """The unweighted mean over tasks, for each seed."""
+    """The pass@1 of each seed, an unweighted mean over tasks; of direction `name` if given."""
     return [fmean(fmean(_outcomes([part[i]], name).values()) for part in parts) for i in range(len(parts[0]))]
 
 
 def _by_seed(one: Parts | None, other: Parts) -> tuple[float | None, Interval | None]:
-    """The mean difference over shared seeds, None without any; and its interval, None with fewer than two."""
+    """The mean difference in pass@1, `other` minus `one`, over shared seeds, and its interval; None for too few."""
     first, second = (
         {result["seed"]: mean for result, mean in zip(parts[0], _over_tasks(parts), strict=True)} if parts else {}
         for parts in (one, other)
@@ -180,7 +181,7 @@ def _by_seed(one: Parts | None, other: Parts) -> tuple[float | None, Interval | 
 
 
 def _better(parts: Parts) -> tuple[float | None, Interval | None]:
-    """The score of the best direction over all seeds, and its interval; None with a single direction."""
+    """The pass@1 of the best direction (or seat) over all seeds, and its interval; (None, None) for a single one."""
     names = list(scores_shown(parts[0][0]))
     if len(names) == 1:
         return None, None
@@ -191,7 +192,7 @@ def _better(parts: Parts) -> tuple[float | None, Interval | None]:
 
 
 def _interval(values: Sequence[float], rows: Sequence[Mapping[str, float]], confidence: float = 0.95) -> Interval:
-    """The interval of a mean: over seeds if there are several, else over each task's problems."""
+    """The confidence interval of the mean of `values`: over seeds if there are several, else over problems."""
     outcomes = list(rows[0].values())
     if (spread := over_seeds(values, confidence)).interval is not None:
         low, high = spread.interval
@@ -205,14 +206,14 @@ def _interval(values: Sequence[float], rows: Sequence[Mapping[str, float]], conf
 
 
 def _around(rows: Sequence[Sequence[float]], confidence: float) -> Interval:
-    """The normal interval of the unweighted mean of several means, each over its own problems."""
+    """The normal confidence interval of the unweighted mean of several means, each over its own problems (`rows`)."""
     error = sqrt(sum(variance(row) / len(row) for row in rows if len(row) > 1)) / len(rows)
     mean, half = fmean(map(fmean, rows)), NormalDist().inv_cdf((1 + confidence) / 2) * error
     return mean - half, mean + half
 
 
 def table(experiment: Experiment, records: Sequence[Record]) -> str:
-    """The experiment's report in Markdown, with a table for each task and mean."""
+    """The contents of `table.md`: a Markdown table for each task and mean over tasks, and notes."""
     found, spent = findings(experiment, records), _spent(records)
     lines = [f"# {experiment.name}", "", experiment.about, ""]
     for task in dict.fromkeys(each.task for each in found):
@@ -256,8 +257,8 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
         "`pass@1`, with its 95% interval, is the mean over both directions if two seats answer one after the other; "
         "`better` is the better direction, chosen on these problems, with an interval valid for both at once; "
         f"`otherwise` is pass@1 with answers read {otherwise}. Differences are to {experiment.against}, in percentage "
-        "points, with 95% intervals over problems and, in the next column, over seeds; so is the gain over the cold "
-        "start of an arm's seats. Times are sums over all seeds on this machine.",
+        "points, with 95% intervals over problems and, in the next column, over seeds; so is the gain over an "
+        "arm's own seats before training. Times are sums over all seeds on this machine.",
         "",
         f"The last column is the paper's: {experiment.paper} ({experiment.source}).",
         "",
@@ -266,7 +267,7 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
 
 
 def means_of(logs: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """The mean of each number over the logs that have it."""
+    """For each key, the mean of its numbers over the mappings that have it."""
     found: dict[str, list[float]] = {}
     for log in logs:
         for key, value in log.items():
@@ -276,7 +277,7 @@ def means_of(logs: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _by_step(experiment: Experiment, records: Sequence[Record]) -> list[str]:
-    """The experiment's curve as a table: each arm's mean over seeds at up to ten steps, including the last."""
+    """The experiment's curve as lines of Markdown: each arm's mean over seeds at up to ten steps, last included."""
     curves = {arm: found for arm in experiment.trained() if (found := _curves(records, arm))}
     steps = sorted({step for each in curves.values() for curve in each for step in curve})
     if not steps:
@@ -292,7 +293,7 @@ def _by_step(experiment: Experiment, records: Sequence[Record]) -> list[str]:
 
 
 def _curves(records: Sequence[Record], arm: str) -> list[dict[int, float]]:
-    """The curve of each seed of an arm: value by step."""
+    """An arm's curves, one for each seed: the values by step."""
     return [dict(found) for each in records if each["arm"] == arm and (found := each["training"].get("curve"))]
 
 
@@ -360,7 +361,7 @@ def _signed(share: float) -> str:
 
 
 def _spent(records: Sequence[Record]) -> dict[str, tuple[float, int]]:
-    """Seconds and sampled tokens of each trained arm's training, summed over seeds."""
+    """(seconds, sampled tokens) of each trained arm's training, summed over seeds."""
     found: dict[str, tuple[float, int]] = {}
     for record in records:
         if training := record["training"]:
@@ -370,7 +371,7 @@ def _spent(records: Sequence[Record]) -> dict[str, tuple[float, int]]:
 
 
 def to_json(experiment: Experiment, records: Sequence[Record]) -> dict[str, Any]:
-    """Everything as JSON: the experiment, each arm's result on each task, and the records of every seed."""
+    """The contents of `results.json`: the experiment, each arm's result on each task, and the records of every seed."""
     return {
         "experiment": experiment.model_dump(mode="json"),
         "arms": [each.__dict__ for each in findings(experiment, records)],
@@ -380,8 +381,8 @@ def to_json(experiment: Experiment, records: Sequence[Record]) -> dict[str, Any]
 
 
 def draw(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
-    """Draw the experiment's curve by step if it names one; else accuracy against the length of final answers, with a
-    panel for each task and a point with its interval for each arm."""
+    """Draw the experiment's curve into the image file `path`; if it has none, pass@1 against the length of final
+    answers, with a panel for each task and a point with its interval for each arm."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
@@ -393,11 +394,12 @@ def draw(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
     figure = Figure(figsize=(5.5 * min(3, len(tasks)), 4.2 * -(-len(tasks) // 3)), layout="constrained")
     for index, task in enumerate(tasks, 1):
         panel = figure.add_subplot(-(-len(tasks) // 3), min(3, len(tasks)), index)
-        for number, each in enumerate(each for each in found if each.task == task):
+        own = [each for each in found if each.task == task]
+        for number, each in enumerate(own):
             below, above = max(0.0, each.pass_at_1 - each.interval[0]), max(0.0, each.interval[1] - each.pass_at_1)
             style: dict[str, Any] = {"fmt": "os^Dvp"[number // 10 % 6], "color": f"C{number % 10}", "capsize": 3}
             panel.errorbar([each.final], [each.pass_at_1], yerr=[[below], [above]], label=each.arm, **style)
-        panel.set_title(f"{task}: pass@1 of {found[0].n} problems", fontsize="medium")
+        panel.set_title(f"{task}: pass@1 of {own[0].n} problems", fontsize="medium")
         panel.set_xlabel("mean tokens of the final answer")
         panel.yaxis.set_major_formatter(PercentFormatter(1.0))
         panel.legend(fontsize="x-small")
@@ -405,7 +407,7 @@ def draw(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
 
 
 def _draw_curve(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
-    """Draw the median over an arm's seeds as a line, and each seed as a faint one."""
+    """Draw each arm's curve over the steps: the median over seeds as a line, and each seed as a faint one."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.4, 4.2), layout="constrained")
@@ -426,7 +428,7 @@ def _draw_curve(experiment: Experiment, records: Sequence[Record], path: Path) -
 
 
 def write_findings(experiment: Experiment, records: Sequence[Record], out: Path) -> list[Path]:
-    """Write the table, the figure (if matplotlib is installed) and the JSON; return their paths."""
+    """Write `table.md`, `results.json` and, with matplotlib, `figure.png` into `out`; return their paths."""
     with write_errors(f"to {out}"), FileLock(out / f".{TABLE}.lock"):  # two processes may finish at once
         write_whole(out / TABLE, table(experiment, records))
         text = json.dumps(to_json(experiment, records), indent=1, ensure_ascii=False, allow_nan=False)

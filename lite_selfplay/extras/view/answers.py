@@ -1,5 +1,5 @@
-"""Answers the page's requests: an overview, a step's cases, one case in full, a search for cases. A
-case is a transcript (`Game.transcripts`: completions that belong together) with its outcome and flags.
+"""Answers the requests of the page that shows a run: an overview, a step's cases, one case in full, a search. A case is
+a transcript (`Game.transcripts`: completions to read together, such as draft and challenge) with outcome and flags.
 
 An index has the offset of each line of `episodes.jsonl` and grows with the run; lines are not kept in memory. Lines are
 parsed leniently, since they are only shown. Lines that do not begin with a step are counted and skipped.
@@ -33,9 +33,9 @@ _DEFAULTS: dict[str, Any] = dict.fromkeys(
 
 
 class EpisodeIndex:
-    """The lines of an `episodes.jsonl` by step, up to date at every call. A line's number is its offset in the file.
-    Every call first checks whether the file has grown, or was replaced, as a resume does. Thread-safe. `damaged` counts
-    the skipped lines. Raises RunFolderError if the file cannot be read."""
+    """The lines of an `episodes.jsonl` by step. A line's number is its byte offset in the file. Every call first reads
+    new lines, or all lines if a resume has replaced the file. Thread-safe. `damaged` counts the skipped lines. Calls
+    raise RunFolderError if the file cannot be read."""
 
     def __init__(self, path: Path):
         self._path, self._lock = path, threading.Lock()
@@ -52,12 +52,12 @@ class EpisodeIndex:
             return {step: len(lines) for step, lines in self._of_step.items()}
 
     def of_step(self, step: int) -> list[tuple[int, bytes]]:
-        """(number, line) pairs of a step."""
+        """(byte offset, line) pairs of a step."""
         with self._lock, self._refreshed() as file:
             return list(self._read(file, self._of_step.get(step, ())))
 
     def line(self, number: int) -> bytes:
-        """The line with this number; for an invalid number, arbitrary bytes of the file."""
+        """The line at this byte offset; for any other number, arbitrary bytes of the file."""
         with self._lock, self._refreshed() as file:
             return next(self._read(file, [number]))[1]
 
@@ -73,7 +73,7 @@ class EpisodeIndex:
             yield number, file.readline(LINE_LIMIT)
 
     def _refreshed(self) -> IO[bytes]:
-        """Open the file, after adding its new complete lines to the index."""
+        """Open the file, and add its new complete lines to the index."""
         if not os.path.lexists(self._path):
             self._forget()
             return open(os.devnull, "rb")
@@ -98,8 +98,8 @@ class EpisodeIndex:
 
 
 def read_row(line: bytes) -> dict[str, Any] | None:
-    """Parse a line as a completion, with every key that runs write and valid types; None if it is not one. Bytes that
-    are not UTF-8 become replacement characters; lone surrogates are kept."""
+    """Parse a line of `episodes.jsonl` as a completion, with defaults for missing keys and mistyped texts; None if it
+    is none. Bytes that are not UTF-8 become replacement characters; lone surrogates are kept."""
     try:
         row = _DECODER.decode(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -113,8 +113,8 @@ def read_row(line: bytes) -> dict[str, Any] | None:
 
 
 class ViewedRun:
-    """A run folder shown by the page, with an index of its episodes. Raises RunFolderError if it is not a run folder,
-    or its episodes are a link."""
+    """A run folder that the page shows, with an index of its episodes. Raises RunFolderError if it is not a run folder,
+    or its `episodes.jsonl` is a link."""
 
     def __init__(self, path: Path):
         self.folder, self.path = RunFolder.open(path), path
@@ -155,7 +155,7 @@ class ViewedRun:
             )
 
     def _remarks(self, rows: Sequence[Mapping[str, Any]], recorded: int) -> list[str]:
-        """The game's warnings, and notes on missing parts. `recorded`: the steps whose completions are there."""
+        """Sentences on missing parts, and the run's warnings. `recorded`: the number of steps in `episodes.jsonl`."""
         found = [self.without_game] if self.without_game else []
         sampled = sum(any(stream.get("completions") for stream in row["streams"].values()) for row in rows)
         if recorded < sampled:
@@ -167,20 +167,21 @@ class ViewedRun:
 
 
 TRUNCATED, ILL_FORMED, NO_VARIANCE = ODD = ("truncated", "not well-formed", "no variance")
-"""Flags of any game: a completion was truncated, lacks the format, or its group has equal rewards."""
+"""Flags of a case, for any game: a completion was truncated, lacks the format, or its group has equal rewards."""
 
 PREVIEW, SHOWN = 300, 20_000
-"""The most characters of a text in a list, and of an opened one; the page requests the rest separately."""
+"""The most characters of a text in a list of cases, and in an opened case; the page requests the rest separately."""
 _SHOWN_APART = {*_DEFAULTS, "step", "role", "seat", "group", "sample", "prompt", "text"}
 
-Numbered = tuple[int, dict[str, Any]]  # a completion with the number of its line
+Numbered = tuple[int, dict[str, Any]]  # (a line's byte offset, its completion)
 
 
 def cases_of(
     game: type[Game], rows: Sequence[Numbered], *, chosen: str = "", whole: bool = False
 ) -> list[dict[str, Any]]:
-    """A step's cases as JSON, in the order of their last lines. `chosen`: only those of this kind, or with this flag.
-    `whole`: with full prompts and texts. Completions outside the game's transcripts get cases of their own."""
+    """The cases of a step as JSON, in the order of their last lines. `chosen`: only those of this kind or with this
+    flag. `whole`: with prompts, and texts of up to `SHOWN` characters. Completions outside the game's transcripts are
+    cases of their own."""
     lines = {id(row): line for line, row in rows}
     found = game.transcripts([row for _, row in rows])
     shown = {id(row) for transcript in found for row in transcript.rows}
@@ -240,8 +241,8 @@ def _case(
 
 
 def _to_read(row: Row, first: Row | None) -> dict[str, Any]:
-    """The fields of a completion shown in full. `first`: the case's first completion, unless this is it; what both
-    prompts share is not repeated."""
+    """The further fields of a completion in an opened case. `first`: the case's first completion, None for that one
+    itself; the part that both prompts share is not repeated."""
     sentence, extra = ("", row["prompt"]) if first is None else seen(first, row)
     more = {as_words(key): value for key, value in row.items() if key not in _SHOWN_APART}
     return {
@@ -267,7 +268,7 @@ def _odd(rows: Sequence[Row], groups: Sequence[Sequence[float | None]]) -> list[
 
 
 def _tone(outcomes: Sequence[bool | None]) -> str:
-    """A case's colour: `up` or `down` if the last outcome differs from the first, else by the last."""
+    """A case's colour: `up` or `down` if first and last outcome differ, else by the last: `good`, `bad` or `open`."""
     first, last = outcomes[0], outcomes[-1]
     if len(outcomes) > 1 and None not in (first, last) and first != last:
         return "up" if last else "down"
@@ -275,7 +276,7 @@ def _tone(outcomes: Sequence[bool | None]) -> str:
 
 
 def holds(rows: Sequence[Row], words: str) -> bool:
-    """Whether any problem id, prompt, text, answer or reason contains `words` (given in lower case)."""
+    """Whether a completion's problem id, prompt, text, answer or reason contains `words` (given in lower case)."""
     keys = ("text", "prompt", "problem_id", "answer", "reason")
     return any(words in str(row[key]).casefold() for row in rows for key in keys if row[key] is not None)
 
@@ -290,12 +291,12 @@ PATIENCE_S = 0.5  # a search pauses after this many seconds, to report its progr
 
 
 class NotAsked(Exception):
-    """The request is invalid, or its case is gone."""
+    """A request of the page is invalid, or its case is gone."""
 
 
 def answer(runs: Sequence[ViewedRun], question: str, about: Mapping[str, str]) -> Any:
-    """Answer a request of the page, as JSON. Raises NotAsked for any other request, RunFolderError or ConfigError if
-    the run's files are damaged."""
+    """Answer a request of the page as JSON; `about` has its URL's parameters. Raises NotAsked for an invalid request,
+    RunFolderError or ConfigError if the run's files are damaged."""
     run = runs[_number(about, "run", most=len(runs) - 1)]
     asked = json.dumps(about.get("id", ""), ensure_ascii=False)
     answers: dict[str, Callable[[], Any]] = {
@@ -308,13 +309,13 @@ def answer(runs: Sequence[ViewedRun], question: str, about: Mapping[str, str]) -
         "find": lambda: find(run, about),
     }
     if question not in answers:
-        raise NotAsked(f"there is no {question!r}")
+        raise NotAsked(f"there is no request {question!r}")
     return answers[question]()
 
 
 def find(run: ViewedRun, about: Mapping[str, str], patience_s: float = PATIENCE_S) -> dict[str, Any]:
-    """Search a run's cases from the step `from` to the step `to`: by kind or flag (`filter`) and words (`q`). In the
-    result, `next` is the step to continue from, None at the end; `looked` of the `steps` have been searched."""
+    """Search a run's cases from the step `from` to the step `to`, by kind or flag (`filter`) and words (`q`), for up to
+    `patience_s`. The result's `next` is the step to continue from, None at the end; `looked` of `steps` are done."""
     steps = list(run.index.steps())
     first, last = _number(about, "from"), _number(about, "to") if "to" in about else None
     chosen, words = about.get("filter", ""), about.get("q", "").casefold()
@@ -351,7 +352,7 @@ def _opened(run: ViewedRun, step: int, name: str) -> dict[str, Any]:
 
 
 def _text(run: ViewedRun, line: int, part: str) -> dict[str, Any]:
-    """The full text or prompt of a completion."""
+    """The full text or prompt (`part`) of the completion at byte `line`."""
     row = read_row(run.index.line(line))
     if row is None or part not in ("text", "prompt"):
         raise NotAsked(f"there is no {part!r} in line {line}")

@@ -1,4 +1,4 @@
-"""Serves the page of runs, or writes it as one file.
+"""Serves runs as a page for the browser, or writes the page as one HTML file.
 
 The server is local, answers only GET under a secret token, and never writes. The file holds the page, its code and its
 data, and opens without a server or network.
@@ -47,7 +47,7 @@ _HEADERS = {
 
 
 class RunServer(ThreadingHTTPServer):
-    """Serves runs at `url`; `serve_forever` answers requests, `server_close` closes it. `port` 0 chooses a free one.
+    """A local web server that shows runs at `url`, from `serve_forever` to `server_close`. `port` 0 chooses a free one.
     Raises ConfigError if the port is not available."""
 
     daemon_threads = True
@@ -64,11 +64,11 @@ class RunServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}/{self.token}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore browsers that disconnect during an answer."""
+        """Ignore errors of a connection, such as a browser that disconnects during an answer."""
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers the GET requests of a connection, and refuses unknown host names."""
+    """Answers the GET requests of a connection; refuses host names other than this machine's."""
 
     server: RunServer
     timeout = PATIENCE_S
@@ -121,7 +121,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def page_file(name: str) -> str:
-    """The text of one of the page's files."""
+    """The text of a file of the page, such as `page.js`."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
@@ -130,8 +130,8 @@ LIMIT = 24_000_000  # about the most bytes of episodes in a file, for phones: a 
 
 
 def write_bundle(runs: Sequence[ViewedRun], folder: Path) -> Path:
-    """Write runs as `index.html` into a folder, created if missing. Returns the file's path. Raises ConfigError if the
-    file exists or cannot be written, RunFolderError for a damaged run."""
+    """Write the page of some runs as `index.html` into a folder, created if missing. Returns the file's path. Raises
+    ConfigError if the file exists or cannot be written, RunFolderError for a damaged run."""
     path = folder / NAME
     if os.path.lexists(path):
         raise ConfigError(f"{path} exists already and is not overwritten: choose another --bundle")
@@ -143,7 +143,7 @@ def write_bundle(runs: Sequence[ViewedRun], folder: Path) -> Path:
 
 
 def bundle(runs: Sequence[ViewedRun], limit: int = LIMIT) -> str:
-    """The page as one HTML text. Its policy allows only its own code and style, and no requests."""
+    """The page of some runs as one HTML text. Its security policy allows its own code and style, and no requests."""
     style, scripts = page_file("style.css"), [page_file("charts.js"), page_file("page.js")]
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src {' '.join(repr(_hash(s)) for s in scripts)}; "
@@ -160,8 +160,8 @@ def bundle(runs: Sequence[ViewedRun], limit: int = LIMIT) -> str:
 
 
 def _held(run: ViewedRun, limit: int) -> dict[str, Any]:
-    """A run's overview, and the episodes of as many steps as fit into about `limit` bytes: the last one, and others
-    spread evenly."""
+    """A run's overview, and the cases of as many steps as fit into about `limit` bytes: the last one, and others spread
+    evenly."""
     overview = run.overview()
     size = sum(file.stat().st_size for file in run.path.glob(EPISODES))
     every = max(1, math.ceil(size / limit))

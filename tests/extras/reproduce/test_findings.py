@@ -7,7 +7,7 @@ import pytest
 
 from lite_selfplay.evaluation.suites import find_suite
 from lite_selfplay.extras.reproduce.experiment import ArmSection, EvaluationSection, Experiment
-from lite_selfplay.extras.reproduce.findings import findings, table, to_json
+from lite_selfplay.extras.reproduce.findings import draw, findings, table, to_json
 from lite_selfplay.stats import clopper_pearson, over_seeds, paired_test
 
 EXPERIMENT = Experiment(
@@ -235,3 +235,22 @@ def test_a_seat_that_was_taught_in_its_own_run_gains_over_itself_at_step_0():
     }
     experiment = EXPERIMENT.model_copy(update={"arms": arms, "cold_start": {"game": "pasodoble"}, "baseline": ""})
     assert [experiment.start_of(arm) for arm in arms] == ["own, taught", None, "own, taught", None, "taught"]
+
+
+def test_each_panel_of_the_figure_names_the_problems_of_its_own_task(monkeypatch, tmp_path):
+    figure_of = pytest.importorskip("matplotlib.figure").Figure
+    drawn: list[Any] = []
+    monkeypatch.setattr(figure_of, "savefig", lambda figure, path, **how: drawn.append(figure))
+    few, many = evaluation({"solver": [T, F]}, {}), {**evaluation({"solver": [T, F, F]}, {}), "tasks": "gsm8k"}
+    experiment = EXPERIMENT.model_copy(
+        update={
+            "seeds": (0,),
+            "arms": {"solo": EXPERIMENT.arms["solo"]},
+            "evaluations": (EvaluationSection(tasks="sums"), EvaluationSection(tasks="gsm8k")),
+        }
+    )
+    draw(experiment, [{**record("solo", 0, few), "evaluations": [few, many]}], tmp_path / "figure.png")
+    assert [panel.get_title() for panel in drawn[0].axes] == [
+        "sums: pass@1 of 2 problems",
+        "gsm8k: pass@1 of 3 problems",
+    ]
