@@ -175,7 +175,8 @@ class Adapters:
         groups = together(self._layers) if self.model.device.type == "cuda" else [[name] for name in self._layers]
         for names in groups:
             layers = [self._layers[name] for name in names]
-            group = SameInput(functools.partial(_outputs, layers, dense))
+            group = SameInput()
+            group.compute = functools.partial(_outputs, layers, dense)
             for i, layer in enumerate(layers):
                 layer.forward = functools.partial(group.forward, i)
 

@@ -21,17 +21,16 @@ Forward = Callable[[Tensor], Tensor]
 
 
 class SameInput:
-    """Layers with the same input, which `compute` computes at once for x (..., in): their outputs (..., out)."""
+    """Layers with the same input, which `compute` computes all at once: for x (..., in) their outputs (..., out)."""
 
-    def __init__(self, compute: Callable[[Tensor], Sequence[Tensor]]):
-        self._compute = compute
-        self._input: Tensor | None = None
-        self._outs: list[Tensor | None] = []
+    compute: Callable[[Tensor], Sequence[Tensor]]
+    _input: Tensor | None = None
+    _outs: list[Tensor | None]
 
     def forward(self, i: int, x: Tensor) -> Tensor:
         """Layer i's output for x (..., in); the other layers' outputs are kept until they are asked for."""
         if self._input is not x or self._outs[i] is None:
-            self._input, self._outs = x, [*self._compute(x)]
+            self._input, self._outs = x, [*self.compute(x)]
         out = self._outs[i]
         self._outs[i] = None
         if all(other is None for other in self._outs):
@@ -45,7 +44,6 @@ class Stack(SameInput):
     the layers', in the type of the product."""
 
     def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None], rank: int):
-        super().__init__(self._computed)
         self._ends = torch.tensor([len(weight) for weight in weights]).cumsum(0).tolist()
         self._outputs, self._rank, total = self._ends[-1], rank, rank * len(weights)
         first = weights[0]
@@ -74,7 +72,8 @@ class Stack(SameInput):
             up = self.up[self._begin(i) : self._ends[i], i * self._rank : (i + 1) * self._rank]
             yield from _copies(adapter, down, up)
 
-    def _computed(self, x: Tensor) -> list[Tensor]:
+    def compute(self, x: Tensor) -> list[Tensor]:
+        """All layers' outputs for x (..., in)."""
         rows = x.reshape(-1, x.shape[-1]).to(self.weight.dtype)
         if self._adapted:
             both = nn.functional.linear(rows, self.weight, self.bias)

@@ -25,12 +25,12 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
 
 import torch
-from torch import library
+from torch import Tensor, library
 
 from .counting import Seen, Wait, places
 from .engine import ENGINE
@@ -67,13 +67,14 @@ class Card:
         finally:
             self._watching.remove(seen)
 
-    def count(self, name: str, kernels: int = 1, shapes: tuple[tuple[int, ...], ...] = ()) -> None:
-        """Record an operation's kernels."""
+    def count(self, name: str, kernels: int = 1, given: Sequence[Tensor] = (), made: Sequence[Tensor] = ()) -> None:
+        """Record an operation's kernels, its arguments and its results."""
         with self._lock:
             for seen in self._watching:
                 seen.kernels[name] += kernels
                 if seen.with_operations:
-                    seen.operations.append((name, shapes))
+                    seen.operations.append((name, tuple(tuple(x.shape) for x in given)))
+                    seen.sizes.append(sum(x.numel() * x.element_size() for x in (*given, *made)))
 
     def wait(self, kind: str, name: str) -> None:
         """Record that the host waited."""

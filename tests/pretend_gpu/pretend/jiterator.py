@@ -27,9 +27,9 @@ def launch(
             exec(re.sub(r"^(T |return )", lambda found: "" if found[1] == "T " else "result = ", statement), values)
     except (SyntaxError, NameError) as error:
         raise RuntimeError(f"not compiled: {error}") from error
-    card.count(name, shapes=tuple(tuple(x.shape) for x in tensors))
     found = [values[one].to(tensors[0].dtype) for one in (names[len(tensors) :] if by_reference else ["result"])]
     assert len(found) == outputs
+    card.count(name, given=tensors, made=found)
     for one in found:
         card.memory.take(one)
     return tuple(map(wrap, found)) if by_reference else wrap(found[0])
