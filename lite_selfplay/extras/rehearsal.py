@@ -45,8 +45,7 @@ class Rendered:
 
 def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], list[str]]:
     """The first prompt of each role of the planned run `ready`, twice if the chat template can switch a reasoning block
-    on and off; and the roles without a prompt. Loads only the tokenizer. Raises ModelNotFoundError if the base is
-    missing."""
+    on and off; and the roles without one. Loads only a tokenizer. Raises ModelNotFoundError if the base is missing."""
     section = ready.config.model
     import_first(section)
     with quiet():

@@ -45,11 +45,10 @@ class Stage:
 @dataclass(frozen=True)
 class Speakers:
     """A run's speakers, with the model in memory: base, seats (LoRA adapters), and cascades (`A->B`: B answers after
-    reading A's answer). `table` samples; `target` is the run, or a base model without a run. `most_tokens`: the limit
-    of a completion; `context`: of prompt and completion together. `like`: a problem of the run's task; a user's problem
-    is worded like it. `reads(table, answer, problem)` returns the part of an answer that the next seat reads, and its
-    whole prompt; None: no cascades, since seats do not read answers. `_interrupts`: a list of one, the current signal
-    handler."""
+    reading A's answer). `table` samples; `target` is the run, or a base model without one. `most_tokens`: the limit of
+    a completion; `context`: of prompt and completion together. `like`: a problem of the run's task; a user's problem is
+    worded like it. `reads(table, answer, problem)` returns the part of an answer that the next seat reads, and its
+    whole prompt; None: no cascades, since seats do not read answers. `_interrupts`: a list of one signal handler."""
 
     table: "LiveTable"
     target: Target
@@ -196,15 +195,16 @@ class Talk:
 
     def choose(self, names: Sequence[str]) -> None:
         """Choose who answers from the next question on, such as `A`, or `A->B` (B answers after reading A's answer).
-        Raises UnknownNameError or RequestError for a name that `Speakers.seats_of` refuses; then nothing changes."""
+        Raises UnknownNameError for an unknown name, RequestError for `A->B` if seats do not read answers in this game;
+        then nothing changes."""
         for name in names:
             self.speakers.seats_of(name)
         self.names = tuple(dict.fromkeys(names))
 
     def ask(self, text: str) -> Entry:
         """Let all chosen names answer a new question; returns the chat's entry, with question and answers. Raises
-        RequestError for a question that is empty, over a million characters or too long for the context; Interrupted on
-        a signal."""
+        RequestError for a question that is empty, over a million characters or beyond the context; Interrupted on a
+        signal."""
         asks = {name: text if self.plain or ARROW in name else self.speakers.prompt(text) for name in self.names}
         return self._answered("message", text, asks)
 

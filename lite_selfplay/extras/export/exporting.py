@@ -35,8 +35,7 @@ class Asked:
     """A checked request to export a seat (a LoRA adapter) of the run `folder`. `config`: the run's. `name`: the seat as
     requested, such as `A` or `A@20`; `seat`: without `@`; `adapter`: the folder of its weights after `step` training
     steps. `metrics`: the rows of metrics.jsonl up to `step`; `roles`: those that the seat played in them; `sampling`:
-    the first role's settings in training. `form`: the format (`peft`, `merged` or `gguf`); `out`: the folder to
-    make."""
+    the first role's in training. `form`: the format (`peft`, `merged` or `gguf`); `out`: the folder to create."""
 
     folder: RunFolder
     config: RunConfig
@@ -104,8 +103,7 @@ def _require_free(path: Path) -> None:
 @dataclass(frozen=True)
 class Export:
     """A finished export: its folder `path`, the name of its `seat` (a LoRA adapter), and the `verification` of the
-    files against the seat (None: not made). `commands`: shell commands, alternatives to serve it and last one to upload
-    it."""
+    files against the seat (None: not made). `commands`: shell commands, alternatives to serve it, one to upload it."""
 
     path: Path
     seat: str
@@ -224,7 +222,7 @@ def serving(asked: Asked, folder: str, base: str | None, revision: str | None) -
 
 
 def _about_weights(asked: Asked) -> str:
-    """The model card's paragraph on how the exported weights come from adapter and base. `asked`: the request."""
+    """The model card's paragraph on how the weights come from adapter and base. `asked`: the export request."""
     if asked.config.model.precision != "4bit":
         return "The adapter's weights are those of training; in a full model they are merged into the base's."
     if asked.form == "peft":

@@ -126,8 +126,8 @@ def write_adapter(folder: Path, asked: "Asked", model: ResolvedModel, chat: Chat
 def write_merged(folder: Path, asked: "Asked", weights: Weights, config: Any, chat: Chat) -> None:
     """Write a full bf16 model into `folder`, for transformers and vLLM. `asked` is the checked export request;
     `weights()` iterates over (name, tensor) pairs, the base's weights with the adapter merged in; `config` is the
-    base's transformers configuration. Raises RequestError unless these are exactly the weights of transformers' model
-    class for `config`."""
+    base's, of transformers. Raises RequestError unless these are exactly the weights of the model class for
+    `config`."""
     state = {name: tensor.to("cpu", torch.bfloat16) for name, tensor in weights()}
     with torch.device("meta"):  # no second copy in memory, and no use of the global random generator
         plain = AutoModelForCausalLM.from_config(config.get_text_config(), dtype=torch.bfloat16)
@@ -144,8 +144,7 @@ def write_merged(folder: Path, asked: "Asked", weights: Weights, config: Any, ch
 def write_gguf_folder(folder: Path, asked: "Asked", weights: Weights, config: Any, chat: Chat) -> None:
     """Write a GGUF file into `folder`, and a Modelfile (https://github.com/ollama/ollama/blob/main/docs/modelfile.md)
     with the seat's sampling settings, for `ollama create`. `asked` is the checked export request; `weights()` iterates
-    over (name, tensor) pairs, the base's weights with the adapter merged in; `config` is the base's, of
-    transformers."""
+    over (name, tensor) pairs, the base's weights with the adapter merged in; `config` is transformers', of the base."""
     _set_switches(asked, chat)
     name = f"{asked.config.game.label}, seat {asked.name}"
     write_gguf(folder / asked.file, weights(), config, chat.tokenizer, name=name, eos_ids=chat.eos_ids)

@@ -106,8 +106,8 @@ def _tensors(
 ) -> Iterable[tuple[str, np.ndarray[Any, Any]]]:
     """The tensors of a GGUF file as (llama.cpp's name, array) pairs, from `weights` with transformers' names. Llama's
     query and key matrices are permuted, since llama.cpp orders rotary dimensions differently. `config` is the model's
-    in transformers, `architecture` its llama.cpp name. Raises RequestError for a weight that llama.cpp's architecture
-    does not have, and for a matrix with a number too large for float16."""
+    transformers configuration, `architecture` its llama.cpp name. Raises RequestError for a weight that llama.cpp's
+    architecture does not have, and for a matrix with a number too large for float16."""
     (arch,) = [key for key, value in MODEL_ARCH_NAMES.items() if value == architecture]
     names = get_tensor_name_map(arch, config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}

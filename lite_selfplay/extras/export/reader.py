@@ -102,7 +102,7 @@ def _likeliest(server: Any, ids: Sequence[int], plain_token: int) -> dict[int, f
 
 
 def _post(server: Any, path: str, body: Mapping[str, Any]) -> Any:
-    """POST `body` as JSON to `path` of an `xllamacpp.Server`; returns its JSON answer, or raises httpx's error."""
+    """POST `body` as JSON to `path` of an `xllamacpp.Server`. Returns its JSON answer; raises an httpx error."""
     answer = httpx.post(f"{server.listening_address}{path}", json=body, timeout=60, trust_env=False)
     return answer.raise_for_status().json()
 

@@ -65,8 +65,8 @@ def _dataset(name: str, options: str) -> Any:
 
 
 def reply_to(question: dict[str, Any]) -> dict[str, str]:
-    """Score the answer in `question` with the scorer of its data set. Returns the reply, such as `{"outcome": "score
-    0.5"}`, with the outcome `unparsable` if the scorer raises or returns NaN. Raises MemoryError if the scorer does."""
+    """Score the answer in `question` (see the top of this file) with its data set's scorer. Returns the reply: the
+    outcome `score 0.5`, for example, or `unparsable` if the scorer raises or returns NaN. Raises its MemoryError."""
     entry = pickle.loads(base64.b64decode(question["entry"]))
     try:
         dataset = _dataset(question["dataset"], json.dumps(question["options"]))

@@ -207,7 +207,8 @@ def _lengths(found: Evaluation) -> dict[str, float]:
 
 
 def _cold_start_run(experiment: Experiment, game: str, seed: int, folder: Path, progress: Progress) -> Path:
-    """The run folder, in `folder`, of the cold start (supervised steps) of `game` with this seed; made if missing."""
+    """The run folder, inside `folder`, of the cold start (supervised steps before training) of `game` with this seed,
+    which is run first if it is missing."""
     path = folder / (COLD_START if game == experiment.teaching() else f"{COLD_START}-{game}")
     with _lock(path, -1):
         if _steps_done(path) is None:

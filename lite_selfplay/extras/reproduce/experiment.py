@@ -101,7 +101,7 @@ class EvaluationSection(MeasuringSection):
 
 class SearchSection(Section):
     """The search for each trained arm's (training method's) learning rate, before the experiment: of `rates`, the one
-    with the highest mean pass@1 over `seeds` on `evaluations`, not the experiment's own; of equal ones the lowest."""
+    with the highest mean pass@1 over `seeds` on `evaluations` (not the experiment's own); of equal ones the lowest."""
 
     rates: tuple[float, ...] = Field(..., min_length=1)
     seeds: tuple[int, ...] = Field(..., min_length=1)
@@ -116,7 +116,7 @@ class Experiment(Section):
     - `cold_start`: the `game` whose cold start (supervised steps) teaches all trained arms' seats (LoRA adapters), once
       per seed, and keys of the configuration's section `cold_start`; None: seats start untrained. An arm with several
       seats is taught by its own game if the shared one would give them equal weights.
-    - `budget`: the number (in training) that must be equal in all trained arms; `recipes`: each has its own.
+    - `budget`: the number, of training's completions or steps, that is equal in all trained arms; `recipes`: none is.
     - `source`: the paper's table or section with its numbers; `paper`: the model and hardware behind them.
     - `search`: chooses each trained arm's learning rate; None: that of `base`.
     - `baseline`: the arm to compare others with; empty: the first.
@@ -225,8 +225,7 @@ class Experiment(Section):
     def start_of(self, arm: str) -> str | None:
         """The arm (training method) that evaluates the seats of `arm` as they were before training; None if there is
         none. It is the untrained arm with the same cold start (supervised steps) or, without a cold start, the one `of`
-        this arm whose seats are all from step 0 (`@0`). If `arm` uses a trained arm's seats, it is the trained
-        arm's."""
+        this arm whose seats are all from step 0 (`@0`). For an arm `of` a trained one, it is the trained one's."""
         trained = self.arms[arm].of or arm
         if self.arms[trained].game is None:
             return None

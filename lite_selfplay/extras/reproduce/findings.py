@@ -174,7 +174,7 @@ def _outcomes(results: Sequence[Record], name: str | None = None) -> dict[str, f
 
 def _over_tasks(parts: Parts, name: str | None = None) -> list[float]:
     """The pass@1 of each seed, an unweighted mean over tasks; with `name`, only of this seat or direction (such as
-    `A->B`). `parts` has an arm's evaluations: a list for each task, with one for each seed."""
+    `A->B`: B answers after reading A's answer). `parts`: an arm's evaluations, a list by task of lists by seed."""
     return [fmean(fmean(_outcomes([part[i]], name).values()) for part in parts) for i in range(len(parts[0]))]
 
 
@@ -191,8 +191,8 @@ def _by_seed(one: Parts | None, other: Parts) -> tuple[float | None, Interval | 
 
 
 def _better(parts: Parts) -> tuple[float | None, Interval | None]:
-    """The pass@1 of the best direction (such as `A->B`) or seat over all seeds, and its interval, valid for all
-    directions at once; (None, None) for a single one. `parts` has an arm's evaluations by task, one for each seed."""
+    """The pass@1 of the best direction (such as `A->B`: B answers after reading A's) or seat over all seeds, and its
+    interval, valid for all at once; (None, None) for a single one. `parts`: an arm's evaluations, by task and seed."""
     names = list(scores_shown(parts[0][0]))
     if len(names) == 1:
         return None, None
@@ -218,7 +218,7 @@ def _interval(values: Sequence[float], rows: Sequence[Mapping[str, float]], conf
 
 
 def _around(rows: Sequence[Sequence[float]], confidence: float) -> Interval:
-    """The normal confidence interval of the unweighted mean of several means. `rows`: the values of each mean."""
+    """The normal confidence interval of the unweighted mean of several means: of each of the `rows` of values."""
     error = sqrt(sum(variance(row) / len(row) for row in rows if len(row) > 1)) / len(rows)
     mean, half = fmean(map(fmean, rows)), NormalDist().inv_cdf((1 + confidence) / 2) * error
     return mean - half, mean + half
@@ -290,8 +290,8 @@ def means_of(logs: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _by_step(experiment: Experiment, records: Sequence[Record]) -> list[str]:
-    """A section of `table.md` as lines of Markdown: the experiment's curve at up to ten steps, last included, as each
-    arm's mean and standard deviation over seeds. Empty if no record has a curve."""
+    """A section of `table.md` as lines of Markdown: the experiment's curve (a value over the training steps) at up to
+    ten steps, last included, as each arm's mean and standard deviation over seeds. Empty if no record has a curve."""
     curves = {arm: found for arm in experiment.trained() if (found := _curves(records, arm))}
     steps = sorted({step for each in curves.values() for curve in each for step in curve})
     if not steps:
@@ -385,7 +385,8 @@ def _spent(records: Sequence[Record]) -> dict[str, tuple[float, int]]:
 
 
 def to_json(experiment: Experiment, records: Sequence[Record]) -> dict[str, Any]:
-    """The contents of `results.json`: the experiment, each arm's (training method's) results, and all records."""
+    """The contents of `results.json`: the experiment, the results and training times of its arms (training methods),
+    and the `records`, one for each arm and seed."""
     return {
         "experiment": experiment.model_dump(mode="json"),
         "arms": [each.__dict__ for each in findings(experiment, records)],

@@ -100,7 +100,7 @@ class EpisodeIndex:
 
 def read_row(line: bytes) -> dict[str, Any] | None:
     """A line of `episodes.jsonl` as a completion; None unless it is a JSON object with an integer `step` and a text
-    `role`. Missing or mistyped values get defaults, bytes that are not UTF-8 a replacement character."""
+    `role`. Missing keys, and other texts and indices of a wrong type, get defaults. Invalid UTF-8 is replaced."""
     try:
         row = _DECODER.decode(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -158,7 +158,8 @@ class ViewedRun:
             )
 
     def _remarks(self, rows: Sequence[Mapping[str, Any]], recorded: int) -> list[str]:
-        """Sentences on missing parts, and the run's warnings. `recorded`: the number of steps in `episodes.jsonl`."""
+        """Sentences on data that are missing or damaged, and the run's warnings. `rows` are those of metrics.jsonl,
+        `recorded` is the number of steps in `episodes.jsonl`."""
         found = [self.without_game] if self.without_game else []
         sampled = sum(any(stream.get("completions") for stream in row["streams"].values()) for row in rows)
         if recorded < sampled:

@@ -62,7 +62,7 @@ class RunServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}/{self.token}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Called by the base class: ignore a connection's errors, such as a browser that disconnects too early."""
+        """Ignore errors of a connection, such as a browser that disconnects too early; called by the base class."""
 
 
 class Handler(BaseHTTPRequestHandler):
