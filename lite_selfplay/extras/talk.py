@@ -134,8 +134,9 @@ def speakers_of(
     load from checkpoints too (`A@20`: after step 20). `precision`: of the base's weights; None: the run's, or a base
     model's default. `max_tokens`: the limit of a completion; None: the run's, or 512. `trust_remote_code`: the base's
     own Python code may run. `unsafe_code`: programs written by the model may run without a sandbox. Raises
-    UnknownNameError for an unknown model or seat, ConfigError for an invalid configuration, ModelNotFoundError if the
-    base is missing, RunFolderError if the run is damaged, has no saved adapters or was trained over another base."""
+    UnknownNameError for an unknown model or seat, ConfigError if the run's configuration is invalid or needs a
+    permission that is not given, ModelNotFoundError if the base is missing, RunFolderError if the run is damaged, has
+    no saved adapters or was trained over another base."""
     shown = progress or Progress()
     target = Target.of(name, precision, 0, trust_remote_code, unsafe_code).at(past)
     target.require_adapters()

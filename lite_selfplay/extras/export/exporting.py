@@ -127,10 +127,10 @@ def export(
     Ollama). `out`: the folder to create; None: `exports/RUN-SEAT-TO`. `trust_remote_code`: the base model's own Python
     code may run.
 
-    Raises RequestError if the seat or format is unknown, the folder exists, or the format does not support the model;
-    SaveFailed if files cannot be written; Interrupted after a signal: then nothing is left. Raises VerificationFailed
-    if the other tool cannot load the files (then nothing is left either), or scores answers differently (then the
-    folder stays, with `verification.json`).
+    Raises RequestError if the seat or format is unknown, the folder exists, the base model has changed since training,
+    or the format does not support it; SaveFailed if files cannot be written; Interrupted after a signal: then nothing
+    is left. Raises VerificationFailed if the other tool cannot load the files (then nothing is left either), or scores
+    answers differently (then the folder stays, with `verification.json`).
     """
     said = as_progress(progress)
     asked = ask(RunFolder.open(Path(run)), seat, to, out, trust_remote_code)
@@ -174,7 +174,8 @@ _VLLM_RANKS = (16, 32, 64, 128, 256, 320, 512)
 
 def export_card(asked: Asked, revision: str | None, evaluations: Evaluations, verified: str) -> str:
     """The text of an export's README.md, its model card. `asked` is the checked export request, `revision` the base
-    model's commit on the hub (None: not from there); `verified` is a paragraph on the comparison with another tool."""
+    model's commit on the hub (None: not from there), `evaluations` are the seat's, and `verified` is a paragraph on the
+    comparison with another tool."""
     config, sampling = asked.config, asked.sampling
     parts = " and ".join(map(code, asked.roles)) or "no role so far"
     base, name = base_id(config.model.name), code(shown(config.model.name))

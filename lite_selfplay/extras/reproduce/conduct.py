@@ -122,7 +122,8 @@ def require_fair(experiment: Experiment) -> None:
 def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
     """Lines that describe the experiment before its start: seeds, the plan and cost of each arm (training method), and
     evaluations. `data_dir` is the folder of downloaded data sets; None: the experiment's own. Loads no model and writes
-    nothing. Raises ConfigError if the comparison of arms is unfair (see `require_fair`)."""
+    nothing. Raises ConfigError if the comparison is unfair (see `require_fair`), TaskError if a task cannot be
+    loaded."""
     require_fair(experiment)
     experiment = experiment.having({"tasks": {"data_dir": data_dir}} if data_dir else {})
     lines = [experiment.about, f"seeds: {', '.join(map(str, experiment.seeds))}"]
