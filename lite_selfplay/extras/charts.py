@@ -25,9 +25,10 @@ SMOOTHED_OVER = 20  # lines are smoothed by the mean over the last 1/20 of a run
 
 
 def save_figures(run: Path, out: Path | None = None) -> list[Path]:
-    """Draw the charts of a run folder into `out`, or into the run's folder `figures`: one PNG file for each non-empty
-    group (`learning`, `the-game`, `health`). Files of the same name are replaced. Raises ConfigError without
-    matplotlib, RunFolderError if there is no run, or the folder cannot be written or is a link."""
+    """Draw the charts of the run folder `run` as PNG files and return their paths: one file for each group of charts
+    that is not empty (`learning`, `the-game`, `health`). `out` is the folder for them; None: `figures` in the run's
+    folder. Files of the same names are replaced. Raises ConfigError without matplotlib; RunFolderError if `run` is not
+    a run folder or is damaged, or if `out` or a file in it cannot be written or is a symbolic link."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError('for figures, install matplotlib: pip install "lite-selfplay[plots]"')
     folder, out = RunFolder.open(run), out or run / FOLDER
@@ -49,7 +50,8 @@ def save_figures(run: Path, out: Path | None = None) -> list[Path]:
 
 
 def draw(charts: Sequence[Mapping[str, Any]]) -> "Figure":
-    """A figure with a panel for each chart, over the steps; lines of the same name have the same colour everywhere."""
+    """A matplotlib figure with a panel for each of the `charts` (at least one, as `runs.report.figures.charts_of`
+    returns them), over the training steps. Lines of the same name have the same colour in all panels."""
     from matplotlib.figure import Figure
 
     columns = min(COLUMNS, len(charts))
@@ -93,6 +95,7 @@ def _panel(panel: "Axes", chart: Mapping[str, Any], colours: Mapping[str, str]) 
 
 
 def shown_label(text: str) -> str:
-    """Text on one line, escaped so that matplotlib finds no formula and its legend does not skip it."""
+    """`text` as a label for matplotlib: on one line, and escaped so that matplotlib does not read it as a formula. A
+    leading `_` gets a space before it, since a legend skips labels that begin with `_`."""
     shown = re.sub(r"([$\\])", r"\\\1", " ".join(printable(text).split()))
     return f" {shown}" if shown.startswith("_") else shown

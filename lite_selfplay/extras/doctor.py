@@ -1,4 +1,4 @@
-"""Describes this machine: its packages, GPU, sandbox and so on. No check raises: a broken package is a finding, too."""
+"""Describes this machine: its packages, GPU, sandbox and so on. No check raises: a broken package is a result, too."""
 
 import os
 import platform
@@ -20,7 +20,7 @@ BESIDE = ("triton", "xformers", "flash-attn", "flash-linear-attention")  # packa
 
 @dataclass(frozen=True)
 class Check:
-    """The state of one `part` of the machine as a sentence, and whether it is fine."""
+    """The result of checking a `part` of this machine: a sentence on its state, and whether that is fine."""
 
     part: str
     text: str
@@ -28,7 +28,7 @@ class Check:
 
 
 def machine() -> list[Check]:
-    """Check this machine part by part: Python, packages, device, backend, precision, attention, models, sandbox."""
+    """A Check for each part of this machine: Python, packages, device, backend, precision, sandbox and others."""
     every = (*PACKAGES, *BESIDE)
     found = versions(every)
     parts: dict[str, Callable[[], str]] = {
@@ -78,7 +78,8 @@ def _device() -> str:
 
 
 def _precision() -> str:
-    """A sentence on the compute dtype of 4-bit weights on this machine. Raises RequestError if they cannot run."""
+    """A sentence on the number type (bf16, fp16 or fp32) in which a model with 4-bit weights would compute on this
+    machine. Raises RequestError if this machine's GPU cannot run 4-bit weights; its message names another precision."""
     gpu = next(iter(availability.cards()), None)
     if gpu is not None and (problem := availability.quantised_problem()) is not None:
         raise RequestError(f"{problem}: use --precision {'bf16' if gpu.bf16 else 'fp16'}")
@@ -89,7 +90,8 @@ def _precision() -> str:
 
 
 def _attention() -> str:
-    """A sentence on whether Qwen2.5-0.5B in 16 bits would get flash attention, in sampling and in the update."""
+    """A sentence on whether an example model, Qwen2.5-0.5B in 16 bits, would get flash attention on this machine's
+    first GPU in sampling and in the update, and if not, why. Without a GPU it names this library's own attention."""
     import torch
 
     from lite_selfplay.models import attention, packed_on_gpu
@@ -110,7 +112,8 @@ def _models() -> str:
 
 
 def _sandbox() -> str:
-    """A sentence on how model-written programs would run here: opens the sandbox for them, which tests itself."""
+    """A sentence on how programs written by a model would run on this machine: in the sandbox that this opens as a
+    test, or that it cannot be opened, and why."""
     try:
         sandbox = programs.open_sandbox(size=1)
     except RequestError as error:

@@ -1,7 +1,5 @@
-"""Shows a run's prompts and tries its reward function without the model: `plan --prompts` and `plan --reward`.
-
-All completions are made up, also those that prompts contain: worked examples if the game has them.
-"""
+"""Shows a planned run's prompts and tries its reward function without the model: `plan --prompts` and `plan --reward`.
+All completions are made up, from worked examples if the game has them; also those in prompts (such as drafts)."""
 
 import contextlib
 import random
@@ -34,8 +32,9 @@ MOST_STEPS = 40  # the most steps to play until every role has been asked
 
 @dataclass(frozen=True)
 class Rendered:
-    """A role's prompt as the model reads it: its `text` with special tokens, its number of `tokens`, and `thinking`
-    (auto, on or off), the chat template's switch for it."""
+    """The prompt of one `role` of a game as the model reads it. `text` includes the special tokens, `tokens` is its
+    length in tokens, and `seat` names the LoRA adapter that plays the role. `thinking` is the value of the chat
+    template's switch for a reasoning block: `on` or `off`; `auto` if the template has no such switch."""
 
     role: str
     seat: str
@@ -45,8 +44,8 @@ class Rendered:
 
 
 def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], list[str]]:
-    """Each role's first prompt, with thinking on and off if the chat template has that switch; and the roles that got
-    no prompt. Only the tokenizer is loaded. Raises ModelNotFoundError."""
+    """The first prompt of each role of the planned run `ready`, twice if the chat template can switch a reasoning block
+    on and off; and the roles without one. Loads only a tokenizer. Raises ModelNotFoundError if the base is missing."""
     section = ready.config.model
     import_first(section)
     with quiet():
@@ -64,7 +63,8 @@ def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], l
 
 
 def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
-    """Play the run's game with made-up completions; returns each role's first one. No model is loaded."""
+    """Play the game of the planned run `ready` with made-up completions, for up to 40 steps; returns the first
+    completion of each role that was asked. `chat` holds the base model's tokenizer; no model is loaded."""
     from lite_selfplay.runs.preflight import RecordingTable
     from lite_selfplay.training.rollout import Loaded
 
@@ -89,7 +89,9 @@ def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
 
 
 def _made_up_words(game: Game, rng: random.Random) -> Callable[[str, str, Sequence[Problem]], str]:
-    """A function that makes up a completion: a worked example of the prompt's problem or another, else a number."""
+    """A function that makes up a completion's text from a role's name, a prompt, and the problems drawn so far: the
+    game's worked example for a drawn problem that the prompt contains, or else for one of the task `stories`; a random
+    number as the answer if the game has none for this role. `rng` makes the random choices."""
     stories = iter(load_task("stories").problems)
 
     def say(role: str, prompt: str, drawn: Sequence[Problem]) -> str:
@@ -106,7 +108,8 @@ def _made_up_words(game: Game, rng: random.Random) -> Callable[[str, str, Sequen
 
 @dataclass(frozen=True)
 class Tried:
-    """A made-up completion of a known `kind` (such as wrong), its reward, and whether the checker judges it `right`."""
+    """One call of a reward function, for the completion `text` of the problem's text `problem`. `kind` says how it was
+    made up (such as `wrong`), `reward` is the function's result, and `right` the answer checker's judgement."""
 
     problem: str
     kind: str
@@ -116,9 +119,10 @@ class Tried:
 
 
 def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[Tried]:
-    """Call a reward function on made-up completions of up to two problems, five of each: right, right without the
-    format, wrong, empty, cut off. Their token ids are bytes. Raises ConfigError if no problem has an answer,
-    RewardError if the function fails."""
+    """Call the reward function `reward` on made-up completions: five for each of the first two problems of `task` that
+    have a reference answer (right, right without the format, wrong, empty, cut off). Their token ids are the bytes of
+    the text. `progress` gets warnings about the function. Raises ConfigError if none of the first 200 problems has a
+    reference answer, RewardError if the function raises or does not return one finite number per completion."""
     answered = [problem for problem in islice(task.problems, 200) if problem.answer is not None][:2]
     if not answered:
         raise ConfigError(f"{task.name} has no problem with an answer, which made-up completions need")
@@ -148,7 +152,8 @@ def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[Tried]
 
 
 def in_a_sentence(found: Sequence[Tried]) -> str:
-    """A sentence on whether these rewards can train: they must differ, and right answers earn more than wrong ones."""
+    """A sentence on whether a reward function can train, from its rewards `found` for made-up completions: they must
+    differ, and right answers must earn more than wrong ones on average."""
     if len({each.reward for each in found}) == 1:
         return f"Every completion earns {found[0].reward:g}: a group without variance gives no signal."
     right, wrong = ([each.reward for each in found if each.kind == kind] for kind in ("right", "wrong"))

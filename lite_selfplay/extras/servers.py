@@ -2,8 +2,8 @@
 
 Everything but sampling (updates, references) is computed by the transformers backend in this process. Whenever a seat's
 weights have changed, every server loads them under a new name. Completions are spread over the servers; a failed
-request is sent again, to another server if there is one. The sampler's check, before the first step and in every step,
-verifies that a server serves the run's base and the seats' newest weights.
+request is sent again, to another server if there is one. Before the first step and in every step, the trainer compares
+the sampler's log-probabilities with its own, which shows whether servers have the right base and newest weights.
 
 The HTTP interface is vLLM 0.33's OpenAI-compatible protocol; invalid answers are discarded. vLLM does the following
 silently, so the backend works around it:
@@ -48,7 +48,7 @@ Adapter = tuple[str, str]
 
 
 class ServerFailed(RequestError):
-    """A request to a vLLM server failed; the message begins with the server's address."""
+    """A request to a vLLM server failed. The message is the server's `address`, then `clause`, which says how."""
 
     def __init__(self, address: str, clause: str):
         # A server's text may hold anything, and is shown on a terminal.
@@ -56,9 +56,9 @@ class ServerFailed(RequestError):
 
 
 class Server:
-    """A client of the vLLM server at `address`. Its methods must be called in one event loop, and raise ServerFailed.
-    `timeout_s` limits an answer. `base` is the base model's name on the server, `busy` the number of completions in
-    progress; `failures` has the errors since the last good completion."""
+    """A client of the vLLM server at the URL `address`; a request may take `timeout_s` seconds. `base`: the base
+    model's name on the server; `busy`: the completions in progress; `failures`: messages of failed requests since the
+    last successful completion. Methods must be called in one event loop; all but `load` raise ServerFailed."""
 
     def __init__(self, address: str, timeout_s: float):
         self.address, self.base, self.busy = address, "", 0
@@ -71,7 +71,8 @@ class Server:
         )
 
     async def ask(self, path: str, body: Mapping[str, Any] | None, read: Callable[[bytes], T]) -> T:
-        """Send `body` as a POST request, or a GET without one; return `read` of the answer's content."""
+        """Send a request to the URL path `path`: a POST with `body` as JSON, or a GET if it is None. Returns `read` of
+        the answer's content. Raises ServerFailed if no answer with HTTP status 200 comes, or `read` cannot parse it."""
         try:
             answer = await self._client.request("POST" if body else "GET", path, json=body)
         except httpx.HTTPError as error:
@@ -86,7 +87,7 @@ class Server:
             raise ServerFailed(self.address, f"gave an invalid answer: {error}") from None
 
     async def bases(self) -> dict[str, int]:
-        """The context lengths of the server's base models, by name."""
+        """The context length in tokens of each base model (not of adapters) on the server, by its name."""
         return await self.ask(
             "/v1/models",
             None,
@@ -98,7 +99,8 @@ class Server:
         )
 
     async def load(self, adapter: Adapter) -> None:
-        """Let the server load an adapter that it does not have yet. An error is added to `failures`, not raised."""
+        """Let the server load a LoRA adapter, given as (name, folder as the server sees it), unless it has already
+        loaded one of this name. If that fails, the message is added to `failures` and nothing is raised."""
         try:
             await self.ask("/v1/load_lora_adapter", {"lora_name": adapter[0], "lora_path": adapter[1]}, bytes)
         except ServerFailed as failed:
@@ -106,8 +108,9 @@ class Server:
                 self.failures.append(str(failed))
 
     async def complete(self, adapter: Adapter | None, request: Mapping[str, Any], vocabulary: int) -> Generation:
-        """Sample one completion with an adapter, or the base without one. `request` is from `request_of`; the answer's
-        tokens must fit a vocabulary of size `vocabulary`."""
+        """Sample one completion with an adapter, given as (name, folder as the server sees it); None: with the base
+        model. `request` comes from `request_of`; `vocabulary` is the base model's number of tokens, above all valid
+        ids. If the last requests failed, the adapter is loaded again first. Raises ServerFailed."""
         asked = {**request, "model": self.base if adapter is None else adapter[0]}
         self.busy += 1
         try:
@@ -126,7 +129,8 @@ class Server:
 
 
 def request_of(prompt: Sequence[int], sampling: Sampling, seed: int, eos_ids: Sequence[int]) -> dict[str, Any]:
-    """The body of `POST /v1/completions` for one completion, without the `model`."""
+    """The JSON body of `POST /v1/completions` (vLLM's interface) for one completion, except the key `model`. `prompt`
+    has the prompt's token ids, `eos_ids` the ids of the tokens that end a completion."""
     return {
         "prompt": list(prompt),
         "n": 1,
@@ -153,8 +157,9 @@ def request_of(prompt: Sequence[int], sampling: Sampling, seed: int, eos_ids: Se
 
 
 def read_completion(content: bytes, request: Mapping[str, Any], vocabulary: int) -> Generation:
-    """Parse and check a server's answer to `request`, for a base model with `vocabulary` tokens. Raises LookupError,
-    TypeError, ValueError or RecursionError if anything in the answer is invalid."""
+    """Parse `content`, a server's JSON answer to the request body `request`, and check that it is a possible answer.
+    `vocabulary` is the base model's number of tokens, above all valid ids. Raises LookupError, TypeError, ValueError or
+    RecursionError if a part is missing, malformed or does not fit the request (such as another model's answer)."""
     answer = json.loads(content)
     (choice,) = answer["choices"]
     ids, logprobs, names = choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["logprobs"]["tokens"]
@@ -190,8 +195,9 @@ MOST_ADAPTERS = 16  # the most versions of seats and snapshots kept on disk for 
 
 
 class ServedBackend(TransformersBackend):
-    """The transformers backend, except that completions are sampled on vLLM servers. Raises RequestError at once if a
-    server cannot serve the run."""
+    """The transformers backend, except that the vLLM servers of the configuration's section `rollouts` sample
+    completions. Creating it raises RequestError if a server cannot be reached, lacks the run's base model, refuses
+    adapters, or has too short a context for the run's prompts and completions."""
 
     samples_elsewhere = True
 
@@ -237,8 +243,9 @@ class ServedBackend(TransformersBackend):
                 ) from None
 
     def generate(self, request: GenerationRequest) -> list[list[Generation]]:
-        """Sample completions on the servers, one request each, as `Backend.generate` says. Raises RequestError if vLLM
-        would change the temperature, RolloutsLost if no server returns a completion or an adapter cannot be written."""
+        """Sample the completions of `request` on the servers, one HTTP request each: a list for each prompt, in the
+        order of the prompts. Raises RequestError for a temperature that vLLM would silently change (above 2, or between
+        0 and 0.01), RolloutsLost if all attempts at a completion failed or the adapter's files cannot be written."""
         require_temperature(request.sampling.temperature, REMEDY)
         self._decoding.check(request)
         with write_errors(f"an adapter for the servers to {self._root}", RolloutsLost):
@@ -272,20 +279,23 @@ class ServedBackend(TransformersBackend):
             )
         return [each for each in found if isinstance(each, Generation)]
 
-    async def _complete(self, adapter: Adapter | None, row: Mapping[str, Any]) -> Generation | ServerFailed:
-        """Request one completion, again after each failure, up to four times; returns the last error if all fail."""
+    async def _complete(self, adapter: Adapter | None, body: Mapping[str, Any]) -> Generation | ServerFailed:
+        """Sample one completion with an adapter, given as (name, folder as servers see it), or with the base model if
+        `adapter` is None. `body` comes from `request_of`. There are up to four attempts, with pauses between them, each
+        on the server with the fewest failures since its last success. Returns the last error if all fail."""
         async with self._room:
             for rest in RESTS_S:
                 await asyncio.sleep(rest)
                 server = min(self._servers, key=lambda one: (len(one.failures), one.busy))
                 try:
-                    return await server.complete(adapter, row, self._vocabulary)
+                    return await server.complete(adapter, body, self._vocabulary)
                 except ServerFailed as error:
                     failed = error
         return failed
 
     def _run(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Run a coroutine in the servers' event loop and return its result; a signal cancels it."""
+        """Run the coroutine function `work` in the servers' event loop, in another thread; returns its result.
+        Meanwhile calls the backend's `poll`; if that raises, as after a signal, the coroutine is cancelled."""
         future = self._portal.start_task_soon(work, *arguments)
         try:
             while not wait([future], POLL_EVERY_S).done:

@@ -1,8 +1,6 @@
-"""Answers a user's messages in a chat with a run. Its speakers are its base model, its seats (LoRA adapters) and
-cascades: in `A->B`, B answers after reading A's answer. The command line displays the answers.
-
-Prompts are those of the run's game: problems as in training, another seat's draft as the game shows it.
-"""
+"""Answers a user's messages in a chat with a run. The speakers who answer are the run's base model, its seats (LoRA
+adapters) and its cascades: in `A->B`, B answers after reading A's answer. The command line displays the answers. The
+run's game words the prompts: a problem is prompted as in training, and another seat's draft as the game shows it."""
 
 import contextlib
 import json
@@ -37,7 +35,8 @@ ARROW = "->"
 
 @dataclass(frozen=True)
 class Stage:
-    """A seat's completion, alone or in a cascade. `saw`: the part of another seat's answer in its prompt, if any."""
+    """A completion in an answer: the only one, or one of the two of a cascade `A->B`, in which seat B answers after
+    reading A's answer. `saw` is the part of A's answer that is in B's prompt; None for any other completion."""
 
     completion: Completion
     saw: str | None = None
@@ -45,9 +44,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Speakers:
-    """A run's speakers (base, seats, cascades), with the model in memory. `most_tokens`: the limit of a completion;
-    `context`: of a completion with its prompt. A user's problem is prompted like the run's problem `like`.
-    `reads(table, answer, problem)`: the part of an answer that another seat sees, and its prompt; None: no cascades."""
+    """A run's speakers, with the model in memory: base, seats (LoRA adapters), and cascades (`A->B`: B answers after
+    reading A's answer). `table` samples; `target` is the run, or a base model without one. `most_tokens`: the limit of
+    a completion; `context`: of prompt and completion together. `like`: a problem of the run's task; a user's problem is
+    worded like it. `reads(table, answer, problem)` returns the part of an answer that the next seat reads, and its
+    whole prompt; None: no cascades, since seats do not read answers. `_interrupts`: a list of one signal handler."""
 
     table: "LiveTable"
     target: Target
@@ -59,20 +60,22 @@ class Speakers:
 
     @property
     def alone(self) -> tuple[str, ...]:
-        """The names of speakers except cascades: the base, the seats, and seats loaded from checkpoints (`A@20`)."""
+        """The names that answer alone: `base`, a run's seats (LoRA adapters), and seats of checkpoints (`A@20`)."""
         return self.table.policies if self.target.folder else (BASE,)
 
     @property
     def cascades(self) -> tuple[str, ...]:
-        """The names of cascades: all ordered pairs of seats (`A->B`), or `A->A` for one seat; () without `reads`."""
+        """The names of the cascades: `A->B` (seat B answers after reading A's answer) for each ordered pair of the
+        run's evaluated seats, or `A->A` if there is one. Empty if seats do not read answers in this game."""
         if self.reads is None:
             return ()
         seats = self.target.seats
         return tuple(ARROW.join(pair) for pair in permutations(seats, 2)) or (f"{seats[0]}{ARROW}{seats[0]}",)
 
     def seats_of(self, name: str) -> tuple[str, ...]:
-        """The seats in a speaker's name: (A, B) for `A->B`, even if the game does not use this cascade. Raises
-        UnknownNameError with near names, RequestError for a cascade if seats do not read answers."""
+        """The seats in `name`, in the order of answering: (A,) for `A`, (A, B) for the cascade `A->B`, in which B reads
+        A's answer. All names in `alone` are allowed as A and B. Raises UnknownNameError with similar names for any
+        other name or more than two; RequestError for a cascade if seats do not read answers in this game."""
         seats = tuple(part.strip() for part in name.split(ARROW))
         if len(seats) > 2 or not all(seat in self.alone for seat in seats):
             raise UnknownNameError("speaker", name, [*self.alone, *self.cascades])
@@ -81,12 +84,14 @@ class Speakers:
         return seats
 
     def prompt(self, text: str) -> str:
-        """The prompt for a user's problem, worded as in training."""
+        """The prompt for a user's problem `text`, worded as in training."""
         return asked(self._problem(text))
 
     def say(self, name: str, prompt: str | Sequence[Turn], sampling: Sampling, seed: int = 0) -> list[Stage]:
-        """Sample a speaker's answer to a prompt or conversation. A cascade takes a problem's text and returns both
-        completions. Raises RequestError if the prompt is too long, Interrupted at the next token after a signal."""
+        """Sample the answer of `name` (`A`, or the cascade `A->B`, in which B reads A's answer) to `prompt`. Returns
+        one completion, or for a cascade A's and then B's. For a cascade `prompt` is the text of a problem, otherwise a
+        whole prompt or conversation. Equal seeds give equal answers. Raises the errors of `seats_of`, RequestError if
+        the prompt is too long for `context`, Interrupted after a signal (before the next token)."""
         first, *others = self.seats_of(name)
         with Interrupts() as self._interrupts[0]:
             self._interrupts[0].poll()  # from here on, a signal takes effect at the next poll, between two tokens
@@ -125,9 +130,13 @@ def speakers_of(
     unsafe_code: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[Speakers]:
-    """A context with the speakers of a run folder or a base model, in memory until it closes. `past`: seats of
-    checkpoints to load too (`A@20`). `max_tokens`: the limit of a completion; None: the run's, or 512. Raises
-    UnknownNameError, ConfigError, ModelNotFoundError or RunFolderError."""
+    """A context with the Speakers of the run folder or base model `name`, in memory until it closes. `past`: seats to
+    load from checkpoints too (`A@20`: after step 20). `precision`: of the base's weights; None: the run's, or a base
+    model's default. `max_tokens`: the limit of a completion; None: the run's, or 512. `trust_remote_code`: the base's
+    own Python code may run. `unsafe_code`: programs written by the model may run without a sandbox. Raises
+    UnknownNameError for an unknown model or seat, ConfigError if the run's configuration is invalid or needs a
+    permission that is not given, ModelNotFoundError if the base is missing, RunFolderError if the run is damaged, has
+    no saved adapters or was trained over another base."""
     shown = progress or Progress()
     target = Target.of(name, precision, 0, trust_remote_code, unsafe_code).at(past)
     target.require_adapters()
@@ -148,13 +157,14 @@ def speakers_of(
 
 
 def _positions(path: Path) -> int:
-    """The context length in the `config.json` of a base model's folder; 2048 if it names none."""
+    """The context length in tokens in the `config.json` of a base model's folder `path`; 2048 if it names none."""
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     return int({**config, **config.get("text_config", {})}.get("max_position_embeddings") or 2048)
 
 
 def _example_problem(target: Target) -> Problem:
-    """The first problem of the run's training task, whose kind decides a prompt's wording; else an empty problem."""
+    """The first problem of the run's training task, which decides how a user's problem is worded. An empty problem if
+    `target` is not a run or has no training task, or the task cannot be loaded on this machine."""
     section = target.config.tasks
     if target.folder is not None and section.train is not None:
         with contextlib.suppress(LiteSelfPlayError, StopIteration):  # its data are not on this machine
@@ -171,8 +181,9 @@ MOST_CHARACTERS = 1_000_000
 
 @dataclass
 class Talk:
-    """A chat with the speakers in `names`, which keeps each one's last turns. `plain`: messages are sent unchanged;
-    else each is a problem, prompted as in training. `waits(name)` is called before each speaker answers."""
+    """A chat in which the `names` (such as `A` or the cascade `A->B`) answer; it keeps the conversation with each since
+    the last question. `plain`: questions are sent unchanged; else each is a problem, prompted as in training. `seed`:
+    of the first message; later ones get the next numbers. `waits(name)` is called before each answer."""
 
     speakers: Speakers
     names: Sequence[str]
@@ -184,25 +195,32 @@ class Talk:
     _asked: int = 0
 
     def choose(self, names: Sequence[str]) -> None:
-        """Choose who answers messages. For a bad name, raises UnknownNameError or RequestError and changes nothing."""
+        """Choose who answers from the next question on, such as `A`, or `A->B` (B answers after reading A's answer).
+        Raises UnknownNameError for an unknown name, RequestError for `A->B` if seats do not read answers in this game;
+        then nothing changes."""
         for name in names:
             self.speakers.seats_of(name)
         self.names = tuple(dict.fromkeys(names))
 
     def ask(self, text: str) -> Entry:
-        """Ask the chosen speakers. Raises RequestError if the message is empty or too long, Interrupted by a signal."""
+        """Let all chosen names answer a new question; returns the chat's entry, with question and answers. Raises
+        RequestError for a question that is empty, over a million characters or beyond the context; Interrupted on a
+        signal."""
         asks = {name: text if self.plain or ARROW in name else self.speakers.prompt(text) for name in self.names}
         return self._answered("message", text, asks)
 
     def follow(self, text: str) -> Entry:
-        """A follow-up to the last answers, for the same speakers except cascades. Raises the errors of `ask`."""
+        """Continue all conversations since the last question (cascades have none) with the message `text`; returns the
+        chat's entry, with message and answers. Raises RequestError if there is none yet, and the errors of `ask`."""
         if not self._said:
             raise RequestError("nothing to follow up: ask a question first (cascades take no follow-ups)")
         return self._answered("follow", text, {name: (*said, Turn("user", text)) for name, said in self._said.items()})
 
     def duel(self, text: str, name: str | None = None) -> Entry:
-        """Let a cascade answer a problem: one seat drafts, another answers after reading the part that the game shows.
-        `name`: `A->B`; None: the first cascade. Raises the errors of `ask`, and UnknownNameError."""
+        """Let one seat draft an answer to the problem `text`, and another answer after reading the part of the draft
+        that the game shows. Returns the chat's entry, with the problem and the answer. `name` is the pair, such as
+        `A->B`; None: the first of `Speakers.cascades`. Raises RequestError if `name` is not a pair or seats do not read
+        answers in this game, UnknownNameError for an unknown seat, and the errors of `ask`."""
         if name is None and not self.speakers.cascades:
             raise RequestError(
                 f"no duels: in the game of {self.speakers.target.name}, seats do not read each other's answers"

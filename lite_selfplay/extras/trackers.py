@@ -1,8 +1,5 @@
-"""Sends a run's curves and warnings to the experiment tracker that `run.report_to` names.
-
-Trackers are accelerate's, behind the interface `Progress`. If one fails, the run says so once and continues
-without it.
-"""
+"""Sends a run's curves and warnings to the experiment tracker that `run.report_to` names. Trackers are accelerate's,
+behind the interface `Progress`. If one fails, the run says so once and continues without it."""
 
 import contextlib
 import io
@@ -25,12 +22,11 @@ from lite_selfplay.training.progress import Progress, printable
 
 
 class AccelerateTracker(Progress):
-    """Logs a run to a tracker (tensorboard, wandb or trackio), from `open` to `close`; calls `tell` if it fails.
-
-    Curves are named as in the viewer (`Learning/reward/drafter`). Steps are counted from 1; 0 is before training. A
-    resumed run continues in the same tracker run. TensorBoard can discard steps that are played again; others cannot,
-    so those steps are not logged twice.
-    """
+    """Logs a run's curves and warnings to the tracker `kind` (tensorboard, wandb or trackio), between `open` and
+    `close`. If the tracker fails, `tell` is called with a sentence about it, and the run continues without it. Curves
+    are named as in the viewer (`Learning/reward/drafter`). Steps are counted from 1; values at step 0 are from before
+    training. A resumed run continues in the same tracker run. If it repeats steps, TensorBoard discards the older
+    values; other trackers cannot, so repeated steps are not logged again."""
 
     def __init__(self, kind: str, config: RunConfig, game: type[Game], folder: Path, tell: Callable[[str], None]):
         self._kind, self._config, self._game, self._folder, self._tell = kind, config, game, folder, tell
@@ -39,7 +35,8 @@ class AccelerateTracker(Progress):
         self._done, self._tracker = 0, None
 
     def open(self, done: int) -> None:
-        """Start the tracker, or continue after `done` steps of the run. Raises ConfigError if it cannot be started."""
+        """Start the tracker. `done`: the number of steps that a resumed run has done; 0 for a new run. Raises
+        ConfigError if the tracker's library cannot start it."""
         self._done = done
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # trackers print into the progress display
@@ -68,7 +65,8 @@ class AccelerateTracker(Progress):
         return tracking.WandBTracker(project, id=identity, dir=str(self._folder), settings=settings, **about)
 
     def _identity(self) -> str:
-        """The run's id in the tracker: chosen once, and kept in the run's folder for a resume."""
+        """The run's id in the tracker. It is chosen at the first call and kept in a file of the run's folder, so that a
+        resumed run has the same id. Raises RunFolderError if that file contains no valid id."""
         path = self._folder / TRACKER
         require_no_link(path)
         if not path.exists():
@@ -101,7 +99,8 @@ class AccelerateTracker(Progress):
         self._try(lambda tracker: tracker.log(dict(values), step=step))
 
     def _try(self, call: Callable[[Any], None]) -> None:
-        """Call `call` with the tracker, unless it has failed; its errors must not end the run."""
+        """Call `call` with the tracker, unless it is not open or has failed before. If the call raises, the tracker
+        counts as failed, the user is told so, and the run continues."""
         if self._tracker is None:
             return
         try:
@@ -113,7 +112,7 @@ class AccelerateTracker(Progress):
 
 
 def _tag(*parts: str) -> str:
-    """A metric's name: the parts that are not empty, joined by slashes; slashes inside a part are replaced."""
+    """A metric's name in the tracker: all non-empty `parts`, with slashes replaced by `|`, joined by slashes."""
     return "/".join(printable(part).replace("/", "|").replace("\n", " ") for part in parts if part)
 
 

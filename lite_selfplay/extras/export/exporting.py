@@ -32,8 +32,10 @@ VERIFICATION = "verification.json"
 
 @dataclass(frozen=True)
 class Asked:
-    """A checked request to export seat `name` (`A`, or `A@20`); `adapter`: its folder, after `step` training steps.
-    `metrics`: the run's up to that step; `roles`: those that the seat played; `sampling`: the settings of the first."""
+    """A checked request to export a seat (a LoRA adapter) of the run `folder`. `config`: the run's. `name`: the seat as
+    requested, such as `A` or `A@20`; `seat`: without `@`; `adapter`: the folder of its weights after `step` training
+    steps. `metrics`: the rows of metrics.jsonl up to `step`; `roles`: those that the seat played in them; `sampling`:
+    the first role's in training. `form`: the format (`peft`, `merged` or `gguf`); `out`: the folder to create."""
 
     folder: RunFolder
     config: RunConfig
@@ -49,13 +51,17 @@ class Asked:
 
     @property
     def file(self) -> str:
-        """The file name of a GGUF export."""
+        """The name of the file that an export in the format `gguf` writes."""
         parts = self.config.game.label, Path(self.config.model.name).name, self.name, "f16.gguf"
         return re.sub(r"[^\w.-]+", "-", "-".join(parts))
 
 
 def ask(folder: RunFolder, name: str | None, form: Form, out: Path | str | None, trusted: bool) -> Asked:
-    """Check an export request as far as possible without loading the model. Raises RequestError."""
+    """Check a request to export a seat (a LoRA adapter) of the run `folder` without loading the model; returns the
+    request with all that the export needs. `name`: the seat (`A`, `A@20`, `A@best`); None: the run's only seat. `out`:
+    the folder to create; None: `exports/RUN-SEAT-FORM`. `trusted`: the base model's own Python code may run. Raises
+    RequestError if the seat is unknown or not saved, no seat is named though there are several, the format is unknown
+    or does not support the model, or `out` exists."""
     config = folder.config_to_load(trusted, unsafe_code=True)  # an export runs no code that the model writes
     if form not in FORMS:
         raise ConfigError(f"a seat can be exported to {', '.join(FORMS)}, not to {form!r}")
@@ -96,8 +102,8 @@ def _require_free(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Export:
-    """A finished export: its folder `path`, its seat, and its verification (None: not verified). `commands` are shell
-    commands that serve or upload it."""
+    """A finished export: its folder `path`, the name of its `seat` (a LoRA adapter), and the `verification` of the
+    files against the seat (None: not made). `commands`: shell commands, alternatives to serve it, one to upload it."""
 
     path: Path
     seat: str
@@ -115,15 +121,16 @@ def export(
     trust_remote_code: bool = False,
     progress: Progress | Callable[[str], None] | None = None,
 ) -> Export:
-    """Export a seat (a LoRA adapter) of a run as a folder for other tools; one of them verifies it in a fresh process.
+    """Export a seat (a LoRA adapter) of a run as a folder for other tools; with `verify`, one of them verifies it in a
+    fresh process. `seat`: `A` as saved last, `A@20` from the checkpoint of step 20, `A@best`; None: the run's only
+    seat. `to`: `peft` (an adapter), `merged` (a full bf16 model) or `gguf` (a float16 file, and a Modelfile for
+    Ollama). `out`: the folder to create; None: `exports/RUN-SEAT-TO`. `trust_remote_code`: the base model's own Python
+    code may run.
 
-    `seat`: `A` as saved last, `A@20` from the checkpoint of step 20, `A@best`; None: the run's only seat. `to`: `peft`
-    (an adapter), `merged` (a full bf16 model) or `gguf` (a float16 file, and a Modelfile for Ollama). `out` None:
-    `exports/RUN-SEAT-TO`.
-
-    Raises RequestError if the request is wrong, the folder exists, or the format does not support the model; SaveFailed
-    if it cannot be written; Interrupted by a signal: then nothing is left. Raises VerificationFailed if the exported
-    model does not score answers as the seat does: then the folder stays, with `verification.json`.
+    Raises RequestError if the seat or format is unknown, the folder exists, the base model has changed since training,
+    or the format does not support it; SaveFailed if files cannot be written; Interrupted after a signal: then nothing
+    is left. Raises VerificationFailed if the other tool cannot load the files (then nothing is left either), or scores
+    answers differently (then the folder stays, with `verification.json`).
     """
     said = as_progress(progress)
     asked = ask(RunFolder.open(Path(run)), seat, to, out, trust_remote_code)
@@ -166,7 +173,9 @@ _VLLM_RANKS = (16, 32, 64, 128, 256, 320, 512)
 
 
 def export_card(asked: Asked, revision: str | None, evaluations: Evaluations, verified: str) -> str:
-    """The README of an export. `revision`: that of its base model on the hub; `verified`: the verification in words."""
+    """The text of an export's README.md, its model card. `asked` is the checked export request, `revision` the base
+    model's commit on the hub (None: not from there), `evaluations` are the seat's, and `verified` is a paragraph on the
+    comparison with another tool."""
     config, sampling = asked.config, asked.sampling
     parts = " and ".join(map(code, asked.roles)) or "no role so far"
     base, name = base_id(config.model.name), code(shown(config.model.name))
@@ -194,8 +203,10 @@ In training it was sampled at temperature {sampling.temperature:g} with up to {s
 
 
 def serving(asked: Asked, folder: str, base: str | None, revision: str | None) -> list[str]:
-    """Shell commands that serve an export in `folder`; for an adapter, `base` is its base model's hub id or folder.
-    https://docs.vllm.ai/en/latest/features/lora.html, https://huggingface.co/docs/transformers/serving"""
+    """Shell commands that serve the exported files of the request `asked`, alternatives to choose from. `folder` is
+    where they are, quoted for a shell. `base` is the base model's hub id or folder, `revision` its commit on the hub
+    (None: the newest); both are used only for an adapter. https://docs.vllm.ai/en/latest/features/lora.html and
+    https://huggingface.co/docs/transformers/serving document the commands."""
     if asked.form == "merged":
         return [f"transformers serve {folder}", f"vllm serve {folder}"]
     if asked.form == "gguf":
@@ -212,7 +223,7 @@ def serving(asked: Asked, folder: str, base: str | None, revision: str | None) -
 
 
 def _about_weights(asked: Asked) -> str:
-    """The model card's paragraph on the exported weights and the base that they belong to."""
+    """The model card's paragraph on how the weights come from adapter and base. `asked`: the export request."""
     if asked.config.model.precision != "4bit":
         return "The adapter's weights are those of training; in a full model they are merged into the base's."
     if asked.form == "peft":

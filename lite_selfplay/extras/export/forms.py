@@ -40,8 +40,9 @@ Weights = Callable[[], Iterator[tuple[str, torch.Tensor]]]
 def write(
     asked: "Asked", model: ResolvedModel, folder: Path, verify: bool, progress: Progress, poll: Poll
 ) -> tuple[Verification | None, str]:
-    """Write an export's files, except the model card, into `folder`; verify them if `verify` and the tool is installed.
-    Returns the verification (or None), and a text about it for the card."""
+    """Write the files of the export request `asked` for a seat over the base `model`, except the model card, into
+    `folder`. If `verify`, compare another tool's scores with the seat's, unless llama.cpp is needed and not installed.
+    `poll` is called often and may raise to stop. Returns the comparison (None: not made), and a paragraph about it."""
     section, why = asked.config.model, "the export was made with `--no-verify`"
     if verify and asked.form == "gguf" and find_spec("xllamacpp") is None:
         verify, why = False, 'llama.cpp is not installed (`pip install "lite-selfplay[llama-cpp]"`)'
@@ -65,7 +66,8 @@ def write(
 
 
 def measured(asked: "Asked") -> Evaluations:
-    """The seat's evaluations by name: those during training up to its step, and later ones of exactly these weights."""
+    """The evaluations of the seat in the export request `asked`, by name: those in training up to the exported step,
+    and later ones of exactly these weights."""
     own = sha256_of(asked.adapter / WEIGHTS)
     later = asked.folder.later_evaluations().items()
     found = {moment: each for moment, each in asked.folder.evaluations().items() if each["step"] <= asked.step}
@@ -75,8 +77,11 @@ def measured(asked: "Asked") -> Evaluations:
 def _from_memory(
     asked: "Asked", model: ResolvedModel, folder: Path, chat: Chat, verify: bool, progress: Progress, poll: Poll
 ) -> tuple[list[Question], str]:
-    """Load the base with the seat's adapter, sample its answers if `verify`, and write the files of a merged or GGUF
-    export. Returns the questions with the seat's answers, and the compute dtype."""
+    """Do the parts of the export request `asked` that need the model in memory: load the base `model` with the seat's
+    adapter, sample the seat's answers if `verify`, and write a merged model or GGUF file (not an adapter) into
+    `folder`. `poll` is called often and may raise to stop. Returns the questions with the seat's answers (empty without
+    `verify`), and the name of the torch dtype that the model computes in. Raises RequestError if the format does not
+    support the model."""
     with reading(model.path):
         config = AutoConfig.from_pretrained(model.path, trust_remote_code=asked.config.model.trust_remote_code)
     if asked.form == "gguf":
@@ -105,8 +110,9 @@ def _weights(backend: Backend, seat: str, poll: Poll) -> Iterator[tuple[str, tor
 
 
 def write_adapter(folder: Path, asked: "Asked", model: ResolvedModel, chat: Chat) -> None:
-    """Write the seat's adapter for PEFT and vLLM, with tokenizer, chat template and the sampling settings of its first
-    role. The adapter names its base by hub id and revision, or a local one by its folder's name."""
+    """Write the seat's LoRA adapter into `folder` for PEFT and vLLM, with tokenizer, chat template and sampling
+    settings. `asked` is the checked export request. The adapter's configuration names its base model by hub id and
+    revision, or one from elsewhere by its path's last part. Raises RunFolderError if the saved weights are damaged."""
     read_tensors(asked.adapter / WEIGHTS)  # raises RunFolderError for damaged ones
     shutil.copyfile(asked.adapter / WEIGHTS, folder / WEIGHTS)
     base = {"base_model_name_or_path": model.hub_id or shown(model.name), "revision": model.revision}
@@ -118,7 +124,10 @@ def write_adapter(folder: Path, asked: "Asked", model: ResolvedModel, chat: Chat
 
 
 def write_merged(folder: Path, asked: "Asked", weights: Weights, config: Any, chat: Chat) -> None:
-    """Write a full bf16 model for transformers and vLLM. Raises RequestError if a weight does not fit."""
+    """Write a full bf16 model into `folder`, for transformers and vLLM. `asked` is the checked export request;
+    `weights()` iterates over (name, tensor) pairs, the base's weights with the adapter merged in; `config` is the
+    base's, of transformers. Raises RequestError unless these are exactly the weights of the model class for
+    `config`."""
     state = {name: tensor.to("cpu", torch.bfloat16) for name, tensor in weights()}
     with torch.device("meta"):  # no second copy in memory, and no use of the global random generator
         plain = AutoModelForCausalLM.from_config(config.get_text_config(), dtype=torch.bfloat16)
@@ -133,8 +142,9 @@ def write_merged(folder: Path, asked: "Asked", weights: Weights, config: Any, ch
 
 
 def write_gguf_folder(folder: Path, asked: "Asked", weights: Weights, config: Any, chat: Chat) -> None:
-    """Write a GGUF file, and a Modelfile with the seat's sampling settings for `ollama create`:
-    https://github.com/ollama/ollama/blob/main/docs/modelfile.md"""
+    """Write a GGUF file into `folder`, and a Modelfile (https://github.com/ollama/ollama/blob/main/docs/modelfile.md)
+    with the seat's sampling settings, for `ollama create`. `asked` is the checked export request; `weights()` iterates
+    over (name, tensor) pairs, the base's weights with the adapter merged in; `config` is transformers', of the base."""
     _set_switches(asked, chat)
     name = f"{asked.config.game.label}, seat {asked.name}"
     write_gguf(folder / asked.file, weights(), config, chat.tokenizer, name=name, eos_ids=chat.eos_ids)
@@ -146,7 +156,8 @@ def write_gguf_folder(folder: Path, asked: "Asked", weights: Weights, config: An
 
 
 def with_switches(template: str | None, thinking: Thinking) -> str | None:
-    """A chat template changed to have the date and thinking switch of training as its defaults; None for None."""
+    """The chat template `template` with training's settings built in: its fixed date instead of today's, and `thinking`
+    as the default of the switch for a reasoning block (`auto`: as it was). None if `template` is None."""
     if template is None:
         return None
     values = {"date_string": f'"{DATE}"'} if "date_string" in template else {}
@@ -165,7 +176,8 @@ def _set_switches(asked: "Asked", chat: Chat) -> None:
 
 
 def _settings(asked: "Asked", chat: Chat) -> Any:
-    """The sampling settings of the seat's first role as a GenerationConfig, with top-k and top-p switched off."""
+    """The sampling settings of the export request `asked` as transformers' GenerationConfig, with top-k and top-p
+    switched off. `chat` has the ids of special tokens."""
     return GenerationConfig(
         do_sample=True,
         temperature=asked.sampling.temperature,

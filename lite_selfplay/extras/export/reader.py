@@ -1,8 +1,6 @@
-"""A script that loads exported files with another tool and scores a seat's answers with them.
-
-python -P reader.py REQUEST ANSWERS reads the request and writes the scores, both JSON files. It imports nothing of this
-library, so that its results are those of users without it.
-"""
+"""A script that loads exported files with another tool and scores a seat's answers with them: it computes the
+log-probability of each token. `python -P reader.py REQUEST ANSWERS` reads the JSON file REQUEST and writes the scores
+to the JSON file ANSWERS. It imports nothing of this library, so that its results are those of users without it."""
 
 import json
 import sys
@@ -14,8 +12,9 @@ import httpx
 
 
 def by_transformers(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Score a seat's answers with transformers, and PEFT for an adapter: each prompt's ids by the exported tokenizer,
-    and the log-probabilities of its answer's tokens. Questions are not batched, since padding could affect these."""
+    """Score a seat's answers with transformers, and PEFT for an adapter. `request` comes from `verification.verify`.
+    Returns a dict for each of its `questions`: the prompt's ids by the exported tokenizer, and the log-probabilities of
+    the answer's tokens. Questions are not batched, since padding could change the log-probabilities."""
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, BitsAndBytesConfig
 
@@ -51,7 +50,7 @@ def by_transformers(request: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _ids(tokenizer: Any, prompt: str) -> list[int]:
-    """A prompt's token ids by a tokenizer, with its chat template if it has one."""
+    """The token ids of `prompt` by a transformers tokenizer; as a user's message in its chat template if it has one."""
     if not tokenizer.chat_template:
         return list(tokenizer(prompt)["input_ids"])
     turns = [{"role": "user", "content": prompt}]
@@ -60,9 +59,10 @@ def _ids(tokenizer: Any, prompt: str) -> list[int]:
 
 
 def by_llama_cpp(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Score a seat's answers with llama.cpp (package `xllamacpp`), as `by_transformers` does. llama.cpp reports only
-    the likeliest next tokens, and nothing if the sampled one is part of a character. So each token of an answer is a
-    request of its own, forced to sample a plain token; that changes no reported probability."""
+    """Score a seat's answers with llama.cpp (package `xllamacpp`); arguments and result are those of `by_transformers`.
+    llama.cpp reports the log-probabilities of only the 50 likeliest next tokens, and none if it samples an incomplete
+    character. So each token of an answer takes a request that forces llama.cpp to sample a token of plain text; this
+    changes no log-probability. A token that is not reported gets the lowest reported one."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -89,7 +89,9 @@ def by_llama_cpp(request: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _likeliest(server: Any, ids: Sequence[int], plain_token: int) -> dict[int, float]:
-    """The log-probabilities of the likeliest next tokens after `ids`, by id; the server samples `plain_token`."""
+    """The log-probabilities of the 50 likeliest next tokens after the token ids `ids`, by token id. `server` is an
+    `xllamacpp.Server`. It is forced to sample the token with the id `plain_token`, which must be plain text, since it
+    reports nothing if the sampled token is an incomplete character. Raises RuntimeError if it answers with an error."""
     said: list[Any] = []
     forced = {"temperature": 0.0, "max_tokens": 1, "logit_bias": [[plain_token, 1000.0]]}
     server.handle_completions({**forced, "prompt": list(ids), "n_probs": 50, "cache_prompt": True}, said.append)
@@ -100,7 +102,7 @@ def _likeliest(server: Any, ids: Sequence[int], plain_token: int) -> dict[int, f
 
 
 def _post(server: Any, path: str, body: Mapping[str, Any]) -> Any:
-    """POST `body` to llama.cpp's local server; returns its JSON answer."""
+    """POST `body` as JSON to `path` of an `xllamacpp.Server`. Returns its JSON answer; raises an httpx error."""
     answer = httpx.post(f"{server.listening_address}{path}", json=body, timeout=60, trust_env=False)
     return answer.raise_for_status().json()
 

@@ -1,8 +1,6 @@
-"""Verifies exported files: another tool loads them in a fresh process, and must score answers as the seat does.
-
-Compares the log-probabilities of the seat's greedy answers, and the token ids of the prompts. The base's
-log-probabilities are reported too: if they differ little from the seat's, agreement proves little.
-"""
+"""Verifies exported files: another tool loads them in a fresh process, and must score answers as the seat (LoRA
+adapter) does. Compares the log-probabilities of the seat's greedy answers, and the token ids of the prompts. The base
+model's log-probabilities are reported too: if they differ little from the seat's, agreement proves little."""
 
 import json
 import subprocess
@@ -39,9 +37,11 @@ Question = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Verification:
-    """Another tool's (`reader`'s) scores compared with the seat's. `prompts_same` of the prompts become the same
-    tokens. `mean_difference` is the mean absolute difference in log-probability, in nats per token, and may be at most
-    `limit`; `base_difference` is that between base and seat. `compute`: the dtype."""
+    """Another tool's (`reader`'s) scores of the exported files, compared with the seat's (LoRA adapter's): the
+    log-probability of each token of the seat's answers. `compute`: the torch dtype of both. `prompts_same`: how many of
+    the prompts (as many as `questions`) the tool turns into the same tokens. `tokens`: the number of tokens in the
+    answers. `mean_difference`: between tool and seat, the mean absolute difference of log-probabilities in nats per
+    token, at most `limit` for success; `base_difference`: the same between base model and seat."""
 
     reader: str
     compute: str
@@ -54,7 +54,8 @@ class Verification:
 
     @property
     def failures(self) -> list[str]:
-        """The reasons why the files are not the same model as the seat; empty if they are."""
+        """The reasons why the files are not the same model as the seat: prompts become other tokens, or
+        `mean_difference` is above `limit`. Empty if there is none."""
         found = []
         if (other := self.questions - self.prompts_same) > 0:
             found.append(f"{other} of {self.questions} prompts become other tokens")
@@ -63,14 +64,14 @@ class Verification:
         return found
 
     def sentence(self) -> str:
-        """In words: `mean |delta| 0.003 nats over the 480 tokens of 20 answers; the base's is 1.03`."""
+        """The result in words: `mean |delta| 0.003 nats over the 480 tokens of 20 answers; the base's is 1.03`."""
         return (
             f"mean |delta| {self.mean_difference:.2g} nats over the {self.tokens} tokens of {self.questions} answers; "
             f"the base's is {self.base_difference:.2g}"
         )
 
     def paragraph(self) -> str:
-        """The verification as a paragraph of the model card."""
+        """The comparison and its verdict as a paragraph for the export's model card."""
         verdict = f"FAILED ({'; '.join(self.failures)})" if self.failures else "Verified"
         return (
             f"{verdict}: {self.reader}, alone in a fresh process, scored the seat's greedy answers to {self.questions} "
@@ -84,8 +85,8 @@ class Verification:
 
 
 def choose_prompts(seen: Sequence[str], is_plain: Callable[[str], bool]) -> list[str]:
-    """Choose 20 prompts, evenly spread over the `seen` ones of a seat; sums fill up a short list. `is_plain(text)`
-    tells whether a text contains no special token; others are skipped."""
+    """Choose 20 prompts to compare scores on, spread evenly over the different ones in `seen`, which the seat got in
+    the run; sums fill up a short list. Skips empty ones and, by `is_plain(text)`, those with a special token."""
     known = [text for text in dict.fromkeys(seen) if text.strip() and is_plain(text)]
     spread = [known[i * len(known) // QUESTIONS] for i in range(QUESTIONS)] if len(known) > QUESTIONS else known
     sums = [f"What is {7 * i % 40 + 11} + {11 * i % 50 + 3}?" for i in range(QUESTIONS)]
@@ -93,7 +94,9 @@ def choose_prompts(seen: Sequence[str], is_plain: Callable[[str], bool]) -> list
 
 
 def ask_seat(backend: Backend, chat: Chat, seat: str, prompts: Sequence[str]) -> list[Question]:
-    """A seat's greedy answers to prompts, with their log-probabilities under the seat and under the base."""
+    """Sample the greedy answers of the seat (LoRA adapter) `seat` to `prompts`. Returns a dict for each: the prompt and
+    its token ids, the answer's token ids, and their log-probabilities under the seat and under the base model.
+    `backend` holds the model in memory, `chat` its tokenizer and chat template."""
     ids = [list(chat.encode(prompt).ids) for prompt in prompts]
     greedy = Sampling(temperature=0.0, max_tokens=TOKENS)
     said = backend.generate(GenerationRequest(seat, ids, 1, greedy, [[0]] * len(ids)))
@@ -115,9 +118,10 @@ def verify(
     plain_token: int,
     poll: Callable[[], None],
 ) -> Verification:
-    """Let another tool score the seat's answers with the files in `folder`, and compare. `base`: the folder of the
-    run's base; `compute`: the name of a torch dtype; `plain_token`: the id of a token of plain text. `poll` is called
-    meanwhile, and may raise to stop. Raises VerificationFailed if the tool fails."""
+    """Let another tool score the seat's answers with the exported files in `folder`, and compare its scores with the
+    seat's. `asked` is the checked export request, `base` the folder of its base model; `questions` come from
+    `ask_seat`. `compute` is the torch dtype to compute in, `plain_token` the id of any token of plain text. `poll` is
+    called meanwhile and may raise to stop. Raises VerificationFailed if the tool fails, not if scores differ."""
     name, rounding = _READERS[asked.form]
     request = {
         "reader": name,
@@ -135,7 +139,8 @@ def verify(
 
 
 def read_back(request: Mapping[str, Any], poll: Callable[[], None]) -> list[dict[str, Any]]:
-    """Run the script `reader` on a request in a fresh process; returns its scores. Raises VerificationFailed."""
+    """Run the script `reader.py` on `request` in a fresh process; returns its scores, a dict for each question. `poll`
+    is called meanwhile and may raise, which stops the process. Raises VerificationFailed if the script fails."""
     with tempfile.TemporaryDirectory(prefix="lite-selfplay-") as folder:
         asked, answered, said = (Path(folder, name) for name in ("asked.json", "answered.json", "said"))
         asked.write_text(json.dumps(request), encoding="utf-8")
@@ -162,7 +167,8 @@ def read_back(request: Mapping[str, Any], poll: Callable[[], None]) -> list[dict
 def compare(
     name: str, questions: Sequence[Question], answers: Sequence[Mapping[str, Any]], compute: str, limit: float
 ) -> Verification:
-    """Compare another tool's scores (`answers`) with the seat's own (in `questions`)."""
+    """Compare the scores of the tool `name` (`answers`, from the script `reader.py`) with the seat's own (in
+    `questions`, from `ask_seat`). `compute`: the torch dtype of both; `limit`: the largest mean difference allowed."""
     pairs = list(zip(questions, answers, strict=True))
     tokens = sum(len(question["logprobs"]) for question in questions)
     return Verification(

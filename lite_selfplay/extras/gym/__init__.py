@@ -1,8 +1,7 @@
-"""The data sets of the package reasoning-gym: tasks `reasoning-gym:NAME`, and a checker that uses their scorers.
-
-Some scorers evaluate an answer as code or algebra, so they run in processes that can be killed (the program `scoring`),
-supervised by `lite_selfplay.verify.workers`. Source: https://github.com/open-thought/reasoning-gym
-"""
+"""The data sets of the package reasoning-gym (https://github.com/open-thought/reasoning-gym): tasks
+`reasoning-gym:NAME`, and a checker that judges answers with the data sets' own scorers. Some scorers evaluate an answer
+as code or algebra, so they run in processes that can be killed (the program `scoring`), managed by
+`lite_selfplay.verify.workers`."""
 
 import base64
 import contextlib
@@ -50,8 +49,10 @@ _PAYS_ALWAYS = {
 
 
 def open_dataset(name: str, options: Mapping[str, Any], *, seed: int = 0, size: int = 100) -> Any:
-    """Make a data set of reasoning-gym: entries by index, and `score_answer(answer, entry)`. Raises TaskError if the
-    package is missing or rejects the options, UnknownNameError for an unknown name."""
+    """Make the data set `name` of reasoning-gym, with `size` problems generated from `seed`. Its items are entries:
+    dicts with `question` and `answer`. Its method `score_answer(answer, entry)` scores an answer. `options` are fields
+    of the data set's configuration. Raises TaskError if the package cannot be imported, or if the data set does not
+    have one of the options or rejects a value; UnknownNameError if reasoning-gym has no data set of this name."""
     with warnings.catch_warnings():  # users of this library do not need its warnings
         warnings.simplefilter("ignore")
         try:
@@ -75,13 +76,14 @@ def open_dataset(name: str, options: Mapping[str, Any], *, seed: int = 0, size: 
 
 
 def reasoning_gym(seed: int = 0, held_out: bool = False, /, dataset: str = "", **options: str) -> Task:
-    """A task of reasoning-gym's data set `dataset`. `options` are those of its configuration, except `seed` and `size`.
-
-    Values are parsed as JSON if possible (`max_terms=3`, `allow_negation=true`), else kept as text. A problem keeps its
-    entry in `extra` for the data set's scorer; its answer is None if the data set has none. Raises TaskError if the
-    package is missing, an option is invalid, or another process would get different problems; UnknownNameError for an
-    unknown name.
-    """
+    """A task with 10,000 problems of reasoning-gym's data set `dataset`, generated from `seed`. With `held_out` its
+    problems are those reserved for evaluation, otherwise those for training; the two never overlap. `options` are
+    fields of the data set's configuration, except `seed` and `size`. Values are parsed as JSON if possible
+    (`max_terms=3`), else kept as text. A Problem's field `extra` keeps the data set's entry for its scorer; its field
+    `answer` is None if the data set has no reference answer. Raises UnknownNameError if reasoning-gym has no data set
+    of this name; TaskError if `dataset` is empty, the package cannot be imported, an option is unknown or its value
+    rejected, or if problems would differ between processes: the generator ignores the seed, or depends on Python's hash
+    seed and PYTHONHASHSEED is not set."""
     if not dataset:
         raise TaskError(f"{KIND} needs the name of a data set, as in {KIND}:chain_sum,max_terms=3")
     name, values = f"{KIND}:{dataset}", {key: _value(text) for key, text in options.items()}
@@ -136,8 +138,10 @@ MAX_CHARACTERS = 10_000
 def check_batch(
     pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
 ) -> list[Verdict]:
-    """Judge completions with the scorers of their problems' data sets, in separate processes. A score of 1 is a correct
-    answer. Raises TaskError for a problem that is not from reasoning-gym."""
+    """Judge completions, each given with its problem, by the scorers of the problems' data sets in reasoning-gym, in
+    other processes. Returns their verdicts; a score of 1 is a correct answer. `expected` is the required output format,
+    `checking` has limits and the pool of processes. Raises TaskError if a Problem's field `extra` does not hold an
+    entry of reasoning-gym, WorkerStartError if no process can be started."""
     answers = [extract_answer(completion_text(completion), block_only=expected.block_only) for completion, _ in pairs]
     asked = {
         index: {**_question(problem), "answer": answer}
@@ -184,12 +188,13 @@ START_SECONDS = 120.0  # importing reasoning-gym takes seconds, far more on a lo
 
 @dataclass(eq=False)
 class Scorer(Worker):
-    """A process that scores answers with reasoning-gym; `heard` is the beginning of an unfinished line from it."""
+    """A process that scores answers with reasoning-gym. `heard`: the received bytes that `message` has yet to read."""
 
     heard: bytes = b""
 
     def message(self) -> dict[str, Any]:
-        """The received line as a JSON object; empty if the process has ended or wrote anything else."""
+        """The received line as a JSON object; the next call is for the next line. Empty if the process has ended or the
+        line is not a JSON object."""
         line, self.heard = self.heard, b""
         try:
             found = json.loads(line or b"{}")
@@ -199,16 +204,12 @@ class Scorer(Worker):
 
 
 class WorkerPool(Workers[Scorer, Question, str]):
-    """Processes that score answers with reasoning-gym's scorers.
-
-    Args:
-        size: Maximum number of processes; by default 2, or 1 on a machine with one core.
-        deadline: Time limit in seconds for a question, from when a process receives it.
-        command: Program to run instead of `lite_selfplay.extras.gym.scoring`, with the same protocol.
-
-    The result of a question is the program's outcome (`score 0.5`), "timeout" (killed at the deadline), "crash" (two
-    processes died on it) or "not_judged" (no CPU time). `work` raises WorkerStartError if none can be started.
-    """
+    """Processes that score answers with reasoning-gym's scorers. `size`: the most processes; None: 2, or 1 on a machine
+    with one core. `deadline`: the time limit in seconds for a question, from when a process receives it. `command`: the
+    program to run; None: `lite_selfplay.extras.gym.scoring`, whose protocol others must follow. The result of a
+    question (a dict as that program reads) is the program's outcome (`score 0.5` or `unparsable`), "timeout" (killed at
+    the deadline), "crash" (two processes died on it) or "not_judged" (no CPU time). `work` raises WorkerStartError if
+    no process can be started."""
 
     late, given_up, not_judged = "timeout", "crash", NOT_JUDGED
 
@@ -260,8 +261,9 @@ class WorkerPool(Workers[Scorer, Question, str]):
 
 
 def _environment() -> dict[str, str]:
-    """A worker's environment variables. PYTHONPATH makes it import this copy of the package, unless that is installed:
-    site-packages must not come before the standard library."""
+    """The environment variables for a scoring process: this process's, with one thread for numerical libraries.
+    PYTHONPATH makes it import the copy of lite_selfplay that is running here. If that copy is in site-packages,
+    PYTHONPATH is not changed: site-packages must not come before the standard library."""
     # A numerical library's threads would reserve address space for every core.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     root = str(Path(__file__).resolve().parents[3])

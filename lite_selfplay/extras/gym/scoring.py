@@ -31,8 +31,9 @@ Reply = Callable[[dict[str, Any]], dict[str, str]]  # maps a question to its rep
 
 
 def run(prepare: Callable[[], Reply]) -> None:
-    """Answer the questions on stdin with the function that `prepare` returns, until stdin ends. The command-line
-    arguments are the deadline in seconds and the memory limit in MiB."""
+    """Run this program: read questions from stdin and write replies to stdout, one JSON object per line, until stdin
+    ends. `prepare` is called once at the beginning, and returns the function that maps a question to its reply. The
+    program's command-line arguments are the time limit for a question in seconds and the memory limit in MiB."""
     # Only the parent handles Ctrl-C: if it ended a worker, the pending answer would count as wrong.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable()
@@ -64,7 +65,8 @@ def _dataset(name: str, options: str) -> Any:
 
 
 def reply_to(question: dict[str, Any]) -> dict[str, str]:
-    """Score a question's answer; returns the reply. Errors of the scorer become a reply; MemoryError is raised."""
+    """Score the answer in `question` (see the top of this file) with its data set's scorer. Returns the reply: the
+    outcome `score 0.5`, for example, or `unparsable` if the scorer raises or returns NaN. Raises its MemoryError."""
     entry = pickle.loads(base64.b64decode(question["entry"]))
     try:
         dataset = _dataset(question["dataset"], json.dumps(question["options"]))
@@ -77,7 +79,8 @@ def reply_to(question: dict[str, Any]) -> dict[str, str]:
 
 
 def by_its_own_rules() -> Reply:
-    """Check that reasoning-gym works; return `reply_to`, which uses each data set's own scorer. Raises TaskError."""
+    """The function `reply_to`, which scores an answer with its data set's own scorer, after a check that reasoning-gym
+    works. Raises TaskError if the package cannot be imported."""
     open_dataset("chain_sum", {})
     return reply_to
 

@@ -1,4 +1,5 @@
-"""Runs an experiment: trains and evaluates each arm (training method) with each seed, skipping those already done.
+"""Runs an experiment: trains and evaluates each arm (training method) with each seed, and skips pairs of arm and seed
+that are already done. In the experiment's folder OUT it writes:
 
 OUT/experiment.yaml              the experiment; another one needs another folder
 OUT/search/                      the search for each arm's learning rate, as an experiment of its own
@@ -42,10 +43,11 @@ EXPERIMENT, SEARCH = "experiment.yaml", "search"
 def conduct(
     experiment: Experiment, out: Path, *, data_dir: str | None = None, progress: Progress
 ) -> list[dict[str, Any]]:
-    """Run an experiment in the folder `out`, or resume it; returns the records (`ARM.json`) of all seeds and arms.
-    `data_dir` is the folder of downloaded data, which may change when the experiment is resumed. Raises the errors of
-    training and evaluating, ConfigError if `require_fair` does, RunFolderError if the folder belongs to another
-    experiment, and Interrupted, after which the same call resumes."""
+    """Run an experiment in the folder `out`, or continue it. Returns the records of all seeds and arms (training
+    methods), each with the training and evaluations of one arm and seed, as in `ARM.json`. `data_dir` is the folder of
+    downloaded data sets, which may change between calls; None: the experiment's own. Raises ConfigError if the
+    comparison is unfair (see `require_fair`), RunFolderError if `out` holds other files or another experiment,
+    Interrupted after a signal (the same call then continues), and the errors of training and evaluating."""
     require_fair(experiment)
     _claim(experiment, out)
     if experiment.search is not None:
@@ -75,7 +77,8 @@ def conduct(
 
 
 def chosen_rates(experiment: Experiment, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """For each trained arm, the learning rate with the best mean pass@1 in the search's records, or the lowest such."""
+    """The learning rate of each trained arm (training method) with the highest mean pass@1 in the experiment's search;
+    of equal ones the lowest. `records` are the search's: one for each arm, rate and seed."""
     assert experiment.search is not None
     found: dict[str, list[float]] = {}
     for record in records:
@@ -85,16 +88,17 @@ def chosen_rates(experiment: Experiment, records: Sequence[Mapping[str, Any]]) -
 
 
 def _lock(path: Path, patience: float) -> FileLock:
-    """A lock against other processes that work on the run or arm `path`. Entering it raises Timeout after `patience`
-    seconds; if that is negative, it waits without a limit."""
+    """A lock for `path`, an arm's or a cold start's folder, so that one process at a time works on it. Entering it
+    raises Timeout after `patience` seconds of waiting; a negative `patience` waits without a limit."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(path.with_name(f".{path.name}.lock"), timeout=patience)
 
 
 def require_fair(experiment: Experiment) -> None:
-    """Raise ConfigError unless all trained arms have the same number of completions, or with the budget `steps` of
-    steps. Numbers that depend on the run are not compared; the budget `recipes` allows differences. Also refuses a
-    training set that no arm uses, and limits in minutes, with which the number of steps depends on the machine."""
+    """Raise ConfigError unless all trained arms (training methods) sample the same number of completions or, if the
+    experiment's `budget` is `steps`, have the same number of steps. The budget `recipes` allows differences; numbers of
+    completions that depend on the run are not compared. Also raises it if no arm uses the training task `tasks.train`,
+    or an arm has a limit in minutes, since then its number of steps depends on the machine."""
     budgets: dict[str, int] = {}
     drawn = not experiment.trained() or experiment.shared.tasks.train is None
     for name in experiment.trained():
@@ -116,7 +120,10 @@ def require_fair(experiment: Experiment) -> None:
 
 
 def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
-    """The plan and cost of each arm as lines. Reads tasks, loads no model, writes nothing. Raises ConfigError."""
+    """Lines that describe the experiment before its start: seeds, the plan and cost of each arm (training method), and
+    evaluations. `data_dir` is the folder of downloaded data sets; None: the experiment's own. Loads no model and writes
+    nothing. Raises ConfigError if the comparison is unfair (see `require_fair`), TaskError if a task cannot be
+    loaded."""
     require_fair(experiment)
     experiment = experiment.having({"tasks": {"data_dir": data_dir}} if data_dir else {})
     lines = [experiment.about, f"seeds: {', '.join(map(str, experiment.seeds))}"]
@@ -142,9 +149,9 @@ def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
 
 
 def _claim(experiment: Experiment, out: Path) -> None:
-    """Write the experiment to `experiment.yaml` in `out`. If it exists, only arms and seeds may be added, as by a
-    larger size. Raises RunFolderError if the folder belongs to something else, ConfigError if the file is no
-    mapping."""
+    """Create the folder `out` for the experiment, and write the experiment to its `experiment.yaml`. If that file
+    exists, only arms (training methods) and seeds may be added to those in it. Raises RunFolderError if the folder
+    holds another experiment or other files, ConfigError if the file is not a YAML mapping."""
     path, values = out / EXPERIMENT, experiment.model_dump(mode="json")
     with write_errors(f"to {out}"):
         if path.is_file():
@@ -166,7 +173,8 @@ def _claim(experiment: Experiment, out: Path) -> None:
 def _record(
     experiment: Experiment, name: str, arm: ArmSection, seed: int, out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Train an arm's seats if needed, evaluate them, and return the arm's record for `ARM.json`."""
+    """Train the arm (training method) `arm`, called `name`, with this seed if needed, evaluate it, and return its
+    record for `ARM.json`. `out` is the experiment's folder."""
     folder = out / f"seed-{seed}"
     spent: dict[str, Any] = {}
     if arm.start == "base":
@@ -193,13 +201,15 @@ def _record(
 
 
 def _lengths(found: Evaluation) -> dict[str, float]:
-    """For each problem, the mean tokens of its final answers, over seats or directions (such as A->B)."""
+    """The mean tokens of the final answers to each problem in the evaluation `found`, by the problem's key: over
+    samples, and over the measured seats or directions (in A->B, seat B answers after reading A's answer)."""
     every = [[fmean(answer.tokens for answer in row) for row in found.rows[name]] for name in found.scores]
     return {key: fmean(row) for key, row in zip(found.per_problem, zip(*every, strict=True), strict=True)}
 
 
 def _cold_start_run(experiment: Experiment, game: str, seed: int, folder: Path, progress: Progress) -> Path:
-    """The run folder of the cold start (supervised steps) with this game and seed, which is run if it is missing."""
+    """The run folder, inside `folder`, of the cold start (supervised steps before training) of `game` with this seed,
+    which is run first if it is missing."""
     path = folder / (COLD_START if game == experiment.teaching() else f"{COLD_START}-{game}")
     with _lock(path, -1):
         if _steps_done(path) is None:
@@ -209,7 +219,7 @@ def _cold_start_run(experiment: Experiment, game: str, seed: int, folder: Path, 
 
 
 def _trained_run(experiment: Experiment, name: str, seed: int, folder: Path, progress: Progress) -> Path:
-    """The run folder of a trained arm, which is trained, or resumed, to its last step."""
+    """The run folder, in `folder`, of the trained arm (training method) `name`; trains it first, or resumes its run."""
     path, init = folder / name, None
     if experiment.starts_taught(name):
         init = _cold_start_run(experiment, experiment.teaching(name), seed, folder, progress)
@@ -225,7 +235,7 @@ def _trained_run(experiment: Experiment, name: str, seed: int, folder: Path, pro
 
 
 def _steps_done(path: Path) -> int | None:
-    """The step of a run's newest complete checkpoint; None without one."""
+    """The step of the newest complete checkpoint in the run folder `path`; None if there is no checkpoint or no run."""
     if not (path / CONFIG).is_file():
         return None
     last = newest_whole(path / CHECKPOINTS, lambda _: None)
@@ -233,14 +243,16 @@ def _steps_done(path: Path) -> int | None:
 
 
 def _aside(path: Path) -> None:
-    """Rename the folder of a run that was killed before its first checkpoint, to train it anew."""
+    """If the folder `path` exists, rename it to `NAME-stopped-1` or the next free number. It belongs to a run that was
+    killed before its first checkpoint, so that the run cannot be resumed and begins anew."""
     if path.exists():
         names = (path.with_name(f"{path.name}-stopped-{number}") for number in count(1))
         path.rename(next(name for name in names if not name.exists()))
 
 
 def _training_record(path: Path, curve: str) -> dict[str, Any]:
-    """The training part of a run's record: times, sampled tokens, counts, and the values of the experiment's curve."""
+    """The record of the training in the run folder `path`: times, sampled tokens, counts, and the values of the
+    experiment's `curve`, the name of a metric or `evaluation` (see `_curve`)."""
     run = load_run(path)
     rows: Sequence[Mapping[str, Any]] = run.metrics_rows()
     return {
@@ -258,7 +270,8 @@ def _training_record(path: Path, curve: str) -> dict[str, Any]:
 
 
 def _curve(run: Run, curve: str) -> list[tuple[int, float]]:
-    """(step, value) pairs of a run: of the metric named `curve`, or of pass@1 in the evaluations during training."""
+    """A run's curve as (step, value) pairs. `curve` names a metric (`game.nash_conv`), or is `evaluation` for pass@1 in
+    the evaluations during training. Empty if the run does not have this metric."""
     if curve == EVALUATION:  # without the untouched base
         return [(step, mean_pass_rate(each)) for step, each in run.evaluations().items() if step >= 0]
     table = run.metrics().set_index("step")

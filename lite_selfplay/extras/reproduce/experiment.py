@@ -26,14 +26,13 @@ _UNTIMED: dict[str, Any] = {"run": {"minutes": 0}}  # a preset's minutes would g
 
 
 class ArmSection(Section):
-    """An arm (training method): seats trained in a `game`, the seats `of` another arm, or untrained ones (`start`).
-
-    `set`: configuration keys (`game.reward: coop`) that override those shared by all arms; a `preset` among them
-    replaces the shared one. `mode`, `seats` and `shots` (worked examples): how it is evaluated, by default as its game
-    and the suite say; seats may be `solver@best` or a snapshot. `seeds`: the experiment's seeds that train it; None:
-    all. `cold_start`: the game whose cold start teaches its seats; None: the experiment's. `paper`: the paper's results
-    as printed, by task or by mean of a suite.
-    """
+    """An arm (training method) of an experiment: its seats (LoRA adapters) are trained in a `game`, those `of` another
+    arm, or untrained ones (`start`: the base model, or after the supervised steps of a cold start). Exactly one of
+    these is set. `set`: configuration keys for training (`game.reward: coop`), which override those shared by all arms;
+    a `preset` among them replaces the shared one. `mode`, `seats` and `shots` (worked examples): for its evaluation;
+    None: as its game and the experiment's evaluation say; seats may be from checkpoints (`solver@best`). `seeds`: those
+    of the experiment to train with; None: all. `cold_start`: the game whose cold start teaches its seats; None: the
+    experiment's. `paper`: the paper's results for it as printed, by task or by mean of a suite."""
 
     about: str = ""
     game: str | None = None
@@ -48,7 +47,7 @@ class ArmSection(Section):
     paper: dict[str, str] = Field(default_factory=dict)
 
     def at(self, rate: float) -> "ArmSection":
-        """A copy of this arm that trains all seats with the learning rate `rate`."""
+        """A copy of this arm (training method) that trains all seats (LoRA adapters) with the learning rate `rate`."""
         return self.model_copy(update={"set": {**self.set, RATE: rate}})
 
     @model_validator(mode="after")
@@ -63,9 +62,10 @@ class ArmSection(Section):
 
 
 class EvaluationSection(MeasuringSection):
-    """Held-out problems on which all arms are evaluated with the same seeds: `tasks`, or a paper's `suite`
-    (`lite_selfplay.evaluation.suites`), which also sets samples, sampling and worked examples; other keys override
-    them. `mode` overrides the arms' own modes."""
+    """Held-out problems on which an experiment evaluates all its arms (training methods), with the same seeds. Exactly
+    one of two fields names them: `tasks`, or `suite`, a paper's evaluation protocol in
+    `lite_selfplay.evaluation.suites`. A suite also sets the number of samples, the sampling and the worked examples;
+    other keys of this section override these. `mode` is the evaluation mode for all arms; None: each arm's own."""
 
     tasks: str | None = None
     suite: str | None = None
@@ -79,12 +79,13 @@ class EvaluationSection(MeasuringSection):
 
     @property
     def specs(self) -> Sequence[str] | Mapping[str, int]:
-        """The names of the tasks; for a suite, a mapping of its benchmarks to samples per problem."""
+        """The names of the tasks to evaluate on; for a suite, a mapping of its benchmarks to samples per problem."""
         return find_suite(self.suite).samples if self.suite else split_specs(self.tasks or "")
 
     def settings(self, shared: RunConfig, arm: ArmSection) -> Settings:
-        """An arm's evaluation settings: the suite's, overridden by this section's, then by the arm's. `shared` has the
-        data folder, `answer_from`, the default token limit and, for an untrained base, the precision."""
+        """The settings for the evaluation of `arm` (a training method): the suite's, overridden by this section's, then
+        by the arm's. `shared`, the configuration of all arms, gives the folder of data sets, where to read answers
+        (`answer_from`), the default token limit of a completion, and the precision of an untrained base model."""
         untrained = arm.start == "base"
         chosen: dict[str, Any] = {
             "data_dir": shared.tasks.data_dir,
@@ -99,8 +100,8 @@ class EvaluationSection(MeasuringSection):
 
 
 class SearchSection(Section):
-    """The search for each trained arm's learning rate, run before the experiment: of `rates`, the one with the highest
-    mean pass@1 over `seeds` on `evaluations` (which should not be the experiment's own); of equal ones the lowest."""
+    """The search for each trained arm's (training method's) learning rate, before the experiment: of `rates`, the one
+    with the highest mean pass@1 over `seeds` on `evaluations` (not the experiment's own); of equal ones the lowest."""
 
     rates: tuple[float, ...] = Field(..., min_length=1)
     seeds: tuple[int, ...] = Field(..., min_length=1)
@@ -108,20 +109,20 @@ class SearchSection(Section):
 
 
 class Experiment(Section):
-    """An experiment: `arms` (training methods), trained with each of the `seeds`, compared on the same `evaluations`.
+    """An experiment: `arms` (training methods), each trained with each of the `seeds`, compared on the same
+    `evaluations`.
 
     - `base`: the configuration shared by all arms.
-    - `cold_start`: the `game` whose cold start teaches all trained arms' seats, once per seed, and keys of the
-      configuration's section `cold_start`; None: seats start untrained. An arm with several seats is
-      taught by its own game if the shared one would give them equal weights.
-    - `budget`: the number that must be equal in all trained arms; `recipes`: each has its own.
+    - `cold_start`: the `game` whose cold start (supervised steps) teaches all trained arms' seats (LoRA adapters), once
+      per seed, and keys of the configuration's section `cold_start`; None: seats start untrained. An arm with several
+      seats is taught by its own game if the shared one would give them equal weights.
+    - `budget`: the number, of training's completions or steps, that is equal in all trained arms; `recipes`: none is.
     - `source`: the paper's table or section with its numbers; `paper`: the model and hardware behind them.
     - `search`: chooses each trained arm's learning rate; None: that of `base`.
     - `baseline`: the arm to compare others with; empty: the first.
     - `curve`: the value drawn over the steps: a key of metrics.jsonl with dots (`game.nash_conv`), or `evaluation`:
-      pass@1 in the evaluations during training.
-
-    The file's `scales` are other sizes: named sets of keys that override the file's own.
+      pass@1 in the evaluations during training; empty: none.
+    - `scale`: one of the sizes in the file, named sets of keys that override its own; `full`: the file unchanged.
     """
 
     name: str
@@ -141,27 +142,29 @@ class Experiment(Section):
 
     @property
     def against(self) -> str:
-        """The name of the arm to compare others with: `baseline`, else the first arm."""
+        """The name of the arm (training method) to compare others with: `baseline`, or the first arm if it is empty."""
         return self.baseline or next(iter(self.arms))
 
     def trained(self) -> dict[str, ArmSection]:
-        """The arms that are trained (have a `game`), by name."""
+        """The arms (training methods) that train seats in a `game`, by name; not those that only evaluate seats."""
         return {name: arm for name, arm in self.arms.items() if arm.game is not None}
 
     @property
     def shared(self) -> RunConfig:
-        """The configuration shared by all arms, for evaluations; its game is only a placeholder."""
+        """The configuration shared by all arms (training methods), for evaluations. Its game is only a placeholder."""
         return RunConfig.of(self._layer("grpo"), {"game": "grpo"})
 
     def having(self, *layers: Mapping[str, Any]) -> "Experiment":
-        """A copy whose shared configuration is overridden by `layers` in turn, for example with another model."""
+        """A copy in which `layers` override the configuration shared by all arms (training methods), for example with
+        another model. A layer maps configuration keys to values; later layers override earlier ones."""
         base = nested(self.base)
         for layer in layers:
             base = merge(base, nested(layer))
         return self.model_copy(update={"base": base})
 
     def at_every_rate(self) -> "Experiment":
-        """The search as an experiment of its own, with an arm for each trained arm and rate, and the search's seeds."""
+        """The search for learning rates as an experiment: an arm for each trained arm (training method) and rate, named
+        such as `ARM at 0.0001`, with the seeds and evaluations of `search`, which must not be None."""
         assert self.search is not None
         arms = {
             f"{name} at {rate:g}": arm.at(rate).model_copy(update={"seeds": None})
@@ -172,12 +175,14 @@ class Experiment(Section):
         return self.model_copy(update={**own, "name": f"{self.name}, rates", "search": None, "baseline": ""})
 
     def at(self, rates: Mapping[str, float]) -> "Experiment":
-        """A copy in which the arms in `rates` train with these learning rates."""
+        """A copy in which the arms (training methods) named in `rates` train with these learning rates."""
         arms = {name: arm.at(rates[name]) if name in rates else arm for name, arm in self.arms.items()}
         return self.model_copy(update={"arms": arms})
 
     def config(self, arm: str, seed: int, folder: Path, init: Path | None) -> RunConfig:
-        """The configuration of a trained arm's run; `init`: the run whose seats it starts from. Raises ConfigError."""
+        """The configuration of the run in `folder` that trains the arm (training method) named `arm` with this seed.
+        `init` is the run folder from whose seats (LoRA adapters) training starts; None: it starts as the experiment's
+        configuration says. Raises ConfigError if a key is unknown or its value is not allowed."""
         keys: dict[str, Any] = {}
         for dotted, value in self.arms[arm].set.items():
             set_key(keys, FLAT_KEYS.get(dotted, dotted), value)
@@ -188,8 +193,9 @@ class Experiment(Section):
         return RunConfig.of(self._layer(game, keys.pop("preset", None)), {"game": game}, started, keys, run)
 
     def _layer(self, game: str, preset: str | None = None) -> dict[str, Any]:
-        """The shared configuration for a run of `game`, to be overridden by an arm's keys. A `preset` replaces the
-        shared preset. If the shared configuration is for another game, its options, roles and seats are dropped."""
+        """The configuration keys shared by all arms (training methods), for a run of `game`, to be overridden by an
+        arm's keys. `preset`: the preset that replaces the shared one; None: none does. If the shared keys are for
+        another game, its options are left out, and so are keys for single roles and seats."""
         shared = nested(self.base)
         common = shared.pop("preset", None)
         below = preset_layer(common) if common else {}
@@ -201,12 +207,14 @@ class Experiment(Section):
         return merge(preset_layer(preset), shared) if preset else shared
 
     def starts_taught(self, arm: str) -> bool:
-        """Whether a trained arm's seats start from the experiment's cold start; not if it sets `run.init: null`."""
+        """Whether the seats of the trained arm (training method) named `arm` start from the experiment's cold start,
+        supervised steps before training. False if the experiment has none, or the arm sets `run.init: null`."""
         return self.cold_start is not None and self.arms[arm].set.get("run.init", "") is not None
 
     def teaching(self, arm: str | None = None) -> str:
-        """The game whose cold start teaches an arm's seats: the arm's choice, else the experiment's, or the arm's own
-        if the experiment's would give its several seats the same weights. `arm` None: the experiment's."""
+        """The game whose cold start (supervised steps before training) teaches the seats of the arm (training method)
+        `arm`: the arm's choice, else the experiment's; but the arm's own game if that has several seats and the
+        experiment's choice would give them the same weights. `arm` None: the experiment's."""
         shared = str((self.cold_start or {}).get("game", "self-refine"))
         if arm and (chosen := self.arms[arm].cold_start):
             return chosen
@@ -215,9 +223,9 @@ class Experiment(Section):
         return own if several else shared
 
     def start_of(self, arm: str) -> str | None:
-        """The arm that evaluates a trained arm's seats as they were before training: the one with the same cold start,
-        or without a shared cold start the one `of` it whose seats are all at step 0 (`@0`). None if there is none. An
-        arm `of` a trained arm has the same one."""
+        """The arm (training method) that evaluates the seats of `arm` as they were before training; None if there is
+        none. It is the untrained arm with the same cold start (supervised steps) or, without a cold start, the one `of`
+        this arm whose seats are all from step 0 (`@0`). For an arm `of` a trained one, it is the trained one's."""
         trained = self.arms[arm].of or arm
         if self.arms[trained].game is None:
             return None
@@ -232,7 +240,8 @@ class Experiment(Section):
         return next((name for name in starts if self.teaching(name) == self.teaching(trained)), None)
 
     def cold_start_config(self, game: str, seed: int, folder: Path) -> RunConfig:
-        """The configuration of a run that only cold-starts the seats of `game` (supervised steps) with this seed."""
+        """The configuration of a run in `folder`, with this seed, that only does the cold start (supervised steps
+        before training) of the seats of `game`."""
         keys = {key: value for key, value in (self.cold_start or {}).items() if key != "game"}
         taught = {"cold_start": {**keys, "enabled": True}, "eval": {"tasks": None}}
         run = {"run": {"seed": seed, "dir": str(folder), "preflight": False}}
@@ -240,13 +249,15 @@ class Experiment(Section):
 
 
 def experiment_names() -> list[str]:
-    """The names of the shipped experiments."""
+    """The names of the experiments that come with this library, sorted."""
     return sorted(file.name.removesuffix(".yaml") for file in EXPERIMENTS.iterdir() if file.name.endswith(".yaml"))
 
 
 def load_experiment(name: str, scale: str = "full") -> Experiment:
-    """Load a shipped experiment by its name, or one from a YAML file, in the size `scale`. Raises UnknownNameError with
-    near names, ConfigError if the file is missing or is not an experiment."""
+    """The experiment called `name` that comes with this library, or the one in the YAML file `name`. `scale` is one of
+    the sizes that the file defines; `full`: the file unchanged. Raises UnknownNameError, with similar names, if there
+    is no such experiment or size; ConfigError if the file cannot be read, a key or value in it is not allowed, it
+    refers to an arm that does not exist, or it names Python code that this user has not run before."""
     if name in experiment_names():
         text, stem = EXPERIMENTS.joinpath(f"{name}.yaml").read_text(encoding="utf-8"), name
     elif name.endswith((".yaml", ".yml")):

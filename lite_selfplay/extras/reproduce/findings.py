@@ -30,20 +30,22 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Finding:
-    """An arm's result over its seeds, on one task or as a paper's mean of several.
+    """The result of an arm (training method) over its seeds, on one task or as a paper's mean over several. Some
+    evaluation modes have directions: in A->B seat B gives the final answer, after reading A's.
 
-    - `n`: the number of problems; `values`: pass@1 of each seed; `std`: their standard deviation.
-    - `pass_at_1`: the mean over directions (A->B, B->A) if the mode has several, so not biased by choosing the better.
-    - `interval`: Clopper-Pearson for single answers of one seed; bootstrap over problems for other values of one seed;
-      Student's t over several seeds; for one seed's mean over tasks a normal interval, from each task's variance.
+    - `n`: the number of problems; `values`: pass@1 of each seed; `std`: their standard deviation, None for one seed.
+    - `pass_at_1`: the mean over seeds, and over directions if there are any, so not biased by choosing the better.
+    - `interval` (95%): Clopper-Pearson for single answers of one seed; bootstrap over problems for other values of one
+      seed; Student's t over several seeds; for one seed's mean over tasks a normal interval, from each task's variance.
     - `better`: the pass@1 of the better direction, chosen on these same problems, with an interval valid for all
-      directions at once (Bonferroni).
+      directions at once (Bonferroni); None without directions.
     - `difference`: pass@1 minus the baseline arm's, on shared problems; its interval is over problems, `by_seed` over
-      shared seeds (Student's t); `p_value`: McNemar's, only for single answers of one seed.
-    - `gain`: pass@1 minus that of these seats before training (cold start or step 0), with its interval over seeds.
-    - `otherwise`: pass@1 with answers read by the other `answer_from`; `own`: pass@k and the mode's own columns.
-    - `final`, `total`: mean tokens of the last stage and of all stages; `longer`: the difference of `final` to the
-      baseline on shared problems, with its interval over problems, None for a mean over tasks.
+      shared seeds (Student's t); `p_value`: McNemar's, only for single answers of one seed. None for the baseline.
+    - `gain`: pass@1 minus that of these seats before training, with its interval over seeds; None if not measured.
+    - `otherwise`: pass@1 with answers read by the other rule, anywhere or in `<answer>` alone; None if not measured.
+    - `own`: pass@k and the mode's own columns, by name.
+    - `final`, `total`: mean tokens of final answers, and with the answers before them; `longer`: the difference of
+      `final` to the baseline on shared problems, with its interval over problems, None for a mean over tasks.
     - `seconds`: the time of its evaluations. `trained_on`: the arm was trained on all problems of a task.
     """
 
@@ -74,7 +76,8 @@ class Finding:
 
 
 def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]:
-    """The results of all arms on each task, and on each mean over tasks that a suite's paper reports."""
+    """The results of all arms (training methods) on each task, and on each mean over tasks that a suite's paper
+    reports. `records` has one record for each arm and seed, the content of its `ARM.json`."""
     of: dict[str, dict[str, list[Record]]] = {}
     for record in records:
         for result in record["evaluations"]:
@@ -95,7 +98,9 @@ def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]
 
 
 def _finding(arm: str, task: str, parts: Parts, baseline: Parts | None, start: Parts | None) -> Finding:
-    """An arm's result on a task or mean, from its evaluations `parts` and those of the arms to compare with."""
+    """The result of the arm (training method) `arm` on `task`, a task or a mean over several. `parts` has the arm's
+    evaluations, a list for each task with one for each seed. `baseline` and `start` are the same for the arm to compare
+    with, and for the arm that measured these seats before training; None: there is none."""
     evaluations = [result for part in parts for result in part]
     rows, values = [_outcomes(part) for part in parts], _over_tasks(parts)
     scores = [score for result in evaluations for score in scores_shown(result).values()]
@@ -150,28 +155,33 @@ def _trained_on(results: Sequence[Record]) -> bool:
 
 
 def _lengths(results: Sequence[Record]) -> dict[str, float]:
-    """For each problem, the mean tokens of its final answers over seeds, from the results that have them."""
+    """The mean number of tokens of the final answers to each problem, by the problem's key. `results` are the
+    evaluations of one arm on one task, one for each seed; a problem's mean is over those that have its lengths."""
     return means_of(result.get("lengths", {}) for result in results)
 
 
 def _share(score: Record, column: str) -> float:
-    """A score's value in a column; a count becomes a share of all answers."""
+    """The value in a column of `score`, a seat's or direction's scores; a count is divided by the number of answers."""
     value: float = score[column]
     return value / (score["n"] * score["samples"]) if isinstance(value, int) else value
 
 
 def _outcomes(results: Sequence[Record], name: str | None = None) -> dict[str, float]:
-    """For each problem, the share of right answers over seeds and directions (or seats), or in direction `name`."""
+    """The share of right answers to each problem, by its key: a mean over `results` (an arm's evaluations on one task,
+    one for each seed) and over seats or directions; with `name`, only of that seat or direction (such as `A->B`)."""
     return means_of(outcomes_of(result, name) if name else mean_outcomes(result) for result in results)
 
 
 def _over_tasks(parts: Parts, name: str | None = None) -> list[float]:
-    """The pass@1 of each seed, an unweighted mean over tasks; of direction `name` if given."""
+    """The pass@1 of each seed, an unweighted mean over tasks; with `name`, only of this seat or direction (such as
+    `A->B`: B answers after reading A's answer). `parts`: an arm's evaluations, a list by task of lists by seed."""
     return [fmean(fmean(_outcomes([part[i]], name).values()) for part in parts) for i in range(len(parts[0]))]
 
 
 def _by_seed(one: Parts | None, other: Parts) -> tuple[float | None, Interval | None]:
-    """The mean difference in pass@1, `other` minus `one`, over shared seeds, and its interval; None for too few."""
+    """The mean difference in pass@1 of two arms (`other` minus `one`) over the seeds that both have, and its 95%
+    interval. Each arm is given by its evaluations, a list for each task with one for each seed. (None, None) if `one`
+    is None or no seed is shared; for a single seed only the interval is None."""
     first, second = (
         {result["seed"]: mean for result, mean in zip(parts[0], _over_tasks(parts), strict=True)} if parts else {}
         for parts in (one, other)
@@ -181,7 +191,8 @@ def _by_seed(one: Parts | None, other: Parts) -> tuple[float | None, Interval | 
 
 
 def _better(parts: Parts) -> tuple[float | None, Interval | None]:
-    """The pass@1 of the best direction (or seat) over all seeds, and its interval; (None, None) for a single one."""
+    """The pass@1 of the best direction (such as `A->B`: B answers after reading A's) or seat over all seeds, and its
+    interval, valid for all at once; (None, None) for a single one. `parts`: an arm's evaluations, by task and seed."""
     names = list(scores_shown(parts[0][0]))
     if len(names) == 1:
         return None, None
@@ -192,7 +203,8 @@ def _better(parts: Parts) -> tuple[float | None, Interval | None]:
 
 
 def _interval(values: Sequence[float], rows: Sequence[Mapping[str, float]], confidence: float = 0.95) -> Interval:
-    """The confidence interval of the mean of `values`: over seeds if there are several, else over problems."""
+    """The confidence interval, within [0, 1], of the mean of `values`: an arm's pass@1 for each seed. It is over seeds
+    if there are several, else over problems. `rows` has, for each task, the share of right answers to each problem."""
     outcomes = list(rows[0].values())
     if (spread := over_seeds(values, confidence)).interval is not None:
         low, high = spread.interval
@@ -206,14 +218,15 @@ def _interval(values: Sequence[float], rows: Sequence[Mapping[str, float]], conf
 
 
 def _around(rows: Sequence[Sequence[float]], confidence: float) -> Interval:
-    """The normal confidence interval of the unweighted mean of several means, each over its own problems (`rows`)."""
+    """The normal confidence interval of the unweighted mean of several means: of each of the `rows` of values."""
     error = sqrt(sum(variance(row) / len(row) for row in rows if len(row) > 1)) / len(rows)
     mean, half = fmean(map(fmean, rows)), NormalDist().inv_cdf((1 + confidence) / 2) * error
     return mean - half, mean + half
 
 
 def table(experiment: Experiment, records: Sequence[Record]) -> str:
-    """The contents of `table.md`: a Markdown table for each task and mean over tasks, and notes."""
+    """The contents of `table.md`: for each task, and each mean over tasks, a Markdown table with a row for each arm
+    (training method), and notes. `records` has one record for each arm and seed, the content of its `ARM.json`."""
     found, spent = findings(experiment, records), _spent(records)
     lines = [f"# {experiment.name}", "", experiment.about, ""]
     for task in dict.fromkeys(each.task for each in found):
@@ -267,7 +280,7 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
 
 
 def means_of(logs: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """For each key, the mean of its numbers over the mappings that have it."""
+    """For each key, the mean of its numbers over the mappings in `logs` that have one. Other values are skipped."""
     found: dict[str, list[float]] = {}
     for log in logs:
         for key, value in log.items():
@@ -277,7 +290,8 @@ def means_of(logs: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _by_step(experiment: Experiment, records: Sequence[Record]) -> list[str]:
-    """The experiment's curve as lines of Markdown: each arm's mean over seeds at up to ten steps, last included."""
+    """A section of `table.md` as lines of Markdown: the experiment's curve (a value over the training steps) at up to
+    ten steps, last included, as each arm's mean and standard deviation over seeds. Empty if no record has a curve."""
     curves = {arm: found for arm in experiment.trained() if (found := _curves(records, arm))}
     steps = sorted({step for each in curves.values() for curve in each for step in curve})
     if not steps:
@@ -293,7 +307,7 @@ def _by_step(experiment: Experiment, records: Sequence[Record]) -> list[str]:
 
 
 def _curves(records: Sequence[Record], arm: str) -> list[dict[int, float]]:
-    """An arm's curves, one for each seed: the values by step."""
+    """The curves of the arm (training method) named `arm`, one for each seed that has one: dicts from step to value."""
     return [dict(found) for each in records if each["arm"] == arm and (found := each["training"].get("curve"))]
 
 
@@ -346,7 +360,7 @@ def _rows(
 
 
 def _shown(value: float | None, interval: Interval | None, show: Callable[[float], str]) -> str:
-    """A value with its interval, if it has one."""
+    """A table's cell: a number with its interval if it has one, or `-` for None. `show` formats a number."""
     if value is None:
         return MISSING
     return show(value) + (f" [{', '.join(map(show, interval))}]" if interval else "")
@@ -361,7 +375,7 @@ def _signed(share: float) -> str:
 
 
 def _spent(records: Sequence[Record]) -> dict[str, tuple[float, int]]:
-    """(seconds, sampled tokens) of each trained arm's training, summed over seeds."""
+    """The (seconds, sampled tokens) of each trained arm's (training method's) training, summed over seeds, by arm."""
     found: dict[str, tuple[float, int]] = {}
     for record in records:
         if training := record["training"]:
@@ -371,7 +385,8 @@ def _spent(records: Sequence[Record]) -> dict[str, tuple[float, int]]:
 
 
 def to_json(experiment: Experiment, records: Sequence[Record]) -> dict[str, Any]:
-    """The contents of `results.json`: the experiment, each arm's result on each task, and the records of every seed."""
+    """The contents of `results.json`: the experiment, the results and training times of its arms (training methods),
+    and the `records`, one for each arm and seed."""
     return {
         "experiment": experiment.model_dump(mode="json"),
         "arms": [each.__dict__ for each in findings(experiment, records)],
@@ -381,8 +396,9 @@ def to_json(experiment: Experiment, records: Sequence[Record]) -> dict[str, Any]
 
 
 def draw(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
-    """Draw the experiment's curve into the image file `path`; if it has none, pass@1 against the length of final
-    answers, with a panel for each task and a point with its interval for each arm."""
+    """Draw the experiment's curve over the steps into the image file `path`. Without a curve, draw pass@1 over the mean
+    length of final answers: a panel for each task, with a point and its interval for each arm (training method).
+    `records` has one record for each arm and seed, the content of its `ARM.json`."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
@@ -407,7 +423,8 @@ def draw(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
 
 
 def _draw_curve(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
-    """Draw each arm's curve over the steps: the median over seeds as a line, and each seed as a faint one."""
+    """Draw the experiment's curve over the steps into the image file `path`: for each trained arm (training method) the
+    median over seeds as a line, and each seed as a faint line."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.4, 4.2), layout="constrained")
@@ -428,7 +445,8 @@ def _draw_curve(experiment: Experiment, records: Sequence[Record], path: Path) -
 
 
 def write_findings(experiment: Experiment, records: Sequence[Record], out: Path) -> list[Path]:
-    """Write `table.md`, `results.json` and, with matplotlib, `figure.png` into `out`; return their paths."""
+    """Write `table.md`, `results.json` and, if matplotlib is installed, `figure.png` into `out`. Returns the paths of
+    those that exist. `records` has one for each arm (training method) and seed, the content of its `ARM.json`."""
     with write_errors(f"to {out}"), FileLock(out / f".{TABLE}.lock"):  # two processes may finish at once
         write_whole(out / TABLE, table(experiment, records))
         text = json.dumps(to_json(experiment, records), indent=1, ensure_ascii=False, allow_nan=False)

@@ -1,7 +1,7 @@
 """Answers the requests of the page that shows a run: an overview, a step's cases, one case in full, a search. A case is
 a transcript (`Game.transcripts`: completions to read together, such as draft and challenge) with outcome and flags.
 
-An index has the offset of each line of `episodes.jsonl` and grows with the run; lines are not kept in memory. Lines are
+An index has the offset of each line of `episodes.jsonl` and grows with the run; lines are not kept in memory. They are
 parsed leniently, since they are only shown. Lines that do not begin with a step are counted and skipped.
 """
 
@@ -33,9 +33,9 @@ _DEFAULTS: dict[str, Any] = dict.fromkeys(
 
 
 class EpisodeIndex:
-    """The lines of an `episodes.jsonl` by step. A line's number is its byte offset in the file. Every call first reads
-    new lines, or all lines if a resume has replaced the file. Thread-safe. `damaged` counts the skipped lines. Calls
-    raise RunFolderError if the file cannot be read."""
+    """The lines (completions) of a run's `episodes.jsonl` by training step. A line's number is its byte offset in the
+    file. Every call first reads new lines, or all lines if a resume has replaced the file. Thread-safe. `damaged`
+    counts the skipped lines, which do not begin with a step. Calls raise RunFolderError if the file cannot be read."""
 
     def __init__(self, path: Path):
         self._path, self._lock = path, threading.Lock()
@@ -47,22 +47,22 @@ class EpisodeIndex:
         self._of_step: dict[int, array[int]] = {}
 
     def steps(self) -> dict[int, int]:
-        """The number of lines of each step, in the order of the file."""
+        """The number of lines of each step, by step, in the order of the file."""
         with self._lock, self._refreshed():
             return {step: len(lines) for step, lines in self._of_step.items()}
 
     def of_step(self, step: int) -> list[tuple[int, bytes]]:
-        """(byte offset, line) pairs of a step."""
+        """The lines of a step as (byte offset, line) pairs; empty if the file has none."""
         with self._lock, self._refreshed() as file:
             return list(self._read(file, self._of_step.get(step, ())))
 
     def line(self, number: int) -> bytes:
-        """The line at this byte offset; for any other number, arbitrary bytes of the file."""
+        """The line at the byte offset `number`. If no line begins there, the result is arbitrary bytes of the file."""
         with self._lock, self._refreshed() as file:
             return next(self._read(file, [number]))[1]
 
     def steps_holding(self, words: bytes) -> list[int]:
-        """The steps with a line that contains these bytes."""
+        """The steps that have a line with the bytes `words` in it."""
         with self._lock, self._refreshed() as file:
             of = self._of_step.items()
             return [step for step, lines in of if any(words in line for _, line in self._read(file, lines))]
@@ -73,7 +73,8 @@ class EpisodeIndex:
             yield number, file.readline(LINE_LIMIT)
 
     def _refreshed(self) -> IO[bytes]:
-        """Open the file, and add its new complete lines to the index."""
+        """The open `episodes.jsonl`, after its new lines (or all, if the file was replaced) were added to the index. An
+        empty file if it does not exist."""
         if not os.path.lexists(self._path):
             self._forget()
             return open(os.devnull, "rb")
@@ -87,7 +88,7 @@ class EpisodeIndex:
         return file
 
     def _extend(self, file: IO[bytes]) -> None:
-        """Add the complete lines after the last known one to the index."""
+        """Add the complete lines of `file` (the open `episodes.jsonl`) after the last indexed one to the index."""
         file.seek(self._end)
         while (line := file.readline(LINE_LIMIT)).endswith(b"\n") or len(line) == LINE_LIMIT:
             if found := _STEP.match(line):
@@ -98,8 +99,8 @@ class EpisodeIndex:
 
 
 def read_row(line: bytes) -> dict[str, Any] | None:
-    """Parse a line of `episodes.jsonl` as a completion, with defaults for missing keys and mistyped texts; None if it
-    is none. Bytes that are not UTF-8 become replacement characters; lone surrogates are kept."""
+    """A line of `episodes.jsonl` as a completion; None unless it is a JSON object with an integer `step` and a text
+    `role`. Missing keys, and other texts and indices of a wrong type, get defaults. Invalid UTF-8 is replaced."""
     try:
         row = _DECODER.decode(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -113,8 +114,9 @@ def read_row(line: bytes) -> dict[str, Any] | None:
 
 
 class ViewedRun:
-    """A run folder that the page shows, with an index of its episodes. Raises RunFolderError if it is not a run folder,
-    or its `episodes.jsonl` is a link."""
+    """The run folder `path` as the page shows it. `game` is the class of its game, or the base class `Game` and
+    `without_game` a sentence on why, if that class is not available. Raises RunFolderError if `path` is not a run
+    folder or its `episodes.jsonl` is a symbolic link, ConfigError if its configuration is damaged."""
 
     def __init__(self, path: Path):
         self.folder, self.path = RunFolder.open(path), path
@@ -124,13 +126,14 @@ class ViewedRun:
         self.index = EpisodeIndex(path / EPISODES)
 
     def stamp(self) -> str:
-        """A text that changes whenever the run has written something that the page shows."""
+        """A text that changes whenever the run writes something that the page shows; the page then reloads."""
         files = [self.path / METRICS, self.path / EPISODES, *sorted((self.path / EVALUATIONS).glob("*.json"))]
         sizes = [f"{file.name}:{file.stat().st_size}" for file in files if file.exists()]
         return f"{state_of(self.path).stage} {' '.join(sizes)}"
 
     def overview(self) -> dict[str, Any]:
-        """The page's contents before a step is opened, as JSON. Raises RunFolderError or ConfigError."""
+        """The page's data before a step is opened, for JSON: the run's name and state, charts, remarks, and the steps
+        with completions. Raises RunFolderError for damaged files of the run, ConfigError for its configuration."""
         stamp = self.stamp()
         with as_written(self.path):
             state, config, counts = state_of(self.path), self.folder.config(), self.index.steps()
@@ -155,7 +158,8 @@ class ViewedRun:
             )
 
     def _remarks(self, rows: Sequence[Mapping[str, Any]], recorded: int) -> list[str]:
-        """Sentences on missing parts, and the run's warnings. `recorded`: the number of steps in `episodes.jsonl`."""
+        """Sentences on data that are missing or damaged, and the run's warnings. `rows` are those of metrics.jsonl,
+        `recorded` is the number of steps in `episodes.jsonl`."""
         found = [self.without_game] if self.without_game else []
         sampled = sum(any(stream.get("completions") for stream in row["streams"].values()) for row in rows)
         if recorded < sampled:
@@ -179,9 +183,10 @@ Numbered = tuple[int, dict[str, Any]]  # (a line's byte offset, its completion)
 def cases_of(
     game: type[Game], rows: Sequence[Numbered], *, chosen: str = "", whole: bool = False
 ) -> list[dict[str, Any]]:
-    """The cases of a step as JSON, in the order of their last lines. `chosen`: only those of this kind or with this
-    flag. `whole`: with prompts, and texts of up to `SHOWN` characters. Completions outside the game's transcripts are
-    cases of their own."""
+    """The cases of a step as dicts for JSON, in the order of their last lines. A case is a transcript of `game`
+    (completions to read together, such as draft and challenge); a completion in no transcript is a case of its own.
+    `rows` are the step's completions, each with the byte offset of its line. `chosen` selects the cases of this kind or
+    with this flag; empty: all. `whole` adds prompts, and allows texts of 20,000 characters instead of 300."""
     lines = {id(row): line for line, row in rows}
     found = game.transcripts([row for _, row in rows])
     shown = {id(row) for transcript in found for row in transcript.rows}
@@ -241,8 +246,8 @@ def _case(
 
 
 def _to_read(row: Row, first: Row | None) -> dict[str, Any]:
-    """The further fields of a completion in an opened case. `first`: the case's first completion, None for that one
-    itself; the part that both prompts share is not repeated."""
+    """Further fields of a completion, for an opened case (completions to read together). `first` is the case's first
+    completion; None if `row` is that one. The part of the prompt that both share is left out."""
     sentence, extra = ("", row["prompt"]) if first is None else seen(first, row)
     more = {as_words(key): value for key, value in row.items() if key not in _SHOWN_APART}
     return {
@@ -268,7 +273,8 @@ def _odd(rows: Sequence[Row], groups: Sequence[Sequence[float | None]]) -> list[
 
 
 def _tone(outcomes: Sequence[bool | None]) -> str:
-    """A case's colour: `up` or `down` if first and last outcome differ, else by the last: `good`, `bad` or `open`."""
+    """A case's colour, from the outcomes of its completions in order (True: right, None: not judged): `up` if the first
+    is wrong and the last right, `down` the other way round; else by the last one `good`, `bad` or `open` (None)."""
     first, last = outcomes[0], outcomes[-1]
     if len(outcomes) > 1 and None not in (first, last) and first != last:
         return "up" if last else "down"
@@ -276,13 +282,13 @@ def _tone(outcomes: Sequence[bool | None]) -> str:
 
 
 def holds(rows: Sequence[Row], words: str) -> bool:
-    """Whether a completion's problem id, prompt, text, answer or reason contains `words` (given in lower case)."""
+    """Whether some completion's problem id, prompt, text, answer or reason contains `words` (given in lower case)."""
     keys = ("text", "prompt", "problem_id", "answer", "reason")
     return any(words in str(row[key]).casefold() for row in rows for key in keys if row[key] is not None)
 
 
 def cut(text: str, limit: int) -> str:
-    """The first `limit` characters of a text, with an ellipsis if it is longer."""
+    """The first `limit` characters of `text`, followed by an ellipsis if it is longer."""
     return text if len(text) <= limit else f"{text[:limit]}\u2026"
 
 
@@ -291,12 +297,13 @@ PATIENCE_S = 0.5  # a search pauses after this many seconds, to report its progr
 
 
 class NotAsked(Exception):
-    """A request of the page is invalid, or its case is gone."""
+    """A request of the page is invalid, or its case (completions to read together) is not in the run any more."""
 
 
 def answer(runs: Sequence[ViewedRun], question: str, about: Mapping[str, str]) -> Any:
-    """Answer a request of the page as JSON; `about` has its URL's parameters. Raises NotAsked for an invalid request,
-    RunFolderError or ConfigError if the run's files are damaged."""
+    """The answer to a request of the page, for JSON. `question` is its kind (`run`, `step`, `case`, `find` ...),
+    `about` its URL's parameters; `run` among these is an index in `runs`. Raises NotAsked for an unknown kind, an
+    invalid number or a missing case; RunFolderError or ConfigError if the run's files are damaged."""
     run = runs[_number(about, "run", most=len(runs) - 1)]
     asked = json.dumps(about.get("id", ""), ensure_ascii=False)
     answers: dict[str, Callable[[], Any]] = {
@@ -314,8 +321,9 @@ def answer(runs: Sequence[ViewedRun], question: str, about: Mapping[str, str]) -
 
 
 def find(run: ViewedRun, about: Mapping[str, str], patience_s: float = PATIENCE_S) -> dict[str, Any]:
-    """Search a run's cases from the step `from` to the step `to`, by kind or flag (`filter`) and words (`q`), for up to
-    `patience_s`. The result's `next` is the step to continue from, None at the end; `looked` of `steps` are done."""
+    """Search a run's cases (completions to read together) for up to `patience_s` seconds. `about` has a URL's
+    parameters: the steps `from` and `to`, a kind or flag of cases (`filter`), words in them (`q`). Returns the `cases`;
+    `next`, the step to continue from (None: complete); `looked`, the number of the run's `steps` before it."""
     steps = list(run.index.steps())
     first, last = _number(about, "from"), _number(about, "to") if "to" in about else None
     chosen, words = about.get("filter", ""), about.get("q", "").casefold()
@@ -352,7 +360,8 @@ def _opened(run: ViewedRun, step: int, name: str) -> dict[str, Any]:
 
 
 def _text(run: ViewedRun, line: int, part: str) -> dict[str, Any]:
-    """The full text or prompt (`part`) of the completion at byte `line`."""
+    """The full text of a completion, as a dict for JSON. `line` is the byte offset of its line in `episodes.jsonl`;
+    `part` is `text` or, for its prompt, `prompt`. Raises NotAsked if there is no such line or part."""
     row = read_row(run.index.line(line))
     if row is None or part not in ("text", "prompt"):
         raise NotAsked(f"there is no {part!r} in line {line}")

@@ -1,8 +1,6 @@
-"""Serves runs as a page for the browser, or writes the page as one HTML file.
-
-The server is local, answers only GET under a secret token, and never writes. The file holds the page, its code and its
-data, and opens without a server or network.
-"""
+"""Serves runs as a page for the browser, or writes the page as one HTML file. The server is for this machine only,
+never writes, and answers only GET requests whose URL begins with a secret token. The file holds the page, its code and
+its data, and opens without a server or network."""
 
 import base64
 import hashlib
@@ -47,8 +45,8 @@ _HEADERS = {
 
 
 class RunServer(ThreadingHTTPServer):
-    """A local web server that shows runs at `url`, from `serve_forever` to `server_close`. `port` 0 chooses a free one.
-    Raises ConfigError if the port is not available."""
+    """A web server, for this machine only, that shows `runs` at `url`, from `serve_forever` to `server_close`. `port` 0
+    chooses a free port. The constructor raises ConfigError if the port is not available."""
 
     daemon_threads = True
 
@@ -64,11 +62,12 @@ class RunServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}/{self.token}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore errors of a connection, such as a browser that disconnects during an answer."""
+        """Ignore errors of a connection, such as a browser that disconnects too early; called by the base class."""
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers the GET requests of a connection; refuses host names other than this machine's."""
+    """Answers the GET requests of one connection to a RunServer. Refuses those whose URL lacks the server's secret
+    token, or that call this machine by another name than localhost or 127.0.0.1."""
 
     server: RunServer
     timeout = PATIENCE_S
@@ -112,16 +111,16 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse other methods and invalid requests, and close the connection."""
+        """Refuse a request that is malformed or is not a GET, and close the connection; called by the base class."""
         self.close_connection = True
         self._refuse(405 if code == 501 else code, "only GET is answered here: this page writes nothing")
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: the terminal shows only the address."""
+        """Log nothing, so that the terminal shows only the page's address; called by the base class."""
 
 
 def page_file(name: str) -> str:
-    """The text of a file of the page, such as `page.js`."""
+    """The text of one of the page's own files, such as `page.js`, which are in this package."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
@@ -130,8 +129,8 @@ LIMIT = 24_000_000  # about the most bytes of episodes in a file, for phones: a 
 
 
 def write_bundle(runs: Sequence[ViewedRun], folder: Path) -> Path:
-    """Write the page of some runs as `index.html` into a folder, created if missing. Returns the file's path. Raises
-    ConfigError if the file exists or cannot be written, RunFolderError for a damaged run."""
+    """Write the page with the data of `runs` as `index.html` into `folder`, created if missing; returns the file's
+    path. Raises ConfigError if the file exists or cannot be written, RunFolderError for damaged files of a run."""
     path = folder / NAME
     if os.path.lexists(path):
         raise ConfigError(f"{path} exists already and is not overwritten: choose another --bundle")
@@ -143,7 +142,8 @@ def write_bundle(runs: Sequence[ViewedRun], folder: Path) -> Path:
 
 
 def bundle(runs: Sequence[ViewedRun], limit: int = LIMIT) -> str:
-    """The page of some runs as one HTML text. Its security policy allows its own code and style, and no requests."""
+    """The page with the data of `runs` as the text of one HTML file, which may run its own code and style and send no
+    requests. `limit`: about the most bytes of completions, divided equally; longer runs keep evenly spread steps."""
     style, scripts = page_file("style.css"), [page_file("charts.js"), page_file("page.js")]
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src {' '.join(repr(_hash(s)) for s in scripts)}; "
@@ -160,8 +160,8 @@ def bundle(runs: Sequence[ViewedRun], limit: int = LIMIT) -> str:
 
 
 def _held(run: ViewedRun, limit: int) -> dict[str, Any]:
-    """A run's overview, and the cases of as many steps as fit into about `limit` bytes: the last one, and others spread
-    evenly."""
+    """A run's data in the HTML file: its overview, and the cases (completions to read together) of as many steps as fit
+    into about `limit` bytes: all, or the last one and others spread evenly."""
     overview = run.overview()
     size = sum(file.stat().st_size for file in run.path.glob(EPISODES))
     every = max(1, math.ceil(size / limit))
