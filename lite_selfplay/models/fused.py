@@ -142,8 +142,8 @@ class _Gated(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        return ctx.kernels[1](*ctx.saved_tensors, grad)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        return tuple(ctx.kernels[1](*ctx.saved_tensors, grad))
 
 
 def _product(gate: Tensor, up: Tensor) -> Tensor:
