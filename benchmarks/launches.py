@@ -6,6 +6,9 @@ any other; the tests count one of all 28 layers. An update is counted at its own
 weights launches a kernel for every 30 to 110 of them. From the counts follows a floor: what the launches alone would
 take, one after the other, at a cost per launch that is assumed. Beside it stands another: reading the weights once for
 every token, by a card's data sheet. Neither is a time, and nothing here was run on a card.
+
+`--parts` counts, for a model as wide as Qwen2.5-0.5B, an update of completions as long as those of a recorded step, and
+a token, by part. Their bytes are those of the arguments and results of every operation, which a kernel moves at least.
 """
 
 import contextlib
@@ -29,6 +32,10 @@ CARDS = {"Tesla T4": 320e9, "RTX 4090": 1008e9, "H100 80 GB": 3350e9}
 """What they read in bytes per second, by their data sheets."""
 DEPTHS = (2, 4)
 ROWS, LOOK = 8, 16
+WIDE = {"hidden_size": 896, "intermediate_size": 4864, "vocab_size": 151_936}
+WIDE |= {"num_attention_heads": 14, "num_key_value_heads": 2, "head_dim": 64}
+WIDE_LAYERS, GROUPS = 24, 2
+PRODUCTS = {"mm", "addmm", "addmm_", "bmm", "linear"}
 
 Counts = tuple[float, float]
 """Kernels, and waits of the host."""
@@ -40,12 +47,16 @@ def main(
     layers: Annotated[int, typer.Option(min=1, help="Layers of the model that is told of.")] = 28,
     precision: harness.Precision = "bf16",
     updates: Annotated[bool, typer.Option(help="Also count a training step's update.")] = True,
+    parts: Annotated[bool, typer.Option("--parts", help="Only a wide model's update and token, by part.")] = False,
     json_path: harness.JsonPath = None,
 ) -> None:
     """Kernels and host waits of a token and of an update, ours and others', and the floor that follows from them."""
     import torch
 
     torch.set_num_threads(1)
+    if parts:
+        harness.save(json_path, {"benchmark": "launches", "machine": harness.machine(), "parts": _parts(precision)})
+        return
     weights = _weight_bytes(precision)
     results: dict[str, Any] = {"benchmark": "launches", "machine": harness.machine(), "layers": layers}
     told = (("token", _tokens(precision), _carried_on), ("update", _updates(precision) if updates else {}, _counted))
@@ -225,6 +236,68 @@ def _trl_update(card: Any, folder: Path, precision: str) -> Counts:
     )
     trainer.train()
     return seen[-1].launches, seen[-1].syncs
+
+
+# By part
+
+
+def _parts(precision: str) -> dict[str, Any]:
+    """Kernels, waits and bytes of an update of recorded lengths and of a token, from models of one and two layers."""
+    import trl
+
+    from tests.pretend_gpu import counts, pretend
+
+    getattr(trl, "GRPOTrainer")  # noqa: B009 - is imported before there is a pretend card
+    h100 = pretend.Model("NVIDIA H100 80GB HBM3", 79 * pretend.GIB, (9, 0), 132)
+    seen: dict[str, list[Any]] = {"An update of a step": [], f"A decoded token of {ROWS} rows": []}
+    update, token = seen.values()
+    for layers in (1, 2):
+        say(f"{layers} of {WIDE_LAYERS} layers")
+        with pretend.card(h100) as card, tempfile.TemporaryDirectory() as folder:
+            counts.deep_model(Path(folder), layers, "Qwen2", WIDE)
+            backend = counts.load(Path(folder), precision)
+            found = counts.recorded_update(card, backend, Path(folder), WIDE["vocab_size"], GROUPS)
+            update.append((_by_part(found), found.syncs))
+            few, many = (counts.sampled(card, backend, "A", tokens, rows=ROWS) for tokens in (3, 7))
+            of_few, of_many = _by_part(few), _by_part(many)
+            difference = {
+                part: [(a - b) / 4 for a, b in zip(of_many[part], of_few[part], strict=True)] for part in of_few
+            }
+            token.append((difference, (many.syncs - few.syncs) / 4))
+            backend.close()
+    show(f"Counted on a pretend H100, of a model as wide as Qwen2.5-0.5B of {WIDE_LAYERS} layers in {precision}.")
+    results: dict[str, Any] = {}
+    for name, ((one, _), (two, waits)) in seen.items():
+        whole = {
+            part: [b + (WIDE_LAYERS - 2) * (b - a) for a, b in zip(one[part], two[part], strict=True)] for part in two
+        }
+        whole["in all"] = [sum(column) for column in zip(*whole.values(), strict=True)]
+        results[name] = {"waits": waits, "parts": whole}
+        rows = [[part, f"{kernels:,.0f}", f"{size / 1e9:,.2f}"] for part, (kernels, size) in whole.items()]
+        show_table(f"{name}, with {waits:g} host waits", ["", "kernels", "GB"], rows)
+    return results
+
+
+def _by_part(seen: Any) -> dict[str, list[float]]:
+    """Operations, and bytes of their arguments and results, by the part of the model they belong to."""
+    found = {
+        part: [0.0, 0.0] for part in ("head", "products", "adapters", "attention", "optimizer", "element by element")
+    }
+    for (name, shapes), size in zip(seen.operations, seen.sizes, strict=True):
+        lengths = {length for shape in shapes for length in shape}
+        if WIDE["vocab_size"] in lengths:
+            part = "head"
+        elif "attention" in name:
+            part = "attention"
+        elif name.startswith(("_foreach", "_fused_adam")):
+            part = "optimizer"
+        elif name in PRODUCTS:
+            part = "adapters" if lengths & {16, 32, 48} else "products"
+        else:
+            part = "element by element"
+        found[part][0] += 1
+        found[part][1] += size
+    return found
 
 
 # What is printed

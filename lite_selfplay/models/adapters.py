@@ -31,7 +31,7 @@ from lite_selfplay.data import BASE
 from lite_selfplay.errors import LiteSelfPlayError, UnknownNameError
 from lite_selfplay.models.adapter_files import CONFIG, WEIGHTS, SnapshotWeights, State, check_folder, require_fit
 from lite_selfplay.models.linear import LowRank, cast, linear
-from lite_selfplay.models.stacked import Stack, UnstackedLayer, take, together
+from lite_selfplay.models.stacked import SameInput, Stack, UnstackedLayer, take, together
 from lite_selfplay.models.transfers import on_host
 
 _TWIN = "-frozen"
@@ -170,10 +170,15 @@ class Adapters:
 
     def compute_together(self, dense: Callable[[nn.Module], Tensor]) -> None:
         """From now on replace PEFT's forward pass of each adapted layer by `models.linear.linear`, which computes layer
-        and adapter together. `dense` as in `inference_dense`."""
+        and adapter together, on a GPU also layers with the same input. `dense` as in `inference_dense`."""
         self._together = list(self._layers.values())
-        for layer in self._together:
-            layer.forward = functools.partial(_forward, layer, dense)
+        groups = together(self._layers) if self.model.device.type == "cuda" else [[name] for name in self._layers]
+        for names in groups:
+            layers = [self._layers[name] for name in names]
+            group = SameInput()
+            group.compute = functools.partial(_outputs, layers, dense)
+            for i, layer in enumerate(layers):
+                layer.forward = functools.partial(group.forward, i)
 
     @contextlib.contextmanager
     def cast_together(self, dtype: torch.dtype) -> Iterator[None]:
@@ -425,10 +430,12 @@ def _having(attribute: str, values: Mapping[Any, Any]) -> Iterator[None]:
             vars(layer)[attribute] = value
 
 
-def _forward(layer: Any, dense: Callable[[nn.Module], Tensor], x: Tensor) -> Tensor:
-    """An adapted layer's forward pass in `Adapters.compute_together`."""
-    base = layer.get_base_layer()
-    return linear(x, functools.partial(dense, base), getattr(base, "bias", None), _active_adapter(layer))
+def _outputs(layers: Sequence[Any], dense: Callable[[nn.Module], Tensor], x: Tensor) -> Sequence[Tensor]:
+    """The outputs of adapted layers with the input x, in `Adapters.compute_together`."""
+    bases = [layer.get_base_layer() for layer in layers]
+    weights = [functools.partial(dense, base) for base in bases]
+    biases = [getattr(base, "bias", None) for base in bases]
+    return linear(x, weights, biases, [_active_adapter(layer) for layer in layers])
 
 
 def _dense_forward(layer: Any, dense: Callable[[nn.Module], Tensor]) -> Callable[[Tensor], Tensor]:

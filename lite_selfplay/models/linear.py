@@ -26,15 +26,23 @@ class LowRank(NamedTuple):
     scale: float
 
 
-def linear(x: Tensor, weight: Callable[[], Tensor], bias: Tensor | None, adapter: LowRank | None) -> Tensor:
-    """`x W^T + bias + scale (x down^T) up^T` for x (..., in), in the type of W.
+def linear(
+    x: Tensor,
+    weights: Sequence[Callable[[], Tensor]],
+    biases: Sequence[Tensor | None],
+    adapters: Sequence[LowRank | None],
+) -> Sequence[Tensor]:
+    """`x W^T + bias + scale (x down^T) up^T` for x (..., in) and each of several layers, in the type of W.
 
-    `weight` returns W (out, in); it is called again in the backward pass, so that expanded 4-bit weights need not be
-    kept. W and `bias` are frozen; x and the adapter may receive gradients.
+    Each of `weights` returns a layer's W (out, in); it is called again in the backward pass, so that expanded 4-bit
+    weights need not be kept. W and `biases` are frozen; x and the adapters may receive gradients. Layers that all have
+    an adapter are computed in one product.
     """
-    if adapter is None:
-        return _Frozen.apply(x, weight, bias)
-    return _Adapted.apply(x, weight, bias, *adapter)
+    adapted = [adapter for adapter in adapters if adapter is not None]
+    if not adapted:
+        return [_Frozen.apply(x, *layer) for layer in zip(weights, biases, strict=True)]
+    scales = [adapter.scale for adapter in adapted]
+    return _Adapted.apply(x, weights, biases, scales, *(matrix for one in adapted for matrix in (one.down, one.up)))
 
 
 class _Frozen(torch.autograd.Function):
@@ -57,36 +65,64 @@ class _Frozen(torch.autograd.Function):
 class _Adapted(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Callable[[], Tensor], bias: Tensor | None, down: Tensor, up: Tensor, scale: float
-    ) -> Tensor:
+        ctx: Any,
+        x: Tensor,
+        weights: Sequence[Callable[[], Tensor]],
+        biases: Sequence[Tensor | None],
+        scales: Sequence[float],
+        *matrices: Tensor,
+    ) -> tuple[Tensor, ...]:
+        downs, ups = matrices[::2], matrices[1::2]
+        outputs, ranks = [len(up) for up in ups], [len(down) for down in downs]
         rows = x.reshape(-1, x.shape[-1])
         if (again := kept()) is not None:
             out, inner = again
-            rows = rows.to(out.dtype)
+            rows, down = rows.to(out.dtype), _joined(downs).to(out.dtype)
         else:
-            w = weight()
-            rows = rows.to(w.dtype)
-            inner = rows @ down.to(w.dtype).T  # (N, r)
-            out = functional.linear(rows, w, bias)
-            out.addmm_(inner, up.to(w.dtype).T, alpha=scale)
+            dense = [weight() for weight in weights]
+            rows, down = rows.to(dense[0].dtype), _joined(downs).to(dense[0].dtype)
+            inner = rows @ down.T  # (N, ranks of all)
+            out = functional.linear(rows, _joined(dense), _joined_biases(biases, dense))
+            parts = zip(out.split(outputs, 1), inner.split(ranks, 1), ups, scales, strict=True)
+            for part, own, up, scale in parts:
+                part.addmm_(own, up.to(rows.dtype).T, alpha=scale)
             keep(out, inner)
-        ctx.weight, ctx.scale, ctx.shape, ctx.dtype = weight, scale, x.shape, x.dtype
-        ctx.save_for_backward(rows, inner, down, up)
-        return out.view(*x.shape[:-1], out.shape[-1])
+        ctx.weights, ctx.scales, ctx.ranks, ctx.shape, ctx.dtype = weights, scales, ranks, x.shape, x.dtype
+        ctx.save_for_backward(rows, inner, down, *ups)
+        return out.view(*x.shape[:-1], out.shape[-1]).split(outputs, -1)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        rows, inner, down, up = ctx.saved_tensors
-        grad = grad.reshape(-1, grad.shape[-1])
-        grad_inner = _times(grad @ up.to(grad.dtype), ctx.scale)
-        grad_x = None
+    def backward(ctx: Any, *given: Tensor) -> Any:
+        rows, inner, down, *ups = ctx.saved_tensors
+        grads = [grad.reshape(-1, grad.shape[-1]) for grad in given]
+        inners = [_times(grad @ up.to(grad.dtype), s) for grad, up, s in zip(grads, ups, ctx.scales, strict=True)]
+        grad_inner, grad_x = _joined(inners, 1), None
         if ctx.needs_input_grad[0]:
-            grad_x = (grad @ ctx.weight()).addmm_(grad_inner, down.to(grad.dtype)).view(ctx.shape).to(ctx.dtype)
-        grad_down = (grad_inner.T @ rows).to(down.dtype) if ctx.needs_input_grad[3] else None
+            grad_x = grads[0] @ ctx.weights[0]()
+            for grad, weight in zip(grads[1:], ctx.weights[1:], strict=True):
+                grad_x.addmm_(grad, weight())
+            grad_x = grad_x.addmm_(grad_inner, down).view(ctx.shape).to(ctx.dtype)
+        to_downs = (grad_inner.T @ rows).split(ctx.ranks)
         # (r, N) by (N, out) takes a CPU half to a quarter of the time of (out, N) by (N, r).
-        grad_up = _times((inner.T @ grad).T.to(up.dtype), ctx.scale) if ctx.needs_input_grad[4] else None
-        return grad_x, None, None, grad_down, grad_up, None
+        to_ups = [(own.T @ grad).T for own, grad in zip(inner.split(ctx.ranks, 1), grads, strict=True)]
+        found = [
+            one
+            for to_down, to_up, up, scale in zip(to_downs, to_ups, ups, ctx.scales, strict=True)
+            for one in (to_down.to(up.dtype), _times(to_up.to(up.dtype), scale))
+        ]
+        return grad_x, None, None, None, *found
+
+
+def _joined(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
+
+
+def _joined_biases(biases: Sequence[Tensor | None], weights: Sequence[Tensor]) -> Tensor | None:
+    """One bias for layers of these weights (out, in); None if none has one."""
+    if all(bias is None for bias in biases):
+        return None
+    return _joined([w.new_zeros(len(w)) if bias is None else bias for bias, w in zip(biases, weights, strict=True)])
 
 
 def _times(x: Tensor, scale: float) -> Tensor:

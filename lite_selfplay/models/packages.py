@@ -74,6 +74,7 @@ class Private:
 PRIVATE = (
     Private(TORCH, "torch", ("_foreach_copy_", "_foreach_mul", "_foreach_mul_", "_softmax_backward_data")),
     Private(TORCH, "torch.cpu", ("_is_avx512_bf16_supported",)),
+    Private(TORCH, "torch.cuda.jiterator", ("_create_jit_fn", "_create_multi_output_jit_fn")),
     Private(TORCH, "torch.ops.aten", ("_flash_attention_backward", "_flash_attention_forward")),
     Private(TORCH, "torch:Tensor", ("_version",)),
     Private(TORCH, "torch.nn:Linear", ("_forward_hooks", "_forward_pre_hooks"), of_instance=True),

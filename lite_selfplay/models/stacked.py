@@ -20,7 +20,26 @@ SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 Forward = Callable[[Tensor], Tensor]
 
 
-class Stack:
+class SameInput:
+    """Layers with the same input, which `compute` computes all at once: for x (..., in) their outputs (..., out)."""
+
+    compute: Callable[[Tensor], Sequence[Tensor]]
+    _input: Tensor | None = None
+    _outs: list[Tensor | None]
+
+    def forward(self, i: int, x: Tensor) -> Tensor:
+        """Layer i's output for x (..., in); the other layers' outputs are kept until they are asked for."""
+        if self._input is not x or self._outs[i] is None:
+            self._input, self._outs = x, [*self.compute(x)]
+        out = self._outs[i]
+        self._outs[i] = None
+        if all(other is None for other in self._outs):
+            self._input = None
+        assert out is not None
+        return out
+
+
+class Stack(SameInput):
     """Layers with the same input, and an adapter of up to `rank` for each. `weights` (out, in) and `biases` (out,) are
     the layers', in the type of the product."""
 
@@ -39,8 +58,6 @@ class Stack:
             if bias is not None and self.bias is not None:
                 self.bias[end - len(weight) : end] = bias
         self._adapted = False
-        self._input: Tensor | None = None
-        self._outs: list[Tensor | None] = []
 
     def part(self, i: int) -> Tensor:
         """Layer i's weight (out, in) inside the stack."""
@@ -55,18 +72,8 @@ class Stack:
             up = self.up[self._begin(i) : self._ends[i], i * self._rank : (i + 1) * self._rank]
             yield from _copies(adapter, down, up)
 
-    def forward(self, i: int, x: Tensor) -> Tensor:
-        """Layer i's output for x (..., in); the other layers' outputs are kept until they are asked for."""
-        if self._input is not x or self._outs[i] is None:
-            self._input, self._outs = x, self._compute(x)
-        out = self._outs[i]
-        self._outs[i] = None
-        if all(other is None for other in self._outs):
-            self._input = None
-        assert out is not None
-        return out
-
-    def _compute(self, x: Tensor) -> list[Tensor | None]:
+    def compute(self, x: Tensor) -> list[Tensor]:
+        """All layers' outputs for x (..., in)."""
         rows = x.reshape(-1, x.shape[-1]).to(self.weight.dtype)
         if self._adapted:
             both = nn.functional.linear(rows, self.weight, self.bias)

@@ -15,11 +15,17 @@ from lite_selfplay.models import linear as module
 from lite_selfplay.models import memory
 from lite_selfplay.models.attention import Block, attend
 from lite_selfplay.models.backends import transformers
-from lite_selfplay.models.linear import LowRank, keeping_products, linear
+from lite_selfplay.models.linear import LowRank, keeping_products
 from lite_selfplay.models.logprobs.batch import Batch
 from lite_selfplay.models.shapes import shape_of
 from tests.models.watch import noted
 from tests.near import near
+
+
+def linear(x: Tensor, weight: Callable[[], Tensor], bias: Tensor | None, adapter: LowRank | None) -> Tensor:
+    """The output of a layer that shares its input with no other."""
+    (out,) = module.linear(x, [weight], [bias], [adapter])
+    return out
 
 
 def test_by_hand():
@@ -52,6 +58,55 @@ def test_values_and_gradients_are_those_of_the_plain_formula(bias, shape):
     frozen = linear(x, lambda: weight, b, None)
     assert near(frozen, torch.nn.functional.linear(x, weight, b), 1e-6)
     assert near(torch.autograd.grad((frozen * towards).sum(), x)[0], towards @ weight)
+
+
+OUTPUTS, RANKS, SCALES = (6, 2, 3), (3, 1, 2), (0.7, 1.0, 2.0)
+
+
+def several(x: Tensor, **drawn: Any) -> tuple[list[Tensor], list[Tensor], Callable[[Tensor], Any]]:
+    """Three layers of x with a bias in two of them: the plain formula's outputs, the adapters, and the layers."""
+    torch.manual_seed(1)
+    weights = [torch.randn(out, x.shape[-1], **drawn) for out in OUTPUTS]
+    biases = [torch.randn(6, **drawn), None, torch.randn(3, **drawn)]
+    shapes = zip(OUTPUTS, RANKS, SCALES, strict=True)
+    adapters = [LowRank(torch.randn(r, x.shape[-1], **drawn), torch.randn(out, r, **drawn), s) for out, r, s in shapes]
+    matrices = [matrix.requires_grad_() for down, up, _ in adapters for matrix in (down, up)]
+    plain = [
+        torch.nn.functional.linear(x, w, b) + scale * (x @ down.T) @ up.T
+        for w, b, (down, up, scale) in zip(weights, biases, adapters, strict=True)
+    ]
+    asked = [(lambda weight=weight: weight) for weight in weights]
+    return plain, matrices, lambda given: module.linear(given, asked, biases, adapters)
+
+
+@pytest.mark.parametrize("used", [(0, 1, 2), (0, 2), (1,)], ids=str)
+def test_layers_with_the_same_input_are_those_computed_alone(used):
+    """Exactly, with adapters of other ranks and scales, and also if an output gets no gradient."""
+    x = torch.randn(2, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    plain, matrices, layers = several(x, dtype=torch.float64)
+    outs = layers(x)
+    assert all(map(torch.allclose, outs, plain))
+    expected, found = (
+        torch.autograd.grad(sum((of[i] * of[i].sin()).sum() for i in used), (x, *matrices), materialize_grads=True)
+        for of in (plain, outs)
+    )
+    assert all(map(torch.allclose, found, expected))
+    assert any(grad.abs().sum() > 0 for grad in found)
+
+
+def test_layers_with_the_same_input_are_recomputed_without_their_products():
+    x = torch.randn(7, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    _, matrices, layers = several(x)
+
+    def block(given: Tensor) -> Tensor:
+        first, second, third = layers(given.sin())
+        return torch.cat([silu(first), second * second, third.cos()], 1)
+
+    expected, found = (
+        torch.autograd.grad(run(x).square().sum(), (x, *matrices))
+        for run in (block, partial(again_but_for_products, block))
+    )
+    assert all(map(torch.equal, found, expected))
 
 
 def test_only_what_asks_for_a_gradient_gets_one_and_the_weight_is_not_kept():

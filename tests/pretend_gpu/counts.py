@@ -4,13 +4,16 @@ The model is random and narrow, in the shape of Qwen3-0.6B with any number of la
 on the width.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lite_selfplay.config import ModelSection, RunSection, SeatConfig
-from lite_selfplay.data import Episode, Sample
+from lite_selfplay.data import Episode, Group, Sample, Stream
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources import tiny
@@ -27,16 +30,19 @@ SEATS = {seat: SeatConfig(rank=16, alpha=32, init="gaussian", init_std=0.05, lr=
 PROMPTS = ([5, 6, 7, 8, 9], [6, 6, 7, 8, 10])
 
 
-def deep_model(folder: Path, layers: int = LAYERS, kind: str = "Qwen3") -> None:
-    """Write a random model with this many layers and the tokenizer of `tiny` into a folder."""
+NARROW = {"hidden_size": 64, "intermediate_size": 192}
+NARROW |= {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 16}
+
+
+def deep_model(folder: Path, layers: int = LAYERS, kind: str = "Qwen3", sizes: Mapping[str, int] = NARROW) -> None:
+    """Write a random model with this many layers of these sizes and the tokenizer of `tiny` into a folder."""
     import transformers
 
     tiny.build_tiny(folder)
     config = getattr(transformers, f"{kind}Config").from_pretrained(folder)
     config.architectures = [f"{kind}ForCausalLM"]
     config.num_hidden_layers, config.layer_types = layers, ["full_attention"] * layers
-    config.hidden_size, config.intermediate_size = 64, 192
-    config.num_attention_heads, config.num_key_value_heads, config.head_dim = 16, 8, 16
+    config.update(sizes)
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
 
 
@@ -76,7 +82,7 @@ def sampled(card: Card, backend: Any, seat: str, tokens: int, *, rows: int = 8, 
     """Count a call of `generate` that samples this many tokens of each row."""
     prompts = PROMPTS[: 1 + (rows > 1)]
     request = asked(seat, prompts, rows // len(prompts), max_tokens=tokens, **sampling)
-    with card.watch() as seen:
+    with card.watch(with_operations=True) as seen:
         backend.generate(request)
     return seen
 
@@ -94,6 +100,29 @@ def update(card: Card, backend: Any, folder: Path) -> Seen:
         report = learner.update(1, played, ROLES)
     assert report.trained
     assert report.nonfinite is None
+    return seen
+
+
+def recorded_update(card: Card, backend: Any, folder: Path, vocabulary: int, groups: int, each: int = 16) -> Seen:
+    """Count a later update of a seat, by groups of a recorded step of GRPO: lengths of 256 completions on an H100."""
+    learner = trainer(backend, folder, max_completion_tokens=4096)
+    learner.update(0, as_sampled(episode(backend), backend), ROLES)
+    rows = json.loads(Path(__file__).with_name("recorded_lengths.json").read_text(encoding="utf-8"))["grpo 1 solver"]
+    draw = torch.Generator().manual_seed(0)
+
+    def ids(length: int) -> list[int]:
+        return torch.randint(3, vocabulary, (length,), generator=draw).tolist()
+
+    made = []
+    for start in range(0, groups * each, each):
+        prompt = ids(rows[start][0])
+        said = [evidence.spoke("A", prompt, ids(length)) for _, length in rows[start : start + each]]
+        now = [replace(one, weights_version=backend.adapters.version("A")) for one in said]
+        made.append(Group([Sample(one, float(i % 3)) for i, one in enumerate(now)]))
+    played = as_sampled(Episode([Stream("drafter", made)]), backend)
+    with card.watch(with_operations=True) as seen:
+        report = learner.update(17, played, {"drafter": "A"})
+    assert report.trained
     return seen
 
 

@@ -30,6 +30,7 @@ def test_kernels_and_waits_are_counted(t4: pretend.Card):
         assert seen.syncs == 0
         assert float(y.sum()) == 16
     assert seen.operations == [("mm", ((4, 4), (4, 4))), ("sum", ((2, 2),)), ("_local_scalar_dense", ((),))]
+    assert seen.sizes == [3 * 64, 20, 4]
     assert [wait.kind for wait in seen.waits] == ["read"]
     with t4.watch() as seen:
         torch.ones(3).to("cuda")

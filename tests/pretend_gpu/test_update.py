@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lite_selfplay.config import ModelSection
-from lite_selfplay.models import attention, packed_flash, packed_on_gpu
+from lite_selfplay.models import attention, fused, packed_flash, packed_on_gpu
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.logprobs.batch import Way
@@ -261,6 +261,60 @@ def test_an_update_takes_few_kernels_and_waits(tmp_path: Path, rtx_4090: pretend
         assert seen[layers].syncs <= 6, seen[layers].table()
     a_layer = seen[2].launches - seen[1].launches
     assert seen[1].launches + (counts.LAYERS - 1) * a_layer < 35_000 / 3
+
+
+def test_layers_with_the_same_input_are_one_product_and_a_gated_product_one_kernel(
+    tmp_path: Path, rtx_4090: pretend.Card, monkeypatch: pytest.MonkeyPatch
+):
+    """A layer of the model has seven linear ones in four products: three and two of them have the same input."""
+    counts.deep_model(tmp_path, 1)
+    backend = counts.load(tmp_path)
+    joint = counts.update(rtx_4090, backend, tmp_path)
+    monkeypatch.setattr("lite_selfplay.models.adapters.together", lambda names: [[name] for name in names])
+    monkeypatch.setattr("lite_selfplay.models.fused._kernels", lambda *_: fused._PLAIN)
+    apart = counts.update(rtx_4090, counts.load(tmp_path), tmp_path)
+    assert joint.kernels["gated"] == joint.kernels["gated_backward"] > 0
+    assert "silu_backward" not in joint.kernels
+    passes = joint.kernels["gated"]
+    assert apart.kernels["silu"] - joint.kernels["silu"] == 2 * passes
+    # Forwards one product with the base's weights and one with the adapters' for each, and so backwards.
+    assert apart.kernels["mm"] - joint.kernels["mm"] >= 5 * passes
+    assert joint.launches < apart.launches
+    assert joint.syncs == apart.syncs
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_kernels_of_a_gated_product_compute_the_formula(rtx_4090: pretend.Card, dtype: torch.dtype):
+    """In float32, rounded once, for large numbers too."""
+    fused._kernels.cache_clear()
+    drawn = (3 * torch.randn(3, 5, 40, generator=torch.Generator().manual_seed(0))).to(dtype)
+    drawn[0, 0, :2] = torch.tensor([200.0, -200.0])
+    exact = [x.double().requires_grad_() for x in drawn[:2]]
+    out = torch.nn.functional.silu(exact[0]) * exact[1]
+    right = [out.detach(), *torch.autograd.grad(out, exact, drawn[2].double())]
+    gate, up = (x.cuda().requires_grad_() for x in drawn[:2])
+    with rtx_4090.watch() as seen:
+        mine = fused._Gated.apply(gate, up)
+        found = [mine.detach(), *torch.autograd.grad(mine, (gate, up), drawn[2].cuda())]
+    assert (seen.kernels["gated"], seen.kernels["gated_backward"]) == (2, 2)  # once to see whether they are right
+    for one, other in zip(found, right, strict=True):
+        assert torch.allclose(one.cpu().double(), other, rtol=torch.finfo(dtype).eps, atol=1e-6)
+    with rtx_4090.watch() as seen:
+        fused._Gated.apply(gate.detach(), up.detach())
+    assert dict(seen.kernels) == {"silu": 1, "mul_": 1}  # a graph may be recorded
+
+
+@pytest.mark.parametrize("spoiled", ["wrong", "refused"])
+def test_kernels_that_are_wrong_or_refused_do_not_train(
+    rtx_4090: pretend.Card, monkeypatch: pytest.MonkeyPatch, spoiled: str
+):
+    fused._kernels.cache_clear()
+    if spoiled == "wrong":
+        monkeypatch.setattr(fused, "_GRADIENTS", fused._GRADIENTS.replace("gate * share;", "gate;"))
+    else:
+        monkeypatch.setattr(fused, "_PRODUCT", "template <typename T> T gated(T gate, T up) { if (gate > 0) up; }")
+    assert fused._kernels(torch.device("cuda", 0), torch.bfloat16) is fused._PLAIN
+    fused._kernels.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

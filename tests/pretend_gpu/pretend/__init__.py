@@ -25,15 +25,16 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
 
 import torch
-from torch import library
+from torch import Tensor, library
 
 from .counting import Seen, Wait, places
 from .engine import ENGINE
+from .jiterator import launch
 from .models import GIB, PROFILES, RTX_4090, T4, Memory, Model
 from .operations import Operations, attention, rms_norm
 from .tensors import PATCHES, Generator, inside, is_card
@@ -66,13 +67,14 @@ class Card:
         finally:
             self._watching.remove(seen)
 
-    def count(self, name: str, kernels: int = 1, shapes: tuple[tuple[int, ...], ...] = ()) -> None:
-        """Record an operation's kernels."""
+    def count(self, name: str, kernels: int = 1, given: Sequence[Tensor] = (), made: Sequence[Tensor] = ()) -> None:
+        """Record an operation's kernels, its arguments and its results."""
         with self._lock:
             for seen in self._watching:
                 seen.kernels[name] += kernels
                 if seen.with_operations:
-                    seen.operations.append((name, shapes))
+                    seen.operations.append((name, tuple(tuple(x.shape) for x in given)))
+                    seen.sizes.append(sum(x.numel() * x.element_size() for x in (*given, *made)))
 
     def wait(self, kind: str, name: str) -> None:
         """Record that the host waited."""
@@ -141,6 +143,7 @@ def _patch(found: Card, stack: contextlib.ExitStack) -> None:
         (torch, "Generator", Generator),
         (threading.Thread, "_bootstrap_inner", _in_every_thread(found)),
         (torch.version, "cuda", "12.8"),
+        (torch._C, "_cuda_jiterator_compile_and_launch_kernel", functools.partial(launch, found)),
         (torch.backends.cuda, "is_built", lambda: True),
     ):
         stack.enter_context(mock.patch.object(where, name, value, create=True))

@@ -29,13 +29,15 @@ class Wait:
 class Seen:
     """The counts: `kernels` by operation, and `waits` by kind and line.
 
-    `operations` has every kernel in order, with the shapes of its arguments, if requested.
+    `operations` has every operation in order, with the shapes of its arguments, if requested, and `sizes` for each the
+    bytes of its arguments and results: what it reads and writes, if it does so once.
     """
 
     with_operations: bool = False
     kernels: Counter[str] = field(default_factory=Counter)
     waits: Counter[Wait] = field(default_factory=Counter)
     operations: list[tuple[str, tuple[tuple[int, ...], ...]]] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
 
     @property
     def launches(self) -> int:

@@ -20,6 +20,8 @@ _FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided
 _WAITS_FOR_SHAPE = {"nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount", "_unique"}
 _TAKES_ZERO_DIM = {"masked_fill", "masked_fill_", "fill", "fill_", "index_put", "index_put_", "where", "lerp", "lerp_"}
 _INDEXING = {"index", "index_put", "index_put_", "_unsafe_index", "_index_put_impl_", "_unsafe_index_put"}
+_PICKS = {"embedding", "index", "index_select", "gather"}
+_PUTS = {"scatter_", "index_put_", "index_copy_"}
 HALVES = (torch.float16, torch.bfloat16)
 _READS = (aten._local_scalar_dense.default, aten.equal.default)
 
@@ -144,9 +146,9 @@ class Operations(TorchDispatchMode):
             return self._copy(*args, **kwargs)
         if place is None and not all(x.is_cuda for x in tensors):  # with a place, only a shape is asked for
             _check_devices(func, kind, args, kwargs, tensors)
-        if self.card.watched:
-            self._count(func, kind, args, kwargs, tensors)
         out = self._run(func, kind, args, kwargs, makes)
+        if self.card.watched:
+            self._count(func, kind, args, kwargs, tensors, out)
         return out if place is not None and not makes else self._finish(func, kind, args, kwargs, out)
 
     def _run(self, func: Any, kind: _Kind, args: Any, kwargs: Any, makes: bool) -> Any:
@@ -218,11 +220,11 @@ class Operations(TorchDispatchMode):
     def _count_copy(self, name: str, from_card: bool, to_card: bool, blocking: bool, x: Tensor) -> None:
         if not x.numel() or not self.card.watched:
             return
-        self.card.count(name, shapes=(tuple(x.shape),))
+        self.card.count(name, given=[x], made=[x])
         if from_card != to_card and blocking:
             self.card.wait("read" if from_card else "write", name)
 
-    def _count(self, func: Any, kind: _Kind, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
+    def _count(self, func: Any, kind: _Kind, args: Any, kwargs: Any, tensors: list[Tensor], out: Any) -> None:
         name = _name(func)
         if func in _READS:
             self.card.wait("read", name)
@@ -236,7 +238,12 @@ class Operations(TorchDispatchMode):
                     self.card.wait("shape", f"{name}[mask]")
                     self.card.count("nonzero", 3)
         if not (kind.view or kind.alias_only or name in _FREE):
-            self.card.count(name, _launches(name, args), tuple(tuple(x.shape) for x in tensors))
+            made = _tensors((out,))
+            if name in _PICKS:  # of a table as much as is written
+                tensors = [*made, *tensors[1:]]
+            elif name in _PUTS:  # into a table as much as is read
+                made, tensors = tensors[1:], tensors[1:]
+            self.card.count(name, _launches(name, args), tensors, made)
 
 
 # Without what torch wraps it in for its compiler, it takes a third of the time.
@@ -335,7 +342,7 @@ def flash(
     assert (longest_q, dropout, causal, debug) == (1, 0.0, False, False)
     q, k, v, first, used = (inside(x) for x in (query, key, value, starts, seqused_k))
     assert int(used.max()) <= longest
-    card.count("_flash_attention_forward", shapes=tuple(tuple(x.shape) for x in (query, key, value)))
+    card.count("_flash_attention_forward", given=(query, key, value), made=[query])
     first = first[:-1]  # the lengths say where a sequence ends
     assert int(first.min()) >= 0
     assert int((first + used).max()) <= len(k)
@@ -352,7 +359,7 @@ def flash_forward(card: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any, scale:
     *ends, longest_q, longest_k, dropout, causal, debug = rest
     assert (dropout, debug) == (0.0, False)
     inner = _checked(card, (q, k, v), ends, (longest_q, longest_k))
-    card.count("_flash_attention_forward", shapes=tuple(tuple(x.shape) for x in (q, k, v)))
+    card.count("_flash_attention_forward", given=(q, k, v), made=[q])
     found = flash_formula.forward(*inner, causal, scale)
     return _made(
         card, *found, *(torch.zeros(2, dtype=torch.uint64), torch.zeros((), dtype=torch.uint64), torch.zeros(0))
@@ -369,7 +376,7 @@ def flash_backward(
     assert log_sums.shape == (q.shape[1], len(q))
     assert grad.dtype == out.dtype == q.dtype
     inner = _checked(card, (q, k, v), ends, (longest_q, longest_k))
-    card.count("_flash_attention_backward", shapes=tuple(tuple(x.shape) for x in (q, k, v)))
+    card.count("_flash_attention_backward", given=(q, k, v, out, grad), made=[q, k, v])
     found = flash_formula.backward(inside(grad), *inner[:3], inside(out), inside(log_sums), *inner[3:], causal, scale)
     return _made(card, *found)
 
@@ -410,7 +417,7 @@ class _RmsNorm(torch.autograd.Function):
         if weight is not None and not is_card(weight):
             raise RuntimeError("Expected all tensors to be on the same device, but found at least two devices")
         ctx.card, ctx.x, ctx.weight, ctx.eps = card, inside(x), None if weight is None else inside(weight), eps
-        card.count("_fused_rms_norm", shapes=(tuple(x.shape),))
+        card.count("_fused_rms_norm", given=[x], made=[x])
         y, scale = _RmsNorm._inner(ctx.x, ctx.weight, eps)
         for made in (y, scale):
             card.memory.take(made)
@@ -418,7 +425,7 @@ class _RmsNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Any) -> Any:
-        ctx.card.count("_fused_rms_norm_backward", shapes=(tuple(grad.shape),))
+        ctx.card.count("_fused_rms_norm_backward", given=[grad, grad], made=[grad])
         with torch.enable_grad():
             x = ctx.x.detach().requires_grad_()
             (found,) = torch.autograd.grad(_RmsNorm._inner(x, ctx.weight, ctx.eps)[0], x, inside(grad))
