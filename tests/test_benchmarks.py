@@ -207,6 +207,22 @@ def test_launches_are_counted_and_not_timed(tmp_path: Path) -> None:
     assert "nothing here was timed" in done.stdout
 
 
+@pytest.mark.long
+def test_an_update_of_recorded_lengths_is_counted_by_part(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    done = ended("launches.py", "--parts", "--json", str(path), timeout=900)
+    assert done.returncode == 0, done.stderr
+    update, token = json.loads(path.read_text())["parts"].values()
+    for found in (update, token):
+        *parts, whole = found["parts"].values()
+        assert whole == pytest.approx([sum(column) for column in zip(*parts, strict=True)])
+    assert (update["waits"], token["waits"]) == (4, 0)
+    assert update["parts"]["in all"][0] < 9_000
+    assert update["parts"]["in all"][1] < 180e9  # 227e9 with attention in rectangles and each layer by itself
+    weights = 2 * 494e6  # of which each is read once
+    assert weights < token["parts"]["in all"][1] < 1.3 * weights
+
+
 def test_the_weight_of_a_file_counts_statements_and_not_lines(script: Callable[[str], Any]) -> None:
     weigh = script("benchmarks/weight").weigh
     text = '"""About."""\n\nimport os\n\n\ndef f(x):\n    """Twice."""\n    return (\n        2 * x\n    )\n'

@@ -8,7 +8,7 @@ import torch
 
 from lite_selfplay.config import ModelSection
 from lite_selfplay.data import BASE
-from lite_selfplay.models import attention, packed_on_gpu
+from lite_selfplay.models import attention, fused, packed_on_gpu
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.sources import resolve
 from tests.models.sampled import asked, completions, words
@@ -36,6 +36,15 @@ def test_flash_attention_runs_where_the_card_should_have_it(device: torch.device
         pytest.skip("no card that should have it")
     for why_no_flash in (attention.why_no_flash, packed_on_gpu.why_no_flash):
         assert why_no_flash(*heads, torch.bfloat16, device) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_kernels_of_a_gated_product_compile_and_are_right(device: torch.device, dtype: torch.dtype):
+    if device.type != "cuda":
+        pytest.skip("no card that should have them")
+    fused._kernels.cache_clear()
+    assert fused._kernels(device, dtype) is not fused._PLAIN
+    fused._kernels.cache_clear()
 
 
 def generate(backend: Any, name: str) -> list[Any]:

@@ -15,6 +15,7 @@ from tests.gpu.test_seats import (  # noqa: F401
     test_flash_attention_runs_where_the_card_should_have_it,
     test_log_probabilities_of_samples_are_those_that_are_computed_again,
     test_the_base_is_held_in_four_bits_and_the_adapters_in_float32,
+    test_the_kernels_of_a_gated_product_compile_and_are_right,
     test_what_is_said_follows_the_weights,
 )
 from tests.pretend_gpu import pretend
