@@ -101,18 +101,12 @@ class Speakers:
         return asked(self._problem(text))
 
     def say(self, name: str, prompt: str | Sequence[Turn], sampling: Sampling, seed: int = 0) -> list[Stage]:
-        """Sample the answer to `prompt` from one seat, or from a cascade `A->B`, in which seat B answers after reading
-        A's answer.
-
-        - `name`: the name that answers, either a name in `alone` or a cascade such as `A->B`.
-        - `prompt`: the text of a problem if a cascade answers, otherwise a whole prompt or a conversation.
-        - `sampling`: the temperature and the other settings for sampling each completion.
-        - `seed`: the seed of sampling. Equal seeds give equal answers.
-
-        Returns one completion, or two for a cascade: A's, then B's. Raises the errors of `seats_of` for a wrong name.
-        Raises RequestError if the prompt and the longest allowed completion together exceed `context`. Raises
-        Interrupted if a signal requests a stop, before the next token is sampled.
-        """
+        """Sample the answer of `name`: a name in `alone`, or a cascade `A->B`, in which seat B answers after reading
+        A's answer. For a cascade, `prompt` is the text of a problem; otherwise it is a whole prompt or a conversation.
+        `seed` is the seed of sampling; equal seeds give equal answers. Returns one completion, or two for a cascade:
+        A's, then B's. Raises the errors of `seats_of` for a wrong name. Raises RequestError if the prompt and the
+        longest allowed completion together exceed `context`. Raises Interrupted if a signal requests a stop, before the
+        next token is sampled."""
         first, *others = self.seats_of(name)
         with Interrupts() as self._interrupts[0]:
             self._interrupts[0].poll()  # from here on, a signal takes effect at the next poll, between two tokens
@@ -214,7 +208,7 @@ MOST_CHARACTERS = 1_000_000
 
 @dataclass
 class Talk:
-    """A chat in which each of the chosen names answers every question.
+    """A chat in which each of the chosen names answers every question. It keeps each seat's conversation since then.
 
     - `speakers`: the base model and the seats (named LoRA adapters) in memory, which sample the answers.
     - `names`: the names that answer, such as seat `A`, or the cascade `A->B`, in which seat B answers after reading A's
@@ -224,8 +218,6 @@ class Talk:
       same words as in training. A cascade always poses it as a problem.
     - `seed`: the sampling seed of the first message. Each later message gets the next number.
     - `waits`: a function that is called with a name just before that name answers.
-    - `_said`: the conversation with each seat since the last question, by name.
-    - `_asked`: the number of messages so far.
     """
 
     speakers: Speakers
