@@ -36,8 +36,7 @@ class Rendered:
 
     - `role`: the role's name in the game.
     - `seat`: the name of the LoRA adapter that plays the role.
-    - `thinking`: whether the chat template begins a reasoning block, `on` or `off`. `auto` if the template has no such
-      switch.
+    - `thinking`: the chat template's reasoning switch, `on` or `off`. `auto` if the template has no such switch.
     - `tokens`: the length of the prompt in tokens.
     - `text`: the prompt with its special tokens.
     """
@@ -50,9 +49,10 @@ class Rendered:
 
 
 def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], list[str]]:
-    """The first prompt of each role in the planned run `ready`, and the names of the roles without a prompt. A role has
-    two prompts, with the reasoning block on and off, if the base model's chat template can switch it. Only the base
-    model's tokenizer is loaded. Raises ModelNotFoundError if the base model's files are missing."""
+    """The first prompt of each role in the planned run `ready`, and the names of the roles that a game with made-up
+    completions never asked. A role has two prompts, with reasoning switched on and off, if the base model's chat
+    template has a switch for it. Only the base model's tokenizer is loaded. Raises ModelNotFoundError if the base
+    model's files are missing."""
     section = ready.config.model
     import_first(section)
     with quiet():
@@ -70,9 +70,8 @@ def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], l
 
 
 def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
-    """Play the game of the planned run `ready` with made-up completions, for up to 40 steps, to collect prompts.
-    Returns the first completion of each role that was asked. `chat` holds the base model's tokenizer; no model is
-    loaded."""
+    """Play the game of the planned run `ready` with made-up completions, for up to 40 steps, to collect its prompts.
+    Returns each asked role's first completion. `chat` holds the base model's tokenizer. No model is loaded."""
     from lite_selfplay.runs.preflight import RecordingTable
     from lite_selfplay.training.rollout import Loaded
 
@@ -98,9 +97,9 @@ def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
 
 def _made_up_words(game: Game, rng: random.Random) -> Callable[[str, str, Sequence[Problem]], str]:
     """A function that makes up a completion's text from a role's name, its prompt, and the problems drawn so far. The
-    text is the game's worked example for a drawn problem that the prompt contains, or else for a problem of the task
-    `stories`. If the game has no worked example for the role, the text answers a random number. `rng` makes the random
-    choices."""
+    text is the game's worked example for a drawn problem that the prompt contains, or else for a problem of the
+    library's task `stories`. If the game has no example for the role, the text gives a random number as its answer. All
+    random choices are made with `rng`."""
     stories = iter(load_task("stories").problems)
 
     def say(role: str, prompt: str, drawn: Sequence[Problem]) -> str:

@@ -35,9 +35,9 @@ ARROW = "->"
 
 @dataclass(frozen=True)
 class Stage:
-    """One completion of an answer. An answer has one, or two if the cascade `A->B` gave it: seat A's completion, and
-    then seat B's, sampled after reading A's. `saw` is the part of A's answer in B's prompt. It is None for all
-    completions except B's."""
+    """One completion of an answer. An answer has one completion, or two if the cascade `A->B` gave it: seat A's
+    completion, and then seat B's, sampled after reading A's. `saw` is the part of A's completion that B's prompt
+    contained. It is None for all completions except B's."""
 
     completion: Completion
     saw: str | None = None
@@ -49,13 +49,12 @@ class Speakers:
     a cascade `A->B`, in which seat B answers after reading seat A's answer.
 
     - `table`: the object that samples completions from the model in memory.
-    - `target`: the run whose seats answer, or a base model that is not part of a run.
+    - `target`: the run whose seats answer, or a base model if no run was loaded.
     - `most_tokens`: the most tokens of one completion.
     - `context`: the most tokens of a prompt and its completion together.
-    - `like`: an example problem of the run's training task. It decides how a user's problem is worded.
-    - `reads`: a function of the table, seat A's completion and the problem. It returns the part of A's completion that
-      seat B reads, and B's whole prompt. None if seats do not read answers in the run's game, so that there are no
-      cascades.
+    - `like`: an example problem of the run's training task. A user's problem is worded in the same way.
+    - `reads`: a function of the table, A's completion and the problem, which returns the part of A's completion that B
+      reads, and B's whole prompt. None if seats do not read answers in the run's game. Then there are no cascades.
     - `_interrupts`: a list whose only element handles the signals that arrive during the current answer.
     """
 
@@ -70,8 +69,7 @@ class Speakers:
     @property
     def alone(self) -> tuple[str, ...]:
         """The names that can answer alone: `base` for the base model, each seat (LoRA adapter) of the run, and each
-        seat that was loaded from an earlier checkpoint, such as `A@20` for seat A after step 20. Without a run only
-        `base`."""
+        loaded seat of an earlier checkpoint, such as `A@20` for seat A after step 20. Without a run only `base`."""
         return self.table.policies if self.target.folder else (BASE,)
 
     @property
@@ -103,10 +101,10 @@ class Speakers:
     def say(self, name: str, prompt: str | Sequence[Turn], sampling: Sampling, seed: int = 0) -> list[Stage]:
         """Sample the answer of `name`: a name in `alone`, or a cascade `A->B`, in which seat B answers after reading
         A's answer. For a cascade, `prompt` is the text of a problem; otherwise it is a whole prompt or a conversation.
-        `seed` is the seed of sampling; equal seeds give equal answers. Returns one completion, or two for a cascade:
-        A's, then B's. Raises the errors of `seats_of` for a wrong name. Raises RequestError if the prompt and the
-        longest allowed completion together exceed `context`. Raises Interrupted if a signal requests a stop, before the
-        next token is sampled."""
+        Equal seeds give equal answers. Returns one stage, or two for a cascade: A's, then B's. Raises UnknownNameError
+        for an unknown name. Raises RequestError for a cascade if seats do not read answers in the run's game, or if the
+        prompt and the longest allowed completion together exceed `context`. Raises Interrupted if a signal requests a
+        stop, before the next token is sampled."""
         first, *others = self.seats_of(name)
         with Interrupts() as self._interrupts[0]:
             self._interrupts[0].poll()  # from here on, a signal takes effect at the next poll, between two tokens
@@ -145,11 +143,11 @@ def speakers_of(
     unsafe_code: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[Speakers]:
-    """A context that loads a run or a base model, and holds it in memory as `Speakers` until the context closes.
+    """A context manager that loads a run or a base model, and keeps it in memory as `Speakers` until the context
+    closes.
 
     - `name`: the folder of a run, or the name or folder of a base model.
-    - `past`: seats of earlier checkpoints to load as well, such as `A@20` for seat A after step 20. Ignored without a
-      run.
+    - `past`: seats of earlier checkpoints to load as well, such as `A@20` for seat A after step 20. Only for a run.
     - `precision`: the precision of the base model's weights. None means the run's precision. Without a run, it means
       the precision in which a merged model was saved, and `4bit` for other models.
     - `max_tokens`: the most tokens of one completion. None means the run's limit, or 512 if there is none.
@@ -181,8 +179,7 @@ def speakers_of(
 
 
 def _positions(path: Path) -> int:
-    """The context length, in tokens, that `config.json` in a base model's folder `path` states; 2048 if it states
-    none."""
+    """The context length in tokens that `config.json` in a base model's folder `path` states, or 2048 without one."""
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     return int({**config, **config.get("text_config", {})}.get("max_position_embeddings") or 2048)
 
@@ -208,10 +205,11 @@ MOST_CHARACTERS = 1_000_000
 
 @dataclass
 class Talk:
-    """A chat in which each of the chosen names answers every question. It keeps each seat's conversation since then.
+    """A chat in which each of the chosen names answers every question, and seats keep the conversation since that
+    question.
 
     - `speakers`: the base model and the seats (named LoRA adapters) in memory, which sample the answers.
-    - `names`: the names that answer, such as seat `A`, or the cascade `A->B`, in which seat B answers after reading A's
+    - `names`: the names that answer, such as seat `A`, or the cascade `A->B`, in which B answers after reading A's
       answer.
     - `temperature`: the sampling temperature of all answers. 0 is greedy decoding.
     - `plain`: whether a question is sent to a seat unchanged. False means that a question is posed as a problem, in the
@@ -238,16 +236,16 @@ class Talk:
         self.names = tuple(dict.fromkeys(names))
 
     def ask(self, text: str) -> Entry:
-        """Send a new question to all chosen names. Returns the question with their answers. Raises RequestError if the
-        question is empty, longer than a million characters, or too long for the model's context. Raises Interrupted if
-        a signal requests a stop."""
+        """Send the new question `text` to all chosen names. Returns the question with their answers. Raises
+        RequestError if it is empty, longer than a million characters or too long for the model's context, and
+        Interrupted if a signal requests a stop."""
         asks = {name: text if self.plain or ARROW in name else self.speakers.prompt(text) for name in self.names}
         return self._answered("message", text, asks)
 
     def follow(self, text: str) -> Entry:
         """Send the message `text` to all seats that answered the last question, each in its own conversation since
-        then. Returns the message with their answers. A cascade (`A->B`, in which seat B reads A's answer) keeps no
-        conversation, so it does not answer. Raises RequestError if there is no conversation yet, and the errors of
+        then. Returns the message with their answers. A cascade (`A->B`, in which seat B reads A's answer) has no
+        conversation and does not answer. Raises RequestError if there is no conversation yet, and the errors of
         `ask`."""
         if not self._said:
             raise RequestError("nothing to follow up: ask a question first (cascades take no follow-ups)")

@@ -1,12 +1,12 @@
 """Runs an experiment: trains and evaluates each arm (training method) with each seed, and skips pairs of arm and seed
-that are already done. In the experiment's folder OUT it writes:
+that are already done. The experiment's folder OUT contains these files, in which ARM is an arm's name:
 
-OUT/experiment.yaml              the experiment; another one needs another folder
+OUT/experiment.yaml              the experiment; another experiment needs another folder
 OUT/search/                      the search for each arm's learning rate, as an experiment of its own
 OUT/seed-0/cold-start/           the run whose adapters all trained arms of this seed start from
-OUT/seed-0/ARM/                  the run folder of an arm
-OUT/seed-0/ARM.json              the record of its training and evaluations; complete or absent
-OUT/table.md, figure.png, results.json
+OUT/seed-0/ARM/                  the run folder of the arm's training
+OUT/seed-0/ARM.json              the record of the arm's training and evaluations; complete or absent
+OUT/table.md, figure.png         the results of all arms; also in results.json
 
 Several processes may share one experiment in one folder: each works on arms that no other is working on.
 """
@@ -43,11 +43,12 @@ EXPERIMENT, SEARCH = "experiment.yaml", "search"
 def conduct(
     experiment: Experiment, out: Path, *, data_dir: str | None = None, progress: Progress
 ) -> list[dict[str, Any]]:
-    """Run an experiment in the folder `out`, or continue it. Returns the contents of all files `ARM.json`, each with
-    the training and the evaluations of one arm (training method) with one seed. `data_dir` is the folder of downloaded
-    data sets, which may change between calls. None means the experiment's own. Raises ConfigError if the comparison is
-    unfair (see `require_fair`), RunFolderError if `out` holds other files or another experiment, and the errors of
-    training and evaluating. Raises Interrupted after a signal; the same call then continues the experiment."""
+    """Run an experiment in the folder `out`, or continue it. Returns one record for each arm (training method) and
+    seed, with its training and its evaluations. The record is also written to `ARM.json` in the seed's folder.
+    `data_dir` is the folder of downloaded data sets, which may change between calls. None means the experiment's own.
+    Raises ConfigError if the comparison is unfair (see `require_fair`), RunFolderError if `out` holds other files or
+    another experiment, and any error that training or evaluating raises. Raises Interrupted after a signal; the same
+    call then continues."""
     require_fair(experiment)
     _claim(experiment, out)
     if experiment.search is not None:
@@ -97,10 +98,10 @@ def _lock(path: Path, patience: float) -> FileLock:
 
 def require_fair(experiment: Experiment) -> None:
     """Raise ConfigError if the comparison of trained arms (training methods) is unfair. By default all arms must sample
-    the same number of completions; an arm whose number depends on the run is not compared. With the experiment's
-    `budget` `steps` all arms must have the same number of steps, and `recipes` allows any differences. An arm may not
-    have a limit in minutes, since its number of steps would then depend on the machine. If the experiment names a
-    training task (`tasks.train`), at least one arm must use it."""
+    the same number of completions; an arm whose number is not known in advance is not compared. If the experiment's
+    `budget` is `steps`, all arms must have the same number of steps instead. If it is `recipes`, the numbers may
+    differ. No arm may have a limit in minutes, since its number of steps would then depend on the machine. If the
+    experiment names a training task (`tasks.train`), at least one arm must use it."""
     budgets: dict[str, int] = {}
     drawn = not experiment.trained() or experiment.shared.tasks.train is None
     for name in experiment.trained():
@@ -175,8 +176,8 @@ def _claim(experiment: Experiment, out: Path) -> None:
 def _record(
     experiment: Experiment, name: str, arm: ArmSection, seed: int, out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Train and evaluate the arm (training method) `arm` with one seed. Returns the contents of its `ARM.json`.
-    Training that is complete is not repeated. `name` is the arm's name, and `out` the experiment's folder."""
+    """Train the arm (training method) `arm` with one seed, unless that is done or the arm trains nothing, and evaluate
+    it. Returns the record for its `ARM.json`. `name` is the arm's name, and `out` the experiment's folder."""
     folder = out / f"seed-{seed}"
     spent: dict[str, Any] = {}
     if arm.start == "base":
@@ -211,8 +212,8 @@ def _lengths(found: Evaluation) -> dict[str, float]:
 
 
 def _cold_start_run(experiment: Experiment, game: str, seed: int, folder: Path, progress: Progress) -> Path:
-    """The run folder of a cold start, the supervised steps before training. `game` and `seed` belong to the cold start,
-    and the run folder is inside `folder`. If the cold start is not complete, it is run first."""
+    """The run folder, inside `folder`, of the cold start of `game` with this seed. A cold start is the supervised steps
+    before training. It is run first if its run is not complete."""
     path = folder / (COLD_START if game == experiment.teaching() else f"{COLD_START}-{game}")
     with _lock(path, -1):
         if _steps_done(path) is None:
@@ -255,7 +256,7 @@ def _aside(path: Path) -> None:
 
 
 def _training_record(path: Path, curve: str) -> dict[str, Any]:
-    """The entry `training` of `ARM.json`, made from the run folder `path` of a finished run. It has the run's steps,
+    """The entry `training` of a record, made from the run folder `path` of a finished run. It has the run's steps,
     seconds and sampled tokens, the completions trained on by role, the updates by seat, the game's statistics and the
     versions of the software. `curve` is the metric to record over the steps (see `_curve`)."""
     run = load_run(path)
@@ -276,8 +277,7 @@ def _training_record(path: Path, curve: str) -> dict[str, Any]:
 
 def _curve(run: Run, curve: str) -> list[tuple[int, float]]:
     """The values of one metric over a run's steps, as (step, value) pairs. `curve` is a key of `metrics.jsonl`, such as
-    `game.nash_conv`, or `evaluation` for pass@1 in the evaluations during training. Empty if the run did not record
-    it."""
+    `game.nash_conv`, or `evaluation` for pass@1 in the evaluations during training. Empty if it was not recorded."""
     if curve == EVALUATION:  # without the untouched base
         return [(step, mean_pass_rate(each)) for step, each in run.evaluations().items() if step >= 0]
     table = run.metrics().set_index("step")

@@ -26,23 +26,21 @@ _UNTIMED: dict[str, Any] = {"run": {"minutes": 0}}  # a preset's minutes would g
 
 
 class ArmSection(Section):
-    """An arm of an experiment: a training method to compare, or seats (named LoRA adapters) evaluated beside the
-    trained ones.
+    """An arm of an experiment: a training method, or seats (named LoRA adapters) that are evaluated without training.
 
     Exactly one of `game`, `of` and `start` is set.
 
-    - `about`: a description for readers of the file.
+    - `about`: a description for readers of the YAML file.
     - `game`: the game in which this arm trains its seats.
-    - `of`: the name of a trained arm. This arm evaluates that arm's seats, for example in another mode, and trains
-      none.
+    - `of`: the name of a trained arm whose seats this arm evaluates, for example in another mode.
     - `start`: the untrained model that this arm evaluates, either the base model or the seats after the cold start.
     - `set`: configuration keys for this arm's training, such as `game.reward: coop`. They override the keys shared by
       all arms. A `preset` among them replaces the shared preset.
     - `mode`: the evaluation mode, if the evaluation names none. None means the default mode of the arm's game.
     - `seats`: the seats to evaluate, also from checkpoints (`solver@best`). None means those that the game evaluates.
     - `shots`: the number of worked examples before each evaluated problem. None means the evaluation's own number.
-    - `cold_start`: the game whose cold start (supervised steps before training) teaches the arm's seats. None means the
-      game in the experiment's `cold_start`.
+    - `cold_start`: the game of this arm's cold start (supervised steps before training). None: see
+      `Experiment.teaching`.
     - `seeds`: those of the experiment's seeds that this arm uses. None means all.
     - `paper`: the results printed in the paper for this arm, by name of a task or of a mean over several tasks.
     """
@@ -97,11 +95,10 @@ class EvaluationSection(MeasuringSection):
         return find_suite(self.suite).samples if self.suite else split_specs(self.tasks or "")
 
     def settings(self, shared: RunConfig, arm: ArmSection) -> Settings:
-        """The settings for evaluating `arm` (a training method). The suite's settings, if a suite is named, are
-        overridden by this section's, and those by the arm's. `shared` is the configuration of all arms. It gives the
-        folder of data sets, the rule for reading answers (`answer_from`: anywhere in a completion or only in its
-        `<answer>` block), the default limit of tokens, and the precision of a base model that is evaluated
-        untrained."""
+        """The settings for evaluating `arm` (a training method). This section's settings override those of its suite,
+        and the arm's settings override both. `shared` is the configuration of all arms. It gives the folder of data
+        sets, the rule for reading answers (`answer_from`: anywhere in a completion, or only in its `<answer>` block),
+        the default limit of tokens, and the precision of an untrained base model."""
         untrained = arm.start == "base"
         chosen: dict[str, Any] = {
             "data_dir": shared.tasks.data_dir,
@@ -126,28 +123,26 @@ class SearchSection(Section):
 
 
 class Experiment(Section):
-    """An experiment: several arms (training methods), trained with the same seeds and compared on the same held-out
-    problems.
+    """An experiment: training methods (`arms`), applied with the same seeds and compared on the same held-out problems.
 
     - `name`: the name of the YAML file, without its suffix.
     - `about`: a description, printed above the results.
     - `source`: the paper's tables, figures or sections that the experiment repeats.
     - `paper`: the model, data and hardware behind the paper's numbers.
     - `base`: the configuration keys shared by all arms.
-    - `cold_start`: settings of the cold start (supervised steps before training), which is run once for each seed: the
-      `game` whose seats (named LoRA adapters) it teaches, and keys of the configuration's section `cold_start`. Trained
-      arms start from the taught seats. None means that there is no shared cold start.
+    - `cold_start`: the shared cold start (supervised steps before training), run once for each seed: the `game` whose
+      seats (named LoRA adapters) it teaches, and keys of the configuration's section `cold_start`. Trained arms start
+      from the taught seats. None means that there is no shared cold start.
     - `seeds`: the seeds with which each arm is trained.
-    - `evaluations`: the held-out problems on which all arms are evaluated.
-    - `search`: the search for each trained arm's learning rate. None means the rates in the configuration.
+    - `evaluations`: the held-out problems on which all arms are evaluated, with the settings for sampling.
+    - `search`: the search for each trained arm's learning rate. None means that the configuration's rates are used.
     - `arms`: the arms by name.
     - `baseline`: the name of the arm with which the others are compared. Empty means the first arm.
-    - `budget`: the number that must be equal in all trained arms, of sampled completions or of steps. With `recipes`
-      neither must be equal.
+    - `budget`: the number that all trained arms must share, of sampled completions or of steps. `recipes` means
+      neither.
     - `curve`: the metric drawn over the training steps, either a key of `metrics.jsonl` such as `game.nash_conv`, or
       `evaluation` for pass@1 in the evaluations during training. Empty means that no curve is drawn.
-    - `scale`: the chosen size. The file defines sizes as sets of keys that override it; `full` means the file
-      unchanged.
+    - `scale`: the chosen size, a set of keys in the file that override the others. `full` means the file unchanged.
     """
 
     name: str
@@ -189,8 +184,7 @@ class Experiment(Section):
 
     def at_every_rate(self) -> "Experiment":
         """The search for learning rates as an experiment of its own, with the seeds and evaluations of `search`, which
-        must not be None. It has one arm for each trained arm (training method) and rate, with a name such as `ARM at
-        0.0001`."""
+        must not be None. It has an arm such as `ARM at 0.0001` for each trained arm (training method) and each rate."""
         assert self.search is not None
         arms = {
             f"{name} at {rate:g}": arm.at(rate).model_copy(update={"seeds": None})
@@ -241,9 +235,9 @@ class Experiment(Section):
 
     def teaching(self, arm: str | None = None) -> str:
         """The game whose cold start (supervised steps before training) teaches the seats (LoRA adapters) of the arm
-        named `arm`. The arm's `cold_start` names it, or else the experiment's (`self-refine` if that names none). An
-        arm without a choice of its own is taught by its own game if the experiment's would teach one seat and give
-        several seats equal weights. With `arm` None, it is the experiment's."""
+        named `arm`. It is the arm's `cold_start`, if that is set, or else the game in the experiment's (`self-refine`
+        by default). But if the experiment's game has one seat and the arm's own game several, the own game teaches
+        them, since all would otherwise start with equal weights. With `arm` None, it is the experiment's game."""
         shared = str((self.cold_start or {}).get("game", "self-refine"))
         if arm and (chosen := self.arms[arm].cold_start):
             return chosen
@@ -254,9 +248,8 @@ class Experiment(Section):
     def start_of(self, arm: str) -> str | None:
         """The name of the arm that evaluates the seats (LoRA adapters) of the arm named `arm` as they were before
         training. None if there is no such arm. With a cold start (supervised steps before training), it is the
-        untrained arm that starts from the same cold start. Without one, it is an arm that evaluates the same seats at
-        step 0 (such as `A@0`). An arm that only evaluates a trained arm's seats has the same start as the trained
-        arm."""
+        untrained arm with the same cold start. Without one, it is an arm that evaluates the same seats at step 0 (such
+        as `A@0`). An arm that only evaluates a trained arm's seats has the same start as the trained arm."""
         trained = self.arms[arm].of or arm
         if self.arms[trained].game is None:
             return None
@@ -286,10 +279,10 @@ def experiment_names() -> list[str]:
 
 def load_experiment(name: str, scale: str = "full") -> Experiment:
     """Read an experiment: the one called `name` that comes with this library, or the YAML file `name`. `scale` is the
-    name of a size that the file defines; `full` means the file unchanged. Raises UnknownNameError, which suggests
-    similar names, if there is no such experiment or size. Raises ConfigError if the file cannot be read, has a key or
-    value that is not allowed, refers to an arm that does not exist, or names Python code that this user has not run
-    before."""
+    name of a size, a set of keys in the file that override the others; `full` means the file unchanged. Raises
+    UnknownNameError, which suggests similar names, if there is no such experiment or size. Raises ConfigError if the
+    file cannot be read, has a wrong key or value, refers to a missing arm, or names Python code that this user has not
+    run before."""
     if name in experiment_names():
         text, stem = EXPERIMENTS.joinpath(f"{name}.yaml").read_text(encoding="utf-8"), name
     elif name.endswith((".yaml", ".yml")):

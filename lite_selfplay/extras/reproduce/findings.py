@@ -1,5 +1,4 @@
-"""The results of an experiment, written as a Markdown table, a figure and a JSON object from the records of its
-arms."""
+"""The results of an experiment, as a Markdown table, a figure and a JSON object, made from the records of its arms."""
 
 import importlib.util
 import json
@@ -31,40 +30,37 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of an arm (training method) over its seeds, on one task or as the mean over several tasks of a paper.
+    """The result of an arm (training method) over its seeds, on one task or as a paper's mean over several tasks.
 
-    Some evaluation modes score directions: in `A->B`, seat B answers after reading seat A's answer. Intervals are of
-    95%.
+    In some evaluation modes two seats (named LoRA adapters) answer in turn. Such a mode has directions: in `A->B`, seat
+    B answers after reading seat A's answer. All intervals are 95% confidence intervals.
 
     - `arm`: the name of the arm.
     - `task`: the name of the task, or of the mean over tasks.
-    - `n`: the number of problems.
+    - `n`: the number of problems, of all tasks together.
     - `seeds`: the training seeds.
-    - `values`: the pass@1 of each seed.
-    - `pass_at_1`: the mean of `values`. Each of these is a mean over both directions, without choosing the better one.
-    - `interval`: of `pass_at_1`. With several seeds, Student's t over seeds. With one, Clopper-Pearson for single
-      answers, the bootstrap over problems for other values, and a normal interval for a mean over tasks.
+    - `values`: the pass@1 of each seed, as a mean over the evaluated seats or directions.
+    - `pass_at_1`: the mean of `values`.
+    - `interval`: the interval of `pass_at_1`. It is Student's t over several seeds. For one seed it is Clopper-Pearson
+      if each problem has one answer, otherwise the bootstrap over problems; for a mean over tasks it is normal.
     - `std`: the standard deviation of `values`. None for one seed.
-    - `better`: the pass@1 of the better direction or seat, chosen on these same problems. None if there is only one.
-    - `better_interval`: of `better`, and valid for all directions at once (Bonferroni).
-    - `otherwise`: the pass@1 if answers are read by the other rule: anywhere, or only in `<answer>`. None if not
-      measured.
+    - `better`: the pass@1 of the best seat or direction, chosen on these same problems. None if there is only one.
+    - `better_interval`: the interval of `better`, widened for the choice (Bonferroni).
+    - `otherwise`: the pass@1 if answers are read by the rule that was not chosen (anywhere, or only in `<answer>`), or
+      None.
     - `difference`: the arm's pass@1 minus the baseline arm's, on the problems of both. None for the baseline itself.
-    - `difference_interval`: of `difference`, over problems.
-    - `by_seed`: the interval of the difference over the seeds of both arms (Student's t). None for fewer than two
-      seeds.
+    - `difference_interval`: the interval of `difference` over problems.
+    - `by_seed`: the interval of the difference over the seeds of both arms (Student's t). None if they share only one.
     - `gain`: pass@1 minus the pass@1 of the same seats before training. None if that was not measured.
-    - `gain_interval`: of `gain`, over seeds. None for fewer than two seeds.
-    - `p_value`: of McNemar's exact test of `difference`. None unless each problem has a single answer and there is one
-      seed.
+    - `gain_interval`: the interval of `gain` over seeds. None for one seed.
+    - `p_value`: the p-value of McNemar's test of `difference`. None for several seeds, tasks or answers to a problem.
     - `own`: pass@k and the evaluation mode's own columns, by name.
     - `final`: the mean tokens of the final answers.
-    - `longer`: `final` minus the baseline arm's, on the problems of both. None for the baseline and for a mean over
-      tasks.
-    - `longer_interval`: of `longer`, over problems.
-    - `total`: the mean tokens of the final answers together with the answers read before them.
+    - `longer`: `final` minus the baseline arm's, on the problems of both. None for the baseline or a mean over tasks.
+    - `longer_interval`: the interval of `longer` over problems.
+    - `total`: the mean tokens of a final answer together with the answers that were read before it.
     - `seconds`: the duration of the arm's evaluations.
-    - `trained_on`: whether the arm was trained on all problems of a task.
+    - `trained_on`: whether all evaluated problems of a task were training problems, so that none was held out.
     """
 
     arm: str
@@ -94,8 +90,8 @@ class Finding:
 
 
 def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]:
-    """The results of all arms (training methods), on each task and on each mean over tasks that the paper of a suite
-    reports. `records` has the contents of each `ARM.json`, one for each arm and seed."""
+    """The results of all arms (training methods), on each task and on each mean over tasks that a suite (a paper's
+    evaluation protocol) reports. `records` has one record for each arm and seed, as `conduct` returns them."""
     of: dict[str, dict[str, list[Record]]] = {}
     for record in records:
         for result in record["evaluations"]:
@@ -117,9 +113,9 @@ def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]
 
 def _finding(arm: str, task: str, parts: Parts, baseline: Parts | None, start: Parts | None) -> Finding:
     """The result of the arm (training method) named `arm` on `task`, a single task or a mean over several. `parts` has
-    the arm's evaluations: for each task, a list with one for each seed. `baseline` has those of the arm to compare
-    with, and `start` those of the arm that evaluates the same seats before training. None means that there is no such
-    arm."""
+    the arm's evaluations: for each task, a list with one for each seed. `baseline` has the evaluations of the arm to
+    compare with, and `start` those of the arm that evaluates the same seats (LoRA adapters) before training. Both may
+    be None."""
     evaluations = [result for part in parts for result in part]
     rows, values = [_outcomes(part) for part in parts], _over_tasks(parts)
     scores = [score for result in evaluations for score in scores_shown(result).values()]
@@ -175,21 +171,21 @@ def _trained_on(results: Sequence[Record]) -> bool:
 
 def _lengths(results: Sequence[Record]) -> dict[str, float]:
     """For each problem, by its id, the mean tokens of the final answers to it. `results` has the evaluations of one arm
-    on one task, one for each seed. Seeds without a problem's lengths are left out of the problem's mean."""
+    on one task, one for each seed. An evaluation without lengths is left out of the mean."""
     return means_of(result.get("lengths", {}) for result in results)
 
 
 def _share(score: Record, column: str) -> float:
-    """The value in a column of `score`, the scores of a seat or direction. A count is divided by the number of
-    answers."""
+    """The value of `column` in `score`, the scores of a seat (LoRA adapter) or of two that answer in turn. A count is
+    divided by the number of answers."""
     value: float = score[column]
     return value / (score["n"] * score["samples"]) if isinstance(value, int) else value
 
 
 def _outcomes(results: Sequence[Record], name: str | None = None) -> dict[str, float]:
     """For each problem, by its id, the share of right answers. It is a mean over the evaluations `results` of one arm
-    on one task, one for each seed. It is also a mean over the evaluated seats or directions, unless `name` chooses one
-    of them, such as the direction `A->B`, in which seat B answers after reading seat A's answer."""
+    on one task, one for each seed, and over the evaluated seats or directions. With `name` it is only of that seat, or
+    of that direction, such as `A->B`, in which seat B answers after reading seat A's answer."""
     return means_of(outcomes_of(result, name) if name else mean_outcomes(result) for result in results)
 
 
@@ -213,9 +209,10 @@ def _by_seed(one: Parts | None, other: Parts) -> tuple[float | None, Interval | 
 
 
 def _better(parts: Parts) -> tuple[float | None, Interval | None]:
-    """The pass@1 of an arm's best direction or seat, as a mean over seeds, and its interval, which is valid for all of
-    them at once. In the direction `A->B`, seat B answers after reading A's answer. Both results are None if there is
-    only one direction or seat. `parts` has the arm's evaluations: for each task, a list with one for each seed."""
+    """The pass@1 of an arm's best seat (LoRA adapter) or direction, as a mean over seeds, and its interval, which is
+    valid for all of them at once. In the direction `A->B`, seat B answers after reading A's answer. Both results are
+    None if there is only one seat or direction. `parts` has the arm's evaluations: for each task, a list with one for
+    each seed."""
     names = list(scores_shown(parts[0][0]))
     if len(names) == 1:
         return None, None
@@ -242,7 +239,8 @@ def _interval(values: Sequence[float], rows: Sequence[Mapping[str, float]], conf
 
 
 def _around(rows: Sequence[Sequence[float]], confidence: float) -> Interval:
-    """The normal confidence interval of the mean of the rows' means, in which each row counts equally."""
+    """The normal confidence interval of an unweighted mean over tasks. `rows` has the values of each task's
+    problems."""
     error = sqrt(sum(variance(row) / len(row) for row in rows if len(row) > 1)) / len(rows)
     mean, half = fmean(map(fmean, rows)), NormalDist().inv_cdf((1 + confidence) / 2) * error
     return mean - half, mean + half
@@ -250,7 +248,7 @@ def _around(rows: Sequence[Sequence[float]], confidence: float) -> Interval:
 
 def table(experiment: Experiment, records: Sequence[Record]) -> str:
     """The contents of `table.md`: a Markdown table for each task and each mean over tasks, with a row for each arm
-    (training method), and notes. `records` has the contents of each `ARM.json`, one for each arm and seed."""
+    (training method), and notes. `records` has one record for each arm and seed, as `conduct` returns them."""
     found, spent = findings(experiment, records), _spent(records)
     lines = [f"# {experiment.name}", "", experiment.about, ""]
     for task in dict.fromkeys(each.task for each in found):
@@ -304,8 +302,7 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
 
 
 def means_of(logs: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """For each key, the mean of its numbers over the mappings `logs` that have one. Values that are not numbers are
-    skipped."""
+    """For each key, the mean of its numbers over the mappings in `logs`. Values that are not numbers are skipped."""
     found: dict[str, list[float]] = {}
     for log in logs:
         for key, value in log.items():
@@ -333,8 +330,8 @@ def _by_step(experiment: Experiment, records: Sequence[Record]) -> list[str]:
 
 
 def _curves(records: Sequence[Record], arm: str) -> list[dict[int, float]]:
-    """The curves of the arm (training method) named `arm`, one for each seed that has one. A curve maps a step to a
-    value."""
+    """The curves of the arm (training method) named `arm`, as mappings from step to value: one for each seed with a
+    curve."""
     return [dict(found) for each in records if each["arm"] == arm and (found := each["training"].get("curve"))]
 
 
@@ -387,7 +384,8 @@ def _rows(
 
 
 def _shown(value: float | None, interval: Interval | None, show: Callable[[float], str]) -> str:
-    """A table's cell: a number with its interval if it has one, or `-` for None. `show` formats a number."""
+    """Format a table's cell: a number, followed by its interval if it has one. A missing number (None) becomes `-`.
+    `show` formats a single number."""
     if value is None:
         return MISSING
     return show(value) + (f" [{', '.join(map(show, interval))}]" if interval else "")
@@ -402,7 +400,7 @@ def _signed(share: float) -> str:
 
 
 def _spent(records: Sequence[Record]) -> dict[str, tuple[float, int]]:
-    """For each trained arm (training method), by name, the seconds of its training and the sampled tokens, summed over
+    """For each trained arm (training method), by name, the seconds of its training and the tokens sampled, over all
     seeds."""
     found: dict[str, tuple[float, int]] = {}
     for record in records:
@@ -426,8 +424,7 @@ def to_json(experiment: Experiment, records: Sequence[Record]) -> dict[str, Any]
 def draw(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
     """Draw the experiment's figure into the image file `path`. It is the experiment's curve over the training steps, if
     there is one. Otherwise a panel for each task shows pass@1 over the mean length of final answers, as a point with
-    its interval for each arm (training method). `records` has the contents of each `ARM.json`, one for each arm and
-    seed."""
+    its interval for each arm (training method). `records` has one record for each arm and seed, from `conduct`."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
@@ -475,8 +472,8 @@ def _draw_curve(experiment: Experiment, records: Sequence[Record], path: Path) -
 
 def write_findings(experiment: Experiment, records: Sequence[Record], out: Path) -> list[Path]:
     """Write the experiment's results to `table.md`, `results.json` and `figure.png` in the folder `out`. Without
-    matplotlib no figure is written. Returns the paths of the files that exist. `records` has the contents of each
-    `ARM.json`, one for each arm (training method) and seed."""
+    matplotlib no figure is written. Returns the paths of the files that exist. `records` has one record for each arm
+    (training method) and seed, as `conduct` returns them."""
     with write_errors(f"to {out}"), FileLock(out / f".{TABLE}.lock"):  # two processes may finish at once
         write_whole(out / TABLE, table(experiment, records))
         text = json.dumps(to_json(experiment, records), indent=1, ensure_ascii=False, allow_nan=False)
