@@ -49,10 +49,10 @@ class Rendered:
 
 
 def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], list[str]]:
-    """The first prompt of each role in the planned run `ready`, and the names of the roles that a game with made-up
-    completions never asked. A role has two prompts, with reasoning switched on and off, if the base model's chat
-    template has a switch for it. Only the base model's tokenizer is loaded. Raises ModelNotFoundError if the base
-    model's files are missing."""
+    """The first prompt of each role in the planned run `ready`, and the names of the roles that were never asked when
+    the game was played with made-up completions. A role has two prompts, with reasoning switched on and off, if the
+    base model's chat template has a switch for it. Only the base model's tokenizer is loaded. Raises ModelNotFoundError
+    if the base model's files are missing."""
     section = ready.config.model
     import_first(section)
     with quiet():

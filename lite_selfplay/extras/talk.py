@@ -101,10 +101,11 @@ class Speakers:
     def say(self, name: str, prompt: str | Sequence[Turn], sampling: Sampling, seed: int = 0) -> list[Stage]:
         """Sample the answer of `name`: a name in `alone`, or a cascade `A->B`, in which seat B answers after reading
         A's answer. For a cascade, `prompt` is the text of a problem; otherwise it is a whole prompt or a conversation.
-        Equal seeds give equal answers. Returns one stage, or two for a cascade: A's, then B's. Raises UnknownNameError
-        for an unknown name. Raises RequestError for a cascade if seats do not read answers in the run's game, or if the
-        prompt and the longest allowed completion together exceed `context`. Raises Interrupted if a signal requests a
-        stop, before the next token is sampled."""
+        Every completion is sampled with the settings `sampling`. Equal seeds give equal answers. Returns one stage, or
+        two for a cascade: seat A's and then seat B's. Raises UnknownNameError for an unknown name. Raises RequestError
+        for a cascade if seats do not read answers in the run's game, or if the prompt and the longest allowed
+        completion together exceed `context`. Raises Interrupted if a signal requests a stop, before the next token is
+        sampled."""
         first, *others = self.seats_of(name)
         with Interrupts() as self._interrupts[0]:
             self._interrupts[0].poll()  # from here on, a signal takes effect at the next poll, between two tokens
@@ -143,8 +144,7 @@ def speakers_of(
     unsafe_code: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[Speakers]:
-    """A context manager that loads a run or a base model, and keeps it in memory as `Speakers` until the context
-    closes.
+    """A context manager that loads a run or a base model, and keeps it in memory as `Speakers` until the context ends.
 
     - `name`: the folder of a run, or the name or folder of a base model.
     - `past`: seats of earlier checkpoints to load as well, such as `A@20` for seat A after step 20. Only for a run.
@@ -157,7 +157,8 @@ def speakers_of(
 
     Raises UnknownNameError for an unknown model or seat, ModelNotFoundError if the base model's files are missing, and
     ConfigError if the run's configuration is invalid or needs a permission that was not given. Raises RunFolderError if
-    the run is damaged, has no saved adapters, or was trained over another base model than its name now means.
+    the run is damaged, has no saved adapters, or was trained over another base model than the one now found under its
+    name.
     """
     shown = progress or Progress()
     target = Target.of(name, precision, 0, trust_remote_code, unsafe_code).at(past)
@@ -205,8 +206,7 @@ MOST_CHARACTERS = 1_000_000
 
 @dataclass
 class Talk:
-    """A chat in which each of the chosen names answers every question, and seats keep the conversation since that
-    question.
+    """A chat in which all chosen names answer each question. Every seat keeps its conversation since the last question.
 
     - `speakers`: the base model and the seats (named LoRA adapters) in memory, which sample the answers.
     - `names`: the names that answer, such as seat `A`, or the cascade `A->B`, in which B answers after reading A's
@@ -237,7 +237,7 @@ class Talk:
 
     def ask(self, text: str) -> Entry:
         """Send the new question `text` to all chosen names. Returns the question with their answers. Raises
-        RequestError if it is empty, longer than a million characters or too long for the model's context, and
+        RequestError if `text` is empty, longer than a million characters or too long for the model's context. Raises
         Interrupted if a signal requests a stop."""
         asks = {name: text if self.plain or ARROW in name else self.speakers.prompt(text) for name in self.names}
         return self._answered("message", text, asks)
@@ -245,8 +245,9 @@ class Talk:
     def follow(self, text: str) -> Entry:
         """Send the message `text` to all seats that answered the last question, each in its own conversation since
         then. Returns the message with their answers. A cascade (`A->B`, in which seat B reads A's answer) has no
-        conversation and does not answer. Raises RequestError if there is no conversation yet, and the errors of
-        `ask`."""
+        conversation and does not answer. Raises RequestError if there is no conversation yet, or if `text` is empty,
+        longer than a million characters or too long for the model's context. Raises Interrupted if a signal requests a
+        stop."""
         if not self._said:
             raise RequestError("nothing to follow up: ask a question first (cascades take no follow-ups)")
         return self._answered("follow", text, {name: (*said, Turn("user", text)) for name, said in self._said.items()})
@@ -254,8 +255,9 @@ class Talk:
     def duel(self, text: str, name: str | None = None) -> Entry:
         """Let one seat draft an answer to the problem `text`, and another seat answer after reading the part of the
         draft that the game shows. Returns the problem with the answer. `name` is the pair of seats: in `A->B`, seat A
-        drafts. None means the first pair in `Speakers.cascades`. Raises RequestError if `name` is not a pair or seats
-        do not read answers in the run's game. Raises UnknownNameError for an unknown seat, and the errors of `ask`."""
+        drafts. None means the first pair in `Speakers.cascades`. Raises RequestError if `name` is not a pair, if seats
+        do not read answers in the run's game, or for a `text` that `ask` refuses. Raises UnknownNameError for an
+        unknown seat, and Interrupted if a signal requests a stop."""
         if name is None and not self.speakers.cascades:
             raise RequestError(
                 f"no duels: in the game of {self.speakers.target.name}, seats do not read each other's answers"

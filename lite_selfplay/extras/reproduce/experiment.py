@@ -91,7 +91,8 @@ class EvaluationSection(MeasuringSection):
 
     @property
     def specs(self) -> Sequence[str] | Mapping[str, int]:
-        """The names of the tasks to evaluate on; for a suite, a mapping of its benchmarks to samples per problem."""
+        """The names of the tasks to evaluate on. For a suite it maps each task's name to the number of samples per
+        problem."""
         return find_suite(self.suite).samples if self.suite else split_specs(self.tasks or "")
 
     def settings(self, shared: RunConfig, arm: ArmSection) -> Settings:
@@ -280,9 +281,9 @@ def experiment_names() -> list[str]:
 def load_experiment(name: str, scale: str = "full") -> Experiment:
     """Read an experiment: the one called `name` that comes with this library, or the YAML file `name`. `scale` is the
     name of a size, a set of keys in the file that override the others; `full` means the file unchanged. Raises
-    UnknownNameError, which suggests similar names, if there is no such experiment or size. Raises ConfigError if the
-    file cannot be read, has a wrong key or value, refers to a missing arm, or names Python code that this user has not
-    run before."""
+    UnknownNameError, which suggests similar names, for an unknown experiment or size. Raises ConfigError if the file
+    cannot be read, has a wrong key or value, refers to a missing arm, or names Python code not run before by this
+    user."""
     if name in experiment_names():
         text, stem = EXPERIMENTS.joinpath(f"{name}.yaml").read_text(encoding="utf-8"), name
     elif name.endswith((".yaml", ".yml")):

@@ -211,8 +211,7 @@ def _by_seed(one: Parts | None, other: Parts) -> tuple[float | None, Interval | 
 def _better(parts: Parts) -> tuple[float | None, Interval | None]:
     """The pass@1 of an arm's best seat (LoRA adapter) or direction, as a mean over seeds, and its interval, which is
     valid for all of them at once. In the direction `A->B`, seat B answers after reading A's answer. Both results are
-    None if there is only one seat or direction. `parts` has the arm's evaluations: for each task, a list with one for
-    each seed."""
+    None if there is only one. `parts` has the arm's evaluations: for each task, a list with one for each seed."""
     names = list(scores_shown(parts[0][0]))
     if len(names) == 1:
         return None, None
