@@ -1,5 +1,5 @@
-"""Shows a planned run's prompts and tries its reward function without the model: `plan --prompts` and `plan --reward`.
-All completions are made up, from worked examples if the game has them; also those in prompts (such as drafts)."""
+"""Shows the prompts of a planned run (`plan --prompts`) and tries its reward function (`plan --reward`), without
+loading a model. Made-up completions stand in for sampled ones, also where a prompt quotes an earlier completion."""
 
 import contextlib
 import random
@@ -32,9 +32,14 @@ MOST_STEPS = 40  # the most steps to play until every role has been asked
 
 @dataclass(frozen=True)
 class Rendered:
-    """The prompt of one `role` of a game as the model reads it. `text` includes the special tokens, `tokens` is its
-    length in tokens, and `seat` names the LoRA adapter that plays the role. `thinking` is the value of the chat
-    template's switch for a reasoning block: `on` or `off`; `auto` if the template has no such switch."""
+    """The prompt for one role of a game, as the model reads it.
+
+    - `role`: the role's name in the game.
+    - `seat`: the name of the LoRA adapter that plays the role.
+    - `thinking`: the chat template's reasoning switch, `on` or `off`. `auto` if the template has no such switch.
+    - `tokens`: the length of the prompt in tokens.
+    - `text`: the prompt with its special tokens.
+    """
 
     role: str
     seat: str
@@ -44,8 +49,10 @@ class Rendered:
 
 
 def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], list[str]]:
-    """The first prompt of each role of the planned run `ready`, twice if the chat template can switch a reasoning block
-    on and off; and the roles without one. Loads only a tokenizer. Raises ModelNotFoundError if the base is missing."""
+    """The first prompt of each role in the planned run `ready`, and the names of the roles that were never asked when
+    the game was played with made-up completions. A role has two prompts, with reasoning switched on and off, if the
+    base model's chat template has a switch for it. Only the base model's tokenizer is loaded. Raises ModelNotFoundError
+    if the base model's files are missing."""
     section = ready.config.model
     import_first(section)
     with quiet():
@@ -63,8 +70,8 @@ def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], l
 
 
 def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
-    """Play the game of the planned run `ready` with made-up completions, for up to 40 steps; returns the first
-    completion of each role that was asked. `chat` holds the base model's tokenizer; no model is loaded."""
+    """Play the game of the planned run `ready` with made-up completions, for up to 40 steps, to collect its prompts.
+    Returns each asked role's first completion. `chat` holds the base model's tokenizer. No model is loaded."""
     from lite_selfplay.runs.preflight import RecordingTable
     from lite_selfplay.training.rollout import Loaded
 
@@ -89,9 +96,10 @@ def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
 
 
 def _made_up_words(game: Game, rng: random.Random) -> Callable[[str, str, Sequence[Problem]], str]:
-    """A function that makes up a completion's text from a role's name, a prompt, and the problems drawn so far: the
-    game's worked example for a drawn problem that the prompt contains, or else for one of the task `stories`; a random
-    number as the answer if the game has none for this role. `rng` makes the random choices."""
+    """A function that makes up a completion's text from a role's name, its prompt, and the problems drawn so far. The
+    text is the game's worked example for a drawn problem that the prompt contains, or else for a problem of the
+    library's task `stories`. If the game has no example for the role, the text gives a random number as its answer. All
+    random choices are made with `rng`."""
     stories = iter(load_task("stories").problems)
 
     def say(role: str, prompt: str, drawn: Sequence[Problem]) -> str:
@@ -108,8 +116,14 @@ def _made_up_words(game: Game, rng: random.Random) -> Callable[[str, str, Sequen
 
 @dataclass(frozen=True)
 class Tried:
-    """One call of a reward function, for the completion `text` of the problem's text `problem`. `kind` says how it was
-    made up (such as `wrong`), `reward` is the function's result, and `right` the answer checker's judgement."""
+    """One call of a reward function on a made-up completion, and its result.
+
+    - `problem`: the text of the problem.
+    - `kind`: the way in which the completion was made up, such as `wrong` or `cut off`.
+    - `text`: the text of the completion.
+    - `reward`: the number that the reward function returned.
+    - `right`: whether the answer checker judges the completion as right.
+    """
 
     problem: str
     kind: str
@@ -119,10 +133,11 @@ class Tried:
 
 
 def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[Tried]:
-    """Call the reward function `reward` on made-up completions: five for each of the first two problems of `task` that
-    have a reference answer (right, right without the format, wrong, empty, cut off). Their token ids are the bytes of
-    the text. `progress` gets warnings about the function. Raises ConfigError if none of the first 200 problems has a
-    reference answer, RewardError if the function raises or does not return one finite number per completion."""
+    """Call the reward function `reward` on made-up completions, to see which of them it rewards. There are five for
+    each of the first two problems of `task` that have a reference answer: right, right without the required format,
+    wrong, empty, and cut off. A completion's token ids are the bytes of its text. `progress` receives warnings about
+    the function. Raises ConfigError if none of the first 200 problems has a reference answer. Raises RewardError if the
+    function raises an exception or does not return one finite number for each completion."""
     answered = [problem for problem in islice(task.problems, 200) if problem.answer is not None][:2]
     if not answered:
         raise ConfigError(f"{task.name} has no problem with an answer, which made-up completions need")
@@ -152,8 +167,8 @@ def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[Tried]
 
 
 def in_a_sentence(found: Sequence[Tried]) -> str:
-    """A sentence on whether a reward function can train, from its rewards `found` for made-up completions: they must
-    differ, and right answers must earn more than wrong ones on average."""
+    """A sentence on whether a reward function is fit for training, judged by its rewards `found` for made-up
+    completions. The rewards must not all be equal, and right answers must earn more than wrong ones on average."""
     if len({each.reward for each in found}) == 1:
         return f"Every completion earns {found[0].reward:g}: a group without variance gives no signal."
     right, wrong = ([each.reward for each in found if each.kind == kind] for kind in ("right", "wrong"))

@@ -1,6 +1,6 @@
-"""Answers a user's messages in a chat with a run. The speakers who answer are the run's base model, its seats (LoRA
-adapters) and its cascades: in `A->B`, B answers after reading A's answer. The command line displays the answers. The
-run's game words the prompts: a problem is prompted as in training, and another seat's draft as the game shows it."""
+"""A chat with a run: its base model, its seats and its cascades answer a user's messages. A seat is a named LoRA
+adapter. In the cascade `A->B`, seat B answers after reading seat A's answer. A problem is posed in the same words as in
+the run's training. The command line reads the user's messages and displays the answers."""
 
 import contextlib
 import json
@@ -35,8 +35,9 @@ ARROW = "->"
 
 @dataclass(frozen=True)
 class Stage:
-    """A completion in an answer: the only one, or one of the two of a cascade `A->B`, in which seat B answers after
-    reading A's answer. `saw` is the part of A's answer that is in B's prompt; None for any other completion."""
+    """One completion of an answer. An answer has one completion, or two if the cascade `A->B` gave it: seat A's
+    completion, and then seat B's, sampled after reading A's. `saw` is the part of A's completion that B's prompt
+    contained. It is None for all completions except B's."""
 
     completion: Completion
     saw: str | None = None
@@ -44,11 +45,18 @@ class Stage:
 
 @dataclass(frozen=True)
 class Speakers:
-    """A run's speakers, with the model in memory: base, seats (LoRA adapters), and cascades (`A->B`: B answers after
-    reading A's answer). `table` samples; `target` is the run, or a base model without one. `most_tokens`: the limit of
-    a completion; `context`: of prompt and completion together. `like`: a problem of the run's task; a user's problem is
-    worded like it. `reads(table, answer, problem)` returns the part of an answer that the next seat reads, and its
-    whole prompt; None: no cascades, since seats do not read answers. `_interrupts`: a list of one signal handler."""
+    """The base model and seats (named LoRA adapters) of a run, held in memory to answer a user's messages, alone or in
+    a cascade `A->B`, in which seat B answers after reading seat A's answer.
+
+    - `table`: the object that samples completions from the model in memory.
+    - `target`: the run whose seats answer, or a base model if no run was loaded.
+    - `most_tokens`: the most tokens of one completion.
+    - `context`: the most tokens of a prompt and its completion together.
+    - `like`: an example problem of the run's training task. A user's problem is worded in the same way.
+    - `reads`: a function of the table, A's completion and the problem, which returns the part of A's completion that B
+      reads, and B's whole prompt. None if seats do not read answers in the run's game. Then there are no cascades.
+    - `_interrupts`: a list whose only element handles the signals that arrive during the current answer.
+    """
 
     table: "LiveTable"
     target: Target
@@ -60,22 +68,25 @@ class Speakers:
 
     @property
     def alone(self) -> tuple[str, ...]:
-        """The names that answer alone: `base`, a run's seats (LoRA adapters), and seats of checkpoints (`A@20`)."""
+        """The names that can answer alone: `base` for the base model, each seat (LoRA adapter) of the run, and each
+        loaded seat of an earlier checkpoint, such as `A@20` for seat A after step 20. Without a run only `base`."""
         return self.table.policies if self.target.folder else (BASE,)
 
     @property
     def cascades(self) -> tuple[str, ...]:
-        """The names of the cascades: `A->B` (seat B answers after reading A's answer) for each ordered pair of the
-        run's evaluated seats, or `A->A` if there is one. Empty if seats do not read answers in this game."""
+        """The names of the cascades, such as `A->B`, in which seat B answers after reading seat A's answer. Each
+        ordered pair of the seats that the run's evaluation measures is a cascade. If it measures one seat A only, the
+        only cascade is `A->A`. Empty if seats do not read answers in the run's game."""
         if self.reads is None:
             return ()
         seats = self.target.seats
         return tuple(ARROW.join(pair) for pair in permutations(seats, 2)) or (f"{seats[0]}{ARROW}{seats[0]}",)
 
     def seats_of(self, name: str) -> tuple[str, ...]:
-        """The seats in `name`, in the order of answering: (A,) for `A`, (A, B) for the cascade `A->B`, in which B reads
-        A's answer. All names in `alone` are allowed as A and B. Raises UnknownNameError with similar names for any
-        other name or more than two; RequestError for a cascade if seats do not read answers in this game."""
+        """The seats that answer under `name`, in the order of answering: `(A,)` for `A`, and `(A, B)` for the cascade
+        `A->B`, in which seat B answers after reading seat A's answer. Raises UnknownNameError, which suggests similar
+        names, if a seat is not in `alone` or `name` has more than two. Raises RequestError for a cascade if seats do
+        not read answers in the run's game."""
         seats = tuple(part.strip() for part in name.split(ARROW))
         if len(seats) > 2 or not all(seat in self.alone for seat in seats):
             raise UnknownNameError("speaker", name, [*self.alone, *self.cascades])
@@ -84,14 +95,17 @@ class Speakers:
         return seats
 
     def prompt(self, text: str) -> str:
-        """The prompt for a user's problem `text`, worded as in training."""
+        """The prompt that poses a user's problem `text` in the same words as the run's training."""
         return asked(self._problem(text))
 
     def say(self, name: str, prompt: str | Sequence[Turn], sampling: Sampling, seed: int = 0) -> list[Stage]:
-        """Sample the answer of `name` (`A`, or the cascade `A->B`, in which B reads A's answer) to `prompt`. Returns
-        one completion, or for a cascade A's and then B's. For a cascade `prompt` is the text of a problem, otherwise a
-        whole prompt or conversation. Equal seeds give equal answers. Raises the errors of `seats_of`, RequestError if
-        the prompt is too long for `context`, Interrupted after a signal (before the next token)."""
+        """Sample the answer of `name`: a name in `alone`, or a cascade `A->B`, in which seat B answers after reading
+        A's answer. For a cascade, `prompt` is the text of a problem; otherwise it is a whole prompt or a conversation.
+        Every completion is sampled with the settings `sampling`. Equal seeds give equal answers. Returns one stage, or
+        two for a cascade: seat A's and then seat B's. Raises UnknownNameError for an unknown name. Raises RequestError
+        for a cascade if seats do not read answers in the run's game, or if the prompt and the longest allowed
+        completion together exceed `context`. Raises Interrupted if a signal requests a stop, before the next token is
+        sampled."""
         first, *others = self.seats_of(name)
         with Interrupts() as self._interrupts[0]:
             self._interrupts[0].poll()  # from here on, a signal takes effect at the next poll, between two tokens
@@ -130,13 +144,22 @@ def speakers_of(
     unsafe_code: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[Speakers]:
-    """A context with the Speakers of the run folder or base model `name`, in memory until it closes. `past`: seats to
-    load from checkpoints too (`A@20`: after step 20). `precision`: of the base's weights; None: the run's, or a base
-    model's default. `max_tokens`: the limit of a completion; None: the run's, or 512. `trust_remote_code`: the base's
-    own Python code may run. `unsafe_code`: programs written by the model may run without a sandbox. Raises
-    UnknownNameError for an unknown model or seat, ConfigError if the run's configuration is invalid or needs a
-    permission that is not given, ModelNotFoundError if the base is missing, RunFolderError if the run is damaged, has
-    no saved adapters or was trained over another base."""
+    """A context manager that loads a run or a base model, and keeps it in memory as `Speakers` until the context ends.
+
+    - `name`: the folder of a run, or the name or folder of a base model.
+    - `past`: seats of earlier checkpoints to load as well, such as `A@20` for seat A after step 20. Only for a run.
+    - `precision`: the precision of the base model's weights. None means the run's precision. Without a run, it means
+      the precision in which a merged model was saved, and `4bit` for other models.
+    - `max_tokens`: the most tokens of one completion. None means the run's limit, or 512 if there is none.
+    - `trust_remote_code`: whether Python code that comes with the base model may run.
+    - `unsafe_code`: whether programs that the model writes may run on a machine without a sandbox.
+    - `progress`: receives messages while the model is loaded. None discards them.
+
+    Raises UnknownNameError for an unknown model or seat, ModelNotFoundError if the base model's files are missing, and
+    ConfigError if the run's configuration is invalid or needs a permission that was not given. Raises RunFolderError if
+    the run is damaged, has no saved adapters, or was trained over another base model than the one now found under its
+    name.
+    """
     shown = progress or Progress()
     target = Target.of(name, precision, 0, trust_remote_code, unsafe_code).at(past)
     target.require_adapters()
@@ -157,14 +180,14 @@ def speakers_of(
 
 
 def _positions(path: Path) -> int:
-    """The context length in tokens in the `config.json` of a base model's folder `path`; 2048 if it names none."""
+    """The context length in tokens that `config.json` in a base model's folder `path` states, or 2048 without one."""
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     return int({**config, **config.get("text_config", {})}.get("max_position_embeddings") or 2048)
 
 
 def _example_problem(target: Target) -> Problem:
-    """The first problem of the run's training task, which decides how a user's problem is worded. An empty problem if
-    `target` is not a run or has no training task, or the task cannot be loaded on this machine."""
+    """The first problem of the run's training task, which decides how a user's problem is worded. Returns an empty
+    problem if `target` is not a run, the run has no training task, or the task cannot be loaded on this machine."""
     section = target.config.tasks
     if target.folder is not None and section.train is not None:
         with contextlib.suppress(LiteSelfPlayError, StopIteration):  # its data are not on this machine
@@ -173,17 +196,27 @@ def _example_problem(target: Target) -> Problem:
 
 
 Entry = Mapping[str, Any]
-"""One question of a chat: its text under `message`, `follow` or `duel`, and under `answers` each speaker's `text`, the
-extracted `answer`, `finish` (stop reason), `tokens`, `seconds`, and a cascade's `stages`, with what each `saw`."""
+"""One message of a chat and its answers. The message is under the name of the `Talk` method that sent it, with
+`message` for `ask`. `answers` has, for each name that answered, its `text`, the extracted final `answer`, `finish` (why
+the completion ended), `tokens` and `seconds`. For a cascade it also has `stages`, the completions of both seats, each
+with `saw`, the part of the other seat's answer in its prompt. `temperature` is the sampling temperature."""
 
 MOST_CHARACTERS = 1_000_000
 
 
 @dataclass
 class Talk:
-    """A chat in which the `names` (such as `A` or the cascade `A->B`) answer; it keeps the conversation with each since
-    the last question. `plain`: questions are sent unchanged; else each is a problem, prompted as in training. `seed`:
-    of the first message; later ones get the next numbers. `waits(name)` is called before each answer."""
+    """A chat in which all chosen names answer each question. Every seat keeps its conversation since the last question.
+
+    - `speakers`: the base model and the seats (named LoRA adapters) in memory, which sample the answers.
+    - `names`: the names that answer, such as seat `A`, or the cascade `A->B`, in which B answers after reading A's
+      answer.
+    - `temperature`: the sampling temperature of all answers. 0 is greedy decoding.
+    - `plain`: whether a question is sent to a seat unchanged. False means that a question is posed as a problem, in the
+      same words as in training. A cascade always poses it as a problem.
+    - `seed`: the sampling seed of the first message. Each later message gets the next number.
+    - `waits`: a function that is called with a name just before that name answers.
+    """
 
     speakers: Speakers
     names: Sequence[str]
@@ -195,32 +228,36 @@ class Talk:
     _asked: int = 0
 
     def choose(self, names: Sequence[str]) -> None:
-        """Choose who answers from the next question on, such as `A`, or `A->B` (B answers after reading A's answer).
-        Raises UnknownNameError for an unknown name, RequestError for `A->B` if seats do not read answers in this game;
-        then nothing changes."""
+        """Choose the names that answer from the next question on, such as seat `A`, or the cascade `A->B`, in which
+        seat B answers after reading A's answer. Raises UnknownNameError for an unknown name, and RequestError for a
+        cascade if seats do not read answers in the run's game. After an error the earlier names remain chosen."""
         for name in names:
             self.speakers.seats_of(name)
         self.names = tuple(dict.fromkeys(names))
 
     def ask(self, text: str) -> Entry:
-        """Let all chosen names answer a new question; returns the chat's entry, with question and answers. Raises
-        RequestError for a question that is empty, over a million characters or beyond the context; Interrupted on a
-        signal."""
+        """Send the new question `text` to all chosen names. Returns the question with their answers. Raises
+        RequestError if `text` is empty, longer than a million characters or too long for the model's context. Raises
+        Interrupted if a signal requests a stop."""
         asks = {name: text if self.plain or ARROW in name else self.speakers.prompt(text) for name in self.names}
         return self._answered("message", text, asks)
 
     def follow(self, text: str) -> Entry:
-        """Continue all conversations since the last question (cascades have none) with the message `text`; returns the
-        chat's entry, with message and answers. Raises RequestError if there is none yet, and the errors of `ask`."""
+        """Send the message `text` to all seats that answered the last question, each in its own conversation since
+        then. Returns the message with their answers. A cascade (`A->B`, in which seat B reads A's answer) has no
+        conversation and does not answer. Raises RequestError if there is no conversation yet, or if `text` is empty,
+        longer than a million characters or too long for the model's context. Raises Interrupted if a signal requests a
+        stop."""
         if not self._said:
             raise RequestError("nothing to follow up: ask a question first (cascades take no follow-ups)")
         return self._answered("follow", text, {name: (*said, Turn("user", text)) for name, said in self._said.items()})
 
     def duel(self, text: str, name: str | None = None) -> Entry:
-        """Let one seat draft an answer to the problem `text`, and another answer after reading the part of the draft
-        that the game shows. Returns the chat's entry, with the problem and the answer. `name` is the pair, such as
-        `A->B`; None: the first of `Speakers.cascades`. Raises RequestError if `name` is not a pair or seats do not read
-        answers in this game, UnknownNameError for an unknown seat, and the errors of `ask`."""
+        """Let one seat draft an answer to the problem `text`, and another seat answer after reading the part of the
+        draft that the game shows. Returns the problem with the answer. `name` is the pair of seats: in `A->B`, seat A
+        drafts. None means the first pair in `Speakers.cascades`. Raises RequestError if `name` is not a pair, if seats
+        do not read answers in the run's game, or for a `text` that `ask` refuses. Raises UnknownNameError for an
+        unknown seat, and Interrupted if a signal requests a stop."""
         if name is None and not self.speakers.cascades:
             raise RequestError(
                 f"no duels: in the game of {self.speakers.target.name}, seats do not read each other's answers"

@@ -1,12 +1,12 @@
 """Runs an experiment: trains and evaluates each arm (training method) with each seed, and skips pairs of arm and seed
-that are already done. In the experiment's folder OUT it writes:
+that are already done. The experiment's folder OUT contains these files, in which ARM is an arm's name:
 
-OUT/experiment.yaml              the experiment; another one needs another folder
+OUT/experiment.yaml              the experiment; another experiment needs another folder
 OUT/search/                      the search for each arm's learning rate, as an experiment of its own
 OUT/seed-0/cold-start/           the run whose adapters all trained arms of this seed start from
-OUT/seed-0/ARM/                  the run folder of an arm
-OUT/seed-0/ARM.json              the record of its training and evaluations; complete or absent
-OUT/table.md, figure.png, results.json
+OUT/seed-0/ARM/                  the run folder of the arm's training
+OUT/seed-0/ARM.json              the record of the arm's training and evaluations; complete or absent
+OUT/table.md, figure.png         the results of all arms; also in results.json
 
 Several processes may share one experiment in one folder: each works on arms that no other is working on.
 """
@@ -43,11 +43,12 @@ EXPERIMENT, SEARCH = "experiment.yaml", "search"
 def conduct(
     experiment: Experiment, out: Path, *, data_dir: str | None = None, progress: Progress
 ) -> list[dict[str, Any]]:
-    """Run an experiment in the folder `out`, or continue it. Returns the records of all seeds and arms (training
-    methods), each with the training and evaluations of one arm and seed, as in `ARM.json`. `data_dir` is the folder of
-    downloaded data sets, which may change between calls; None: the experiment's own. Raises ConfigError if the
-    comparison is unfair (see `require_fair`), RunFolderError if `out` holds other files or another experiment,
-    Interrupted after a signal (the same call then continues), and the errors of training and evaluating."""
+    """Run an experiment in the folder `out`, or continue it. Returns one record for each arm (training method) and
+    seed, with its training and its evaluations. The record is also written to `ARM.json` in the seed's folder.
+    `data_dir` is the folder of downloaded data sets, which may change between calls. None means the experiment's own.
+    Raises ConfigError if the comparison is unfair (see `require_fair`), RunFolderError if `out` holds other files or
+    another experiment, and any error that training or evaluating raises. Raises Interrupted after a signal; the same
+    call then continues."""
     require_fair(experiment)
     _claim(experiment, out)
     if experiment.search is not None:
@@ -77,8 +78,9 @@ def conduct(
 
 
 def chosen_rates(experiment: Experiment, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The learning rate of each trained arm (training method) with the highest mean pass@1 in the experiment's search;
-    of equal ones the lowest. `records` are the search's: one for each arm, rate and seed."""
+    """For each trained arm (training method), the learning rate with the highest mean pass@1 in the experiment's
+    search. The lowest of several equally good rates is chosen. `records` has the search's results, one for each arm,
+    rate and seed."""
     assert experiment.search is not None
     found: dict[str, list[float]] = {}
     for record in records:
@@ -88,17 +90,18 @@ def chosen_rates(experiment: Experiment, records: Sequence[Mapping[str, Any]]) -
 
 
 def _lock(path: Path, patience: float) -> FileLock:
-    """A lock for `path`, an arm's or a cold start's folder, so that one process at a time works on it. Entering it
-    raises Timeout after `patience` seconds of waiting; a negative `patience` waits without a limit."""
+    """A lock that lets one process at a time work on the folder `path` of an arm or a cold start. Entering the lock
+    raises Timeout after `patience` seconds of waiting. A negative `patience` waits without a limit."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(path.with_name(f".{path.name}.lock"), timeout=patience)
 
 
 def require_fair(experiment: Experiment) -> None:
-    """Raise ConfigError unless all trained arms (training methods) sample the same number of completions or, if the
-    experiment's `budget` is `steps`, have the same number of steps. The budget `recipes` allows differences; numbers of
-    completions that depend on the run are not compared. Also raises it if no arm uses the training task `tasks.train`,
-    or an arm has a limit in minutes, since then its number of steps depends on the machine."""
+    """Raise ConfigError if the comparison of trained arms (training methods) is unfair. By default all arms must sample
+    the same number of completions; an arm whose number is not known in advance is not compared. If the experiment's
+    `budget` is `steps`, all arms must have the same number of steps instead. If it is `recipes`, the numbers may
+    differ. No arm may have a limit in minutes, since its number of steps would then depend on the machine. If the
+    experiment names a training task (`tasks.train`), at least one arm must use it."""
     budgets: dict[str, int] = {}
     drawn = not experiment.trained() or experiment.shared.tasks.train is None
     for name in experiment.trained():
@@ -120,10 +123,10 @@ def require_fair(experiment: Experiment) -> None:
 
 
 def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
-    """Lines that describe the experiment before its start: seeds, the plan and cost of each arm (training method), and
-    evaluations. `data_dir` is the folder of downloaded data sets; None: the experiment's own. Loads no model and writes
-    nothing. Raises ConfigError if the comparison is unfair (see `require_fair`), TaskError if a task cannot be
-    loaded."""
+    """Lines that describe the experiment before its start: its seeds, the plan and cost of each arm (training method),
+    and its evaluations. `data_dir` is the folder of downloaded data sets; None means the experiment's own. Loads no
+    model and writes nothing. Raises ConfigError if the comparison is unfair (see `require_fair`), and TaskError if a
+    task cannot be loaded."""
     require_fair(experiment)
     experiment = experiment.having({"tasks": {"data_dir": data_dir}} if data_dir else {})
     lines = [experiment.about, f"seeds: {', '.join(map(str, experiment.seeds))}"]
@@ -149,9 +152,9 @@ def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
 
 
 def _claim(experiment: Experiment, out: Path) -> None:
-    """Create the folder `out` for the experiment, and write the experiment to its `experiment.yaml`. If that file
-    exists, only arms (training methods) and seeds may be added to those in it. Raises RunFolderError if the folder
-    holds another experiment or other files, ConfigError if the file is not a YAML mapping."""
+    """Create the folder `out` for the experiment, and write the experiment to `experiment.yaml` in it. If the file
+    exists, the experiment may differ from it only by added arms (training methods) and seeds. Raises RunFolderError if
+    the folder holds another experiment or other files, and ConfigError if the existing file is not a YAML mapping."""
     path, values = out / EXPERIMENT, experiment.model_dump(mode="json")
     with write_errors(f"to {out}"):
         if path.is_file():
@@ -173,8 +176,8 @@ def _claim(experiment: Experiment, out: Path) -> None:
 def _record(
     experiment: Experiment, name: str, arm: ArmSection, seed: int, out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Train the arm (training method) `arm`, called `name`, with this seed if needed, evaluate it, and return its
-    record for `ARM.json`. `out` is the experiment's folder."""
+    """Train the arm (training method) `arm` with one seed, unless that is done or the arm trains nothing, and evaluate
+    it. Returns the record for its `ARM.json`. `name` is the arm's name, and `out` the experiment's folder."""
     folder = out / f"seed-{seed}"
     spent: dict[str, Any] = {}
     if arm.start == "base":
@@ -201,15 +204,16 @@ def _record(
 
 
 def _lengths(found: Evaluation) -> dict[str, float]:
-    """The mean tokens of the final answers to each problem in the evaluation `found`, by the problem's key: over
-    samples, and over the measured seats or directions (in A->B, seat B answers after reading A's answer)."""
+    """For each problem in the evaluation `found`, by the problem's id, the mean tokens of the final answers to it. The
+    mean is over samples, and over the measured seats or directions (in the direction `A->B`, seat B answers after
+    reading A's answer)."""
     every = [[fmean(answer.tokens for answer in row) for row in found.rows[name]] for name in found.scores]
     return {key: fmean(row) for key, row in zip(found.per_problem, zip(*every, strict=True), strict=True)}
 
 
 def _cold_start_run(experiment: Experiment, game: str, seed: int, folder: Path, progress: Progress) -> Path:
-    """The run folder, inside `folder`, of the cold start (supervised steps before training) of `game` with this seed,
-    which is run first if it is missing."""
+    """The run folder, inside `folder`, of the cold start of `game` with this seed. A cold start is the supervised steps
+    before training. It is run first if its run is not complete."""
     path = folder / (COLD_START if game == experiment.teaching() else f"{COLD_START}-{game}")
     with _lock(path, -1):
         if _steps_done(path) is None:
@@ -219,7 +223,8 @@ def _cold_start_run(experiment: Experiment, game: str, seed: int, folder: Path, 
 
 
 def _trained_run(experiment: Experiment, name: str, seed: int, folder: Path, progress: Progress) -> Path:
-    """The run folder, in `folder`, of the trained arm (training method) `name`; trains it first, or resumes its run."""
+    """The run folder, inside `folder`, of the arm (training method) `name` trained with this seed. If the training is
+    not complete, it is started or resumed first."""
     path, init = folder / name, None
     if experiment.starts_taught(name):
         init = _cold_start_run(experiment, experiment.teaching(name), seed, folder, progress)
@@ -243,16 +248,17 @@ def _steps_done(path: Path) -> int | None:
 
 
 def _aside(path: Path) -> None:
-    """If the folder `path` exists, rename it to `NAME-stopped-1` or the next free number. It belongs to a run that was
-    killed before its first checkpoint, so that the run cannot be resumed and begins anew."""
+    """Rename the folder `path`, if it exists, to `NAME-stopped-1` or the next free number. Such a folder belongs to a
+    run that was killed before its first checkpoint. The run cannot be resumed, so it starts again in a new folder."""
     if path.exists():
         names = (path.with_name(f"{path.name}-stopped-{number}") for number in count(1))
         path.rename(next(name for name in names if not name.exists()))
 
 
 def _training_record(path: Path, curve: str) -> dict[str, Any]:
-    """The record of the training in the run folder `path`: times, sampled tokens, counts, and the values of the
-    experiment's `curve`, the name of a metric or `evaluation` (see `_curve`)."""
+    """The entry `training` of a record, made from the run folder `path` of a finished run. It has the run's steps,
+    seconds and sampled tokens, the completions trained on by role, the updates by seat, the game's statistics and the
+    versions of the software. `curve` is the metric to record over the steps (see `_curve`)."""
     run = load_run(path)
     rows: Sequence[Mapping[str, Any]] = run.metrics_rows()
     return {
@@ -270,8 +276,8 @@ def _training_record(path: Path, curve: str) -> dict[str, Any]:
 
 
 def _curve(run: Run, curve: str) -> list[tuple[int, float]]:
-    """A run's curve as (step, value) pairs. `curve` names a metric (`game.nash_conv`), or is `evaluation` for pass@1 in
-    the evaluations during training. Empty if the run does not have this metric."""
+    """The values of one metric over a run's steps, as (step, value) pairs. `curve` is a key of `metrics.jsonl`, such as
+    `game.nash_conv`, or `evaluation` for pass@1 in the evaluations during training. Empty if it was not recorded."""
     if curve == EVALUATION:  # without the untouched base
         return [(step, mean_pass_rate(each)) for step, each in run.evaluations().items() if step >= 0]
     table = run.metrics().set_index("step")

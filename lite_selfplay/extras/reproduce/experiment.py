@@ -26,13 +26,24 @@ _UNTIMED: dict[str, Any] = {"run": {"minutes": 0}}  # a preset's minutes would g
 
 
 class ArmSection(Section):
-    """An arm (training method) of an experiment: its seats (LoRA adapters) are trained in a `game`, those `of` another
-    arm, or untrained ones (`start`: the base model, or after the supervised steps of a cold start). Exactly one of
-    these is set. `set`: configuration keys for training (`game.reward: coop`), which override those shared by all arms;
-    a `preset` among them replaces the shared one. `mode`, `seats` and `shots` (worked examples): for its evaluation;
-    None: as its game and the experiment's evaluation say; seats may be from checkpoints (`solver@best`). `seeds`: those
-    of the experiment to train with; None: all. `cold_start`: the game whose cold start teaches its seats; None: the
-    experiment's. `paper`: the paper's results for it as printed, by task or by mean of a suite."""
+    """An arm of an experiment: a training method, or seats (named LoRA adapters) that are evaluated without training.
+
+    Exactly one of `game`, `of` and `start` is set.
+
+    - `about`: a description for readers of the YAML file.
+    - `game`: the game in which this arm trains its seats.
+    - `of`: the name of a trained arm whose seats this arm evaluates, for example in another mode.
+    - `start`: the untrained model that this arm evaluates, either the base model or the seats after the cold start.
+    - `set`: configuration keys for this arm's training, such as `game.reward: coop`. They override the keys shared by
+      all arms. A `preset` among them replaces the shared preset.
+    - `mode`: the evaluation mode, if the evaluation names none. None means the default mode of the arm's game.
+    - `seats`: the seats to evaluate, also from checkpoints (`solver@best`). None means those that the game evaluates.
+    - `shots`: the number of worked examples before each evaluated problem. None means the evaluation's own number.
+    - `cold_start`: the game of this arm's cold start (supervised steps before training). None: see
+      `Experiment.teaching`.
+    - `seeds`: those of the experiment's seeds that this arm uses. None means all.
+    - `paper`: the results printed in the paper for this arm, by name of a task or of a mean over several tasks.
+    """
 
     about: str = ""
     game: str | None = None
@@ -62,10 +73,11 @@ class ArmSection(Section):
 
 
 class EvaluationSection(MeasuringSection):
-    """Held-out problems on which an experiment evaluates all its arms (training methods), with the same seeds. Exactly
-    one of two fields names them: `tasks`, or `suite`, a paper's evaluation protocol in
-    `lite_selfplay.evaluation.suites`. A suite also sets the number of samples, the sampling and the worked examples;
-    other keys of this section override these. `mode` is the evaluation mode for all arms; None: each arm's own."""
+    """Held-out problems on which an experiment evaluates all its arms (training methods), with the settings for
+    sampling. The problems are named either by `tasks` or by `suite`, the name of a paper's evaluation protocol in
+    `lite_selfplay.evaluation.suites`; the other one is None. A suite also sets the samples per problem, the sampling
+    and the worked examples, and other keys of this section override it. `mode` is the evaluation mode for all arms.
+    None means each arm's own mode."""
 
     tasks: str | None = None
     suite: str | None = None
@@ -79,13 +91,15 @@ class EvaluationSection(MeasuringSection):
 
     @property
     def specs(self) -> Sequence[str] | Mapping[str, int]:
-        """The names of the tasks to evaluate on; for a suite, a mapping of its benchmarks to samples per problem."""
+        """The names of the tasks to evaluate on. For a suite it maps each task's name to the number of samples per
+        problem."""
         return find_suite(self.suite).samples if self.suite else split_specs(self.tasks or "")
 
     def settings(self, shared: RunConfig, arm: ArmSection) -> Settings:
-        """The settings for the evaluation of `arm` (a training method): the suite's, overridden by this section's, then
-        by the arm's. `shared`, the configuration of all arms, gives the folder of data sets, where to read answers
-        (`answer_from`), the default token limit of a completion, and the precision of an untrained base model."""
+        """The settings for evaluating `arm` (a training method). This section's settings override those of its suite,
+        and the arm's settings override both. `shared` is the configuration of all arms. It gives the folder of data
+        sets, the rule for reading answers (`answer_from`: anywhere in a completion, or only in its `<answer>` block),
+        the default limit of tokens, and the precision of an untrained base model."""
         untrained = arm.start == "base"
         chosen: dict[str, Any] = {
             "data_dir": shared.tasks.data_dir,
@@ -100,8 +114,9 @@ class EvaluationSection(MeasuringSection):
 
 
 class SearchSection(Section):
-    """The search for each trained arm's (training method's) learning rate, before the experiment: of `rates`, the one
-    with the highest mean pass@1 over `seeds` on `evaluations` (not the experiment's own); of equal ones the lowest."""
+    """The search for the learning rate of each trained arm (training method), made before the experiment itself. Each
+    arm is trained at each of the `rates` with each of the `seeds`, and measured on `evaluations`, which replace the
+    experiment's own. The rate with the highest mean pass@1 is chosen; the lowest, if several are equally good."""
 
     rates: tuple[float, ...] = Field(..., min_length=1)
     seeds: tuple[int, ...] = Field(..., min_length=1)
@@ -109,20 +124,26 @@ class SearchSection(Section):
 
 
 class Experiment(Section):
-    """An experiment: `arms` (training methods), each trained with each of the `seeds`, compared on the same
-    `evaluations`.
+    """An experiment: training methods (`arms`), applied with the same seeds and compared on the same held-out problems.
 
-    - `base`: the configuration shared by all arms.
-    - `cold_start`: the `game` whose cold start (supervised steps) teaches all trained arms' seats (LoRA adapters), once
-      per seed, and keys of the configuration's section `cold_start`; None: seats start untrained. An arm with several
-      seats is taught by its own game if the shared one would give them equal weights.
-    - `budget`: the number, of training's completions or steps, that is equal in all trained arms; `recipes`: none is.
-    - `source`: the paper's table or section with its numbers; `paper`: the model and hardware behind them.
-    - `search`: chooses each trained arm's learning rate; None: that of `base`.
-    - `baseline`: the arm to compare others with; empty: the first.
-    - `curve`: the value drawn over the steps: a key of metrics.jsonl with dots (`game.nash_conv`), or `evaluation`:
-      pass@1 in the evaluations during training; empty: none.
-    - `scale`: one of the sizes in the file, named sets of keys that override its own; `full`: the file unchanged.
+    - `name`: the name of the YAML file, without its suffix.
+    - `about`: a description, printed above the results.
+    - `source`: the paper's tables, figures or sections that the experiment repeats.
+    - `paper`: the model, data and hardware behind the paper's numbers.
+    - `base`: the configuration keys shared by all arms.
+    - `cold_start`: the shared cold start (supervised steps before training), run once for each seed: the `game` whose
+      seats (named LoRA adapters) it teaches, and keys of the configuration's section `cold_start`. Trained arms start
+      from the taught seats. None means that there is no shared cold start.
+    - `seeds`: the seeds with which each arm is trained.
+    - `evaluations`: the held-out problems on which all arms are evaluated, with the settings for sampling.
+    - `search`: the search for each trained arm's learning rate. None means that the configuration's rates are used.
+    - `arms`: the arms by name.
+    - `baseline`: the name of the arm with which the others are compared. Empty means the first arm.
+    - `budget`: the number that all trained arms must share, of sampled completions or of steps. `recipes` means
+      neither.
+    - `curve`: the metric drawn over the training steps, either a key of `metrics.jsonl` such as `game.nash_conv`, or
+      `evaluation` for pass@1 in the evaluations during training. Empty means that no curve is drawn.
+    - `scale`: the chosen size, a set of keys in the file that override the others. `full` means the file unchanged.
     """
 
     name: str
@@ -155,16 +176,16 @@ class Experiment(Section):
         return RunConfig.of(self._layer("grpo"), {"game": "grpo"})
 
     def having(self, *layers: Mapping[str, Any]) -> "Experiment":
-        """A copy in which `layers` override the configuration shared by all arms (training methods), for example with
-        another model. A layer maps configuration keys to values; later layers override earlier ones."""
+        """A copy with changes to the configuration shared by all arms (training methods), for example another model.
+        Each of the `layers` maps configuration keys to new values; a later layer overrides an earlier one."""
         base = nested(self.base)
         for layer in layers:
             base = merge(base, nested(layer))
         return self.model_copy(update={"base": base})
 
     def at_every_rate(self) -> "Experiment":
-        """The search for learning rates as an experiment: an arm for each trained arm (training method) and rate, named
-        such as `ARM at 0.0001`, with the seeds and evaluations of `search`, which must not be None."""
+        """The search for learning rates as an experiment of its own, with the seeds and evaluations of `search`, which
+        must not be None. It has an arm such as `ARM at 0.0001` for each trained arm (training method) and each rate."""
         assert self.search is not None
         arms = {
             f"{name} at {rate:g}": arm.at(rate).model_copy(update={"seeds": None})
@@ -180,9 +201,10 @@ class Experiment(Section):
         return self.model_copy(update={"arms": arms})
 
     def config(self, arm: str, seed: int, folder: Path, init: Path | None) -> RunConfig:
-        """The configuration of the run in `folder` that trains the arm (training method) named `arm` with this seed.
-        `init` is the run folder from whose seats (LoRA adapters) training starts; None: it starts as the experiment's
-        configuration says. Raises ConfigError if a key is unknown or its value is not allowed."""
+        """The configuration of the run that trains the arm (training method) named `arm` with this seed, in the run
+        folder `folder`. `init` is the folder of an earlier run from whose seats (LoRA adapters) the training starts.
+        None means that it starts as the experiment's configuration says. Raises ConfigError if a key is unknown or its
+        value is not allowed."""
         keys: dict[str, Any] = {}
         for dotted, value in self.arms[arm].set.items():
             set_key(keys, FLAT_KEYS.get(dotted, dotted), value)
@@ -193,9 +215,9 @@ class Experiment(Section):
         return RunConfig.of(self._layer(game, keys.pop("preset", None)), {"game": game}, started, keys, run)
 
     def _layer(self, game: str, preset: str | None = None) -> dict[str, Any]:
-        """The configuration keys shared by all arms (training methods), for a run of `game`, to be overridden by an
-        arm's keys. `preset`: the preset that replaces the shared one; None: none does. If the shared keys are for
-        another game, its options are left out, and so are keys for single roles and seats."""
+        """The configuration keys shared by all arms (training methods), prepared for a run of `game`. An arm's own keys
+        override them. `preset` is a preset that replaces the shared preset; None keeps the shared one. If the shared
+        keys are for another game, the result has neither that game's options nor keys for single roles and seats."""
         shared = nested(self.base)
         common = shared.pop("preset", None)
         below = preset_layer(common) if common else {}
@@ -207,14 +229,16 @@ class Experiment(Section):
         return merge(preset_layer(preset), shared) if preset else shared
 
     def starts_taught(self, arm: str) -> bool:
-        """Whether the seats of the trained arm (training method) named `arm` start from the experiment's cold start,
-        supervised steps before training. False if the experiment has none, or the arm sets `run.init: null`."""
+        """Whether the seats (LoRA adapters) of the trained arm (training method) named `arm` start from the
+        experiment's cold start, the supervised steps before training. False if the experiment has no cold start, or the
+        arm sets `run.init: null`."""
         return self.cold_start is not None and self.arms[arm].set.get("run.init", "") is not None
 
     def teaching(self, arm: str | None = None) -> str:
-        """The game whose cold start (supervised steps before training) teaches the seats of the arm (training method)
-        `arm`: the arm's choice, else the experiment's; but the arm's own game if that has several seats and the
-        experiment's choice would give them the same weights. `arm` None: the experiment's."""
+        """The game whose cold start (supervised steps before training) teaches the seats (LoRA adapters) of the arm
+        named `arm`. It is the arm's `cold_start`, if that is set, or else the game in the experiment's (`self-refine`
+        by default). But if the experiment's game has one seat and the arm's own game several, the own game teaches
+        them, since all would otherwise start with equal weights. With `arm` None, it is the experiment's game."""
         shared = str((self.cold_start or {}).get("game", "self-refine"))
         if arm and (chosen := self.arms[arm].cold_start):
             return chosen
@@ -223,9 +247,10 @@ class Experiment(Section):
         return own if several else shared
 
     def start_of(self, arm: str) -> str | None:
-        """The arm (training method) that evaluates the seats of `arm` as they were before training; None if there is
-        none. It is the untrained arm with the same cold start (supervised steps) or, without a cold start, the one `of`
-        this arm whose seats are all from step 0 (`@0`). For an arm `of` a trained one, it is the trained one's."""
+        """The name of the arm that evaluates the seats (LoRA adapters) of the arm named `arm` as they were before
+        training. None if there is no such arm. With a cold start (supervised steps before training), it is the
+        untrained arm with the same cold start. Without one, it is an arm that evaluates the same seats at step 0 (such
+        as `A@0`). An arm that only evaluates a trained arm's seats has the same start as the trained arm."""
         trained = self.arms[arm].of or arm
         if self.arms[trained].game is None:
             return None
@@ -254,10 +279,11 @@ def experiment_names() -> list[str]:
 
 
 def load_experiment(name: str, scale: str = "full") -> Experiment:
-    """The experiment called `name` that comes with this library, or the one in the YAML file `name`. `scale` is one of
-    the sizes that the file defines; `full`: the file unchanged. Raises UnknownNameError, with similar names, if there
-    is no such experiment or size; ConfigError if the file cannot be read, a key or value in it is not allowed, it
-    refers to an arm that does not exist, or it names Python code that this user has not run before."""
+    """Read an experiment: the one called `name` that comes with this library, or the YAML file `name`. `scale` is the
+    name of a size, a set of keys in the file that override the others; `full` means the file unchanged. Raises
+    UnknownNameError, which suggests similar names, for an unknown experiment or size. Raises ConfigError if the file
+    cannot be read, has a wrong key or value, refers to a missing arm, or names Python code not run before by this
+    user."""
     if name in experiment_names():
         text, stem = EXPERIMENTS.joinpath(f"{name}.yaml").read_text(encoding="utf-8"), name
     elif name.endswith((".yaml", ".yml")):

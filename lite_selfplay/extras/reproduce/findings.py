@@ -1,4 +1,4 @@
-"""An experiment's results: a Markdown table, a figure and a JSON object, made from the records of its arms."""
+"""The results of an experiment, as a Markdown table, a figure and a JSON object, made from the records of its arms."""
 
 import importlib.util
 import json
@@ -30,23 +30,37 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of an arm (training method) over its seeds, on one task or as a paper's mean over several. Some
-    evaluation modes have directions: in A->B seat B gives the final answer, after reading A's.
+    """The result of an arm (training method) over its seeds, on one task or as a paper's mean over several tasks.
 
-    - `n`: the number of problems; `values`: pass@1 of each seed; `std`: their standard deviation, None for one seed.
-    - `pass_at_1`: the mean over seeds, and over directions if there are any, so not biased by choosing the better.
-    - `interval` (95%): Clopper-Pearson for single answers of one seed; bootstrap over problems for other values of one
-      seed; Student's t over several seeds; for one seed's mean over tasks a normal interval, from each task's variance.
-    - `better`: the pass@1 of the better direction, chosen on these same problems, with an interval valid for all
-      directions at once (Bonferroni); None without directions.
-    - `difference`: pass@1 minus the baseline arm's, on shared problems; its interval is over problems, `by_seed` over
-      shared seeds (Student's t); `p_value`: McNemar's, only for single answers of one seed. None for the baseline.
-    - `gain`: pass@1 minus that of these seats before training, with its interval over seeds; None if not measured.
-    - `otherwise`: pass@1 with answers read by the other rule, anywhere or in `<answer>` alone; None if not measured.
-    - `own`: pass@k and the mode's own columns, by name.
-    - `final`, `total`: mean tokens of final answers, and with the answers before them; `longer`: the difference of
-      `final` to the baseline on shared problems, with its interval over problems, None for a mean over tasks.
-    - `seconds`: the time of its evaluations. `trained_on`: the arm was trained on all problems of a task.
+    In some evaluation modes two seats (named LoRA adapters) answer in turn. Such a mode has directions: in `A->B`, seat
+    B answers after reading seat A's answer. All intervals are 95% confidence intervals.
+
+    - `arm`: the name of the arm.
+    - `task`: the name of the task, or of the mean over tasks.
+    - `n`: the number of problems, of all tasks together.
+    - `seeds`: the training seeds.
+    - `values`: the pass@1 of each seed, as a mean over the evaluated seats or directions.
+    - `pass_at_1`: the mean of `values`.
+    - `interval`: the interval of `pass_at_1`. It is Student's t over several seeds. For one seed it is Clopper-Pearson
+      if each problem has one answer, otherwise the bootstrap over problems; for a mean over tasks it is normal.
+    - `std`: the standard deviation of `values`. None for one seed.
+    - `better`: the pass@1 of the best seat or direction, chosen on these same problems. None if there is only one.
+    - `better_interval`: the interval of `better`, widened for the choice (Bonferroni).
+    - `otherwise`: the pass@1 if answers are read by the rule that was not chosen (anywhere, or only in `<answer>`), or
+      None.
+    - `difference`: the arm's pass@1 minus the baseline arm's, on the problems of both. None for the baseline itself.
+    - `difference_interval`: the interval of `difference` over problems.
+    - `by_seed`: the interval of the difference over the seeds of both arms (Student's t). None if they share only one.
+    - `gain`: pass@1 minus the pass@1 of the same seats before training. None if that was not measured.
+    - `gain_interval`: the interval of `gain` over seeds. None for one seed.
+    - `p_value`: the p-value of McNemar's test of `difference`. None for several seeds, tasks or answers to a problem.
+    - `own`: pass@k and the evaluation mode's own columns, by name.
+    - `final`: the mean tokens of the final answers.
+    - `longer`: `final` minus the baseline arm's, on the problems of both. None for the baseline or a mean over tasks.
+    - `longer_interval`: the interval of `longer` over problems.
+    - `total`: the mean tokens of a final answer together with the answers that were read before it.
+    - `seconds`: the duration of the arm's evaluations.
+    - `trained_on`: whether all evaluated problems of a task were training problems, so that none was held out.
     """
 
     arm: str
@@ -76,8 +90,8 @@ class Finding:
 
 
 def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]:
-    """The results of all arms (training methods) on each task, and on each mean over tasks that a suite's paper
-    reports. `records` has one record for each arm and seed, the content of its `ARM.json`."""
+    """The results of all arms (training methods), on each task and on each mean over tasks that a suite (a paper's
+    evaluation protocol) reports. `records` has one record for each arm and seed, as `conduct` returns them."""
     of: dict[str, dict[str, list[Record]]] = {}
     for record in records:
         for result in record["evaluations"]:
@@ -98,9 +112,10 @@ def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]
 
 
 def _finding(arm: str, task: str, parts: Parts, baseline: Parts | None, start: Parts | None) -> Finding:
-    """The result of the arm (training method) `arm` on `task`, a task or a mean over several. `parts` has the arm's
-    evaluations, a list for each task with one for each seed. `baseline` and `start` are the same for the arm to compare
-    with, and for the arm that measured these seats before training; None: there is none."""
+    """The result of the arm (training method) named `arm` on `task`, a single task or a mean over several. `parts` has
+    the arm's evaluations: for each task, a list with one for each seed. `baseline` has the evaluations of the arm to
+    compare with, and `start` those of the arm that evaluates the same seats (LoRA adapters) before training. Both may
+    be None."""
     evaluations = [result for part in parts for result in part]
     rows, values = [_outcomes(part) for part in parts], _over_tasks(parts)
     scores = [score for result in evaluations for score in scores_shown(result).values()]
@@ -155,33 +170,36 @@ def _trained_on(results: Sequence[Record]) -> bool:
 
 
 def _lengths(results: Sequence[Record]) -> dict[str, float]:
-    """The mean number of tokens of the final answers to each problem, by the problem's key. `results` are the
-    evaluations of one arm on one task, one for each seed; a problem's mean is over those that have its lengths."""
+    """For each problem, by its id, the mean tokens of the final answers to it. `results` has the evaluations of one arm
+    on one task, one for each seed. An evaluation without lengths is left out of the mean."""
     return means_of(result.get("lengths", {}) for result in results)
 
 
 def _share(score: Record, column: str) -> float:
-    """The value in a column of `score`, a seat's or direction's scores; a count is divided by the number of answers."""
+    """The value of `column` in `score`, the scores of a seat (LoRA adapter) or of two that answer in turn. A count is
+    divided by the number of answers."""
     value: float = score[column]
     return value / (score["n"] * score["samples"]) if isinstance(value, int) else value
 
 
 def _outcomes(results: Sequence[Record], name: str | None = None) -> dict[str, float]:
-    """The share of right answers to each problem, by its key: a mean over `results` (an arm's evaluations on one task,
-    one for each seed) and over seats or directions; with `name`, only of that seat or direction (such as `A->B`)."""
+    """For each problem, by its id, the share of right answers. It is a mean over the evaluations `results` of one arm
+    on one task, one for each seed, and over the evaluated seats or directions. With `name` it is only of that seat, or
+    of that direction, such as `A->B`, in which seat B answers after reading seat A's answer."""
     return means_of(outcomes_of(result, name) if name else mean_outcomes(result) for result in results)
 
 
 def _over_tasks(parts: Parts, name: str | None = None) -> list[float]:
-    """The pass@1 of each seed, an unweighted mean over tasks; with `name`, only of this seat or direction (such as
-    `A->B`: B answers after reading A's answer). `parts`: an arm's evaluations, a list by task of lists by seed."""
+    """The pass@1 of each seed, as an unweighted mean over tasks. `parts` has an arm's evaluations: for each task, a
+    list with one for each seed. `name` chooses one seat, or one direction such as `A->B`, in which seat B answers after
+    reading A's answer. None means the mean over all of them."""
     return [fmean(fmean(_outcomes([part[i]], name).values()) for part in parts) for i in range(len(parts[0]))]
 
 
 def _by_seed(one: Parts | None, other: Parts) -> tuple[float | None, Interval | None]:
-    """The mean difference in pass@1 of two arms (`other` minus `one`) over the seeds that both have, and its 95%
-    interval. Each arm is given by its evaluations, a list for each task with one for each seed. (None, None) if `one`
-    is None or no seed is shared; for a single seed only the interval is None."""
+    """The mean difference in pass@1 between two arms, `other` minus `one`, over the seeds that both have, and its 95%
+    interval. An arm is given by its evaluations: for each task, a list with one for each seed. Both results are None if
+    `one` is None or the arms share no seed. Only the interval is None if they share a single seed."""
     first, second = (
         {result["seed"]: mean for result, mean in zip(parts[0], _over_tasks(parts), strict=True)} if parts else {}
         for parts in (one, other)
@@ -191,8 +209,9 @@ def _by_seed(one: Parts | None, other: Parts) -> tuple[float | None, Interval | 
 
 
 def _better(parts: Parts) -> tuple[float | None, Interval | None]:
-    """The pass@1 of the best direction (such as `A->B`: B answers after reading A's) or seat over all seeds, and its
-    interval, valid for all at once; (None, None) for a single one. `parts`: an arm's evaluations, by task and seed."""
+    """The pass@1 of an arm's best seat (LoRA adapter) or direction, as a mean over seeds, and its interval, which is
+    valid for all of them at once. In the direction `A->B`, seat B answers after reading A's answer. Both results are
+    None if there is only one. `parts` has the arm's evaluations: for each task, a list with one for each seed."""
     names = list(scores_shown(parts[0][0]))
     if len(names) == 1:
         return None, None
@@ -203,8 +222,9 @@ def _better(parts: Parts) -> tuple[float | None, Interval | None]:
 
 
 def _interval(values: Sequence[float], rows: Sequence[Mapping[str, float]], confidence: float = 0.95) -> Interval:
-    """The confidence interval, within [0, 1], of the mean of `values`: an arm's pass@1 for each seed. It is over seeds
-    if there are several, else over problems. `rows` has, for each task, the share of right answers to each problem."""
+    """The confidence interval, within [0, 1], of an arm's mean pass@1. `values` has the arm's pass@1 for each seed.
+    `rows` has, for each task, the share of right answers to each problem. The interval is over seeds if there are
+    several, otherwise over problems."""
     outcomes = list(rows[0].values())
     if (spread := over_seeds(values, confidence)).interval is not None:
         low, high = spread.interval
@@ -218,15 +238,16 @@ def _interval(values: Sequence[float], rows: Sequence[Mapping[str, float]], conf
 
 
 def _around(rows: Sequence[Sequence[float]], confidence: float) -> Interval:
-    """The normal confidence interval of the unweighted mean of several means: of each of the `rows` of values."""
+    """The normal confidence interval of an unweighted mean over tasks. `rows` has the values of each task's
+    problems."""
     error = sqrt(sum(variance(row) / len(row) for row in rows if len(row) > 1)) / len(rows)
     mean, half = fmean(map(fmean, rows)), NormalDist().inv_cdf((1 + confidence) / 2) * error
     return mean - half, mean + half
 
 
 def table(experiment: Experiment, records: Sequence[Record]) -> str:
-    """The contents of `table.md`: for each task, and each mean over tasks, a Markdown table with a row for each arm
-    (training method), and notes. `records` has one record for each arm and seed, the content of its `ARM.json`."""
+    """The contents of `table.md`: a Markdown table for each task and each mean over tasks, with a row for each arm
+    (training method), and notes. `records` has one record for each arm and seed, as `conduct` returns them."""
     found, spent = findings(experiment, records), _spent(records)
     lines = [f"# {experiment.name}", "", experiment.about, ""]
     for task in dict.fromkeys(each.task for each in found):
@@ -280,7 +301,7 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
 
 
 def means_of(logs: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """For each key, the mean of its numbers over the mappings in `logs` that have one. Other values are skipped."""
+    """For each key, the mean of its numbers over the mappings in `logs`. Values that are not numbers are skipped."""
     found: dict[str, list[float]] = {}
     for log in logs:
         for key, value in log.items():
@@ -290,8 +311,9 @@ def means_of(logs: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _by_step(experiment: Experiment, records: Sequence[Record]) -> list[str]:
-    """A section of `table.md` as lines of Markdown: the experiment's curve (a value over the training steps) at up to
-    ten steps, last included, as each arm's mean and standard deviation over seeds. Empty if no record has a curve."""
+    """A section of `table.md`, as lines of Markdown, that shows the experiment's curve: the values of a metric over the
+    training steps. For each arm it has the mean and standard deviation over seeds, at up to ten steps, always including
+    the last step. Empty if no record has a curve."""
     curves = {arm: found for arm in experiment.trained() if (found := _curves(records, arm))}
     steps = sorted({step for each in curves.values() for curve in each for step in curve})
     if not steps:
@@ -307,7 +329,8 @@ def _by_step(experiment: Experiment, records: Sequence[Record]) -> list[str]:
 
 
 def _curves(records: Sequence[Record], arm: str) -> list[dict[int, float]]:
-    """The curves of the arm (training method) named `arm`, one for each seed that has one: dicts from step to value."""
+    """The curves of the arm (training method) named `arm`, as mappings from step to value: one for each seed with a
+    curve."""
     return [dict(found) for each in records if each["arm"] == arm and (found := each["training"].get("curve"))]
 
 
@@ -360,7 +383,8 @@ def _rows(
 
 
 def _shown(value: float | None, interval: Interval | None, show: Callable[[float], str]) -> str:
-    """A table's cell: a number with its interval if it has one, or `-` for None. `show` formats a number."""
+    """Format a table's cell: a number, followed by its interval if it has one. A missing number (None) becomes `-`.
+    `show` formats a single number."""
     if value is None:
         return MISSING
     return show(value) + (f" [{', '.join(map(show, interval))}]" if interval else "")
@@ -375,7 +399,8 @@ def _signed(share: float) -> str:
 
 
 def _spent(records: Sequence[Record]) -> dict[str, tuple[float, int]]:
-    """The (seconds, sampled tokens) of each trained arm's (training method's) training, summed over seeds, by arm."""
+    """For each trained arm (training method), by name, the seconds of its training and the tokens sampled, over all
+    seeds."""
     found: dict[str, tuple[float, int]] = {}
     for record in records:
         if training := record["training"]:
@@ -385,8 +410,8 @@ def _spent(records: Sequence[Record]) -> dict[str, tuple[float, int]]:
 
 
 def to_json(experiment: Experiment, records: Sequence[Record]) -> dict[str, Any]:
-    """The contents of `results.json`: the experiment, the results and training times of its arms (training methods),
-    and the `records`, one for each arm and seed."""
+    """The contents of `results.json`: the experiment, the result and the training time of each arm (training method),
+    and the `records` themselves, one for each arm and seed."""
     return {
         "experiment": experiment.model_dump(mode="json"),
         "arms": [each.__dict__ for each in findings(experiment, records)],
@@ -396,9 +421,9 @@ def to_json(experiment: Experiment, records: Sequence[Record]) -> dict[str, Any]
 
 
 def draw(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
-    """Draw the experiment's curve over the steps into the image file `path`. Without a curve, draw pass@1 over the mean
-    length of final answers: a panel for each task, with a point and its interval for each arm (training method).
-    `records` has one record for each arm and seed, the content of its `ARM.json`."""
+    """Draw the experiment's figure into the image file `path`. It is the experiment's curve over the training steps, if
+    there is one. Otherwise a panel for each task shows pass@1 over the mean length of final answers, as a point with
+    its interval for each arm (training method). `records` has one record for each arm and seed, from `conduct`."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
@@ -423,8 +448,8 @@ def draw(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
 
 
 def _draw_curve(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
-    """Draw the experiment's curve over the steps into the image file `path`: for each trained arm (training method) the
-    median over seeds as a line, and each seed as a faint line."""
+    """Draw the experiment's curve over the training steps into the image file `path`. Each trained arm (training
+    method) has a line for the median over seeds, and a faint line for each seed."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.4, 4.2), layout="constrained")
@@ -445,8 +470,9 @@ def _draw_curve(experiment: Experiment, records: Sequence[Record], path: Path) -
 
 
 def write_findings(experiment: Experiment, records: Sequence[Record], out: Path) -> list[Path]:
-    """Write `table.md`, `results.json` and, if matplotlib is installed, `figure.png` into `out`. Returns the paths of
-    those that exist. `records` has one for each arm (training method) and seed, the content of its `ARM.json`."""
+    """Write the experiment's results to `table.md`, `results.json` and `figure.png` in the folder `out`. Without
+    matplotlib no figure is written. Returns the paths of the files that exist. `records` has one record for each arm
+    (training method) and seed, as `conduct` returns them."""
     with write_errors(f"to {out}"), FileLock(out / f".{TABLE}.lock"):  # two processes may finish at once
         write_whole(out / TABLE, table(experiment, records))
         text = json.dumps(to_json(experiment, records), indent=1, ensure_ascii=False, allow_nan=False)
