@@ -1,5 +1,4 @@
-"""Describes this machine, such as its packages, GPU and sandbox. No check raises, since a broken package is a result,
-too."""
+"""Describes this machine, such as its packages, GPU and sandbox. No check raises: a broken package is a result, too."""
 
 import os
 import platform
@@ -21,8 +20,8 @@ BESIDE = ("triton", "xformers", "flash-attn", "flash-linear-attention")  # packa
 
 @dataclass(frozen=True)
 class Check:
-    """The result of checking a part of this machine. `part` is its name, `text` describes its state, and `fine` is
-    false if it does not work."""
+    """The result of checking one `part` of this machine. `text` describes its state, and `fine` is false if it has a
+    problem."""
 
     part: str
     text: str
@@ -92,9 +91,8 @@ def _precision() -> str:
 
 
 def _attention() -> str:
-    """A sentence on the attention code that this machine would use. On a GPU it says whether an example model,
-    Qwen2.5-0.5B in 16 bits, would get flash attention in sampling and in the update, and if not, why. The first GPU
-    counts."""
+    """A sentence on the attention code that this machine would use. For the first GPU it says whether an example model,
+    Qwen2.5-0.5B in 16 bits, would get flash attention in sampling and in the update, and if not, why."""
     import torch
 
     from lite_selfplay.models import attention, packed_on_gpu

@@ -9,11 +9,11 @@ The HTTP interface is vLLM 0.33's OpenAI-compatible protocol; invalid answers ar
 silently, so the backend works around it:
 
 - It takes settings missing in a request from the model's `generation_config.json` (such as top-k) or from its own
-  command line (such as a watermark): the backend sends every setting.
-- It ends completions at end-of-sequence tokens of its choice: the backend tells it to ignore them, and lists those that
-  end a completion.
-- It samples all completions of a request from one seed: the backend sends one request per completion.
-- It lowers `max_tokens` if its context is too short: the backend compares lengths.
+  command line (such as a watermark), so the backend sends every setting.
+- It ends completions at end-of-sequence tokens of its choice, so the backend tells it to ignore them, and lists those
+  that end a completion.
+- It samples all completions of a request from one seed, so the backend sends one request per completion.
+- It lowers `max_tokens` if its context is too short, so the backend compares lengths.
 """
 
 import asyncio
@@ -48,8 +48,7 @@ Adapter = tuple[str, str]
 
 
 class ServerFailed(RequestError):
-    """A request to a vLLM server failed. The message begins with the URL `address`; `clause` is its rest, and says
-    how."""
+    """A request to a vLLM server failed. The message is the server's URL `address`, followed by the reason `clause`."""
 
     def __init__(self, address: str, clause: str):
         # A server's text may hold anything, and is shown on a terminal.
@@ -106,9 +105,9 @@ class Server:
         )
 
     async def load(self, adapter: Adapter) -> None:
-        """Let the server load the LoRA adapter `adapter`, a pair of its name and its folder as the server sees it.
-        Nothing happens if the server has loaded an adapter of this name before. An error is not raised; its message is
-        added to `failures`."""
+        """Let the server load the LoRA adapter `adapter`, a pair of its name and its folder as the server sees it,
+        unless the server has already loaded one of this name. An error is not raised; its message is added to
+        `failures`."""
         try:
             await self.ask("/v1/load_lora_adapter", {"lora_name": adapter[0], "lora_path": adapter[1]}, bytes)
         except ServerFailed as failed:
@@ -168,8 +167,7 @@ def request_of(prompt: Sequence[int], sampling: Sampling, seed: int, eos_ids: Se
 def read_completion(content: bytes, request: Mapping[str, Any], vocabulary: int) -> Generation:
     """Parse a server's JSON answer `content`, and check that it is a possible answer to the request body `request`.
     Token ids must be below `vocabulary`, the base model's number of tokens. Raises LookupError, TypeError, ValueError
-    or RecursionError if a part is missing, malformed, or does not fit the request (such as the answer of another
-    model)."""
+    or RecursionError if a part is missing, malformed, or does not fit the request, such as another model's answer."""
     answer = json.loads(content)
     (choice,) = answer["choices"]
     ids, logprobs, names = choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["logprobs"]["tokens"]
@@ -306,9 +304,8 @@ class ServedBackend(TransformersBackend):
         return failed
 
     def _run(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Run the coroutine function `work` in the servers' event loop, which has a thread of its own, and return its
-        result. Meanwhile the backend's `poll` is called. If `poll` raises, as after a signal, the coroutine is
-        cancelled."""
+        """Run the coroutine function `work` in the event loop of a background thread, and return its result. Meanwhile
+        the backend's `poll` is called; if `poll` raises, as after a signal, the coroutine is cancelled."""
         future = self._portal.start_task_soon(work, *arguments)
         try:
             while not wait([future], POLL_EVERY_S).done:

@@ -1,5 +1,5 @@
-"""Sends a run's curves and warnings to the experiment tracker that `run.report_to` names. Trackers are accelerate's,
-behind the interface `Progress`. If one fails, the run says so once and continues without it."""
+"""Sends a run's curves and warnings to the experiment tracker that `run.report_to` names, through accelerate's
+trackers. If a tracker fails, the run says so once and continues without it."""
 
 import contextlib
 import io
@@ -25,7 +25,7 @@ class AccelerateTracker(Progress):
     """Logs a run's curves and warnings to an experiment tracker, between `open` and `close`.
 
     - `kind`: the tracker, `tensorboard`, `wandb` or `trackio`
-    - `config`: the run's configuration, which is shown in the tracker
+    - `config`: the run's configuration, which wandb and trackio store
     - `game`: the class of the run's game, which declares the game's own curves
     - `folder`: the run folder
     - `tell`: a function that is called with a sentence if the tracker fails, after which the run continues without it
@@ -119,8 +119,7 @@ class AccelerateTracker(Progress):
 
 
 def _tag(*parts: str) -> str:
-    """A metric's name in the tracker, with a slash between its `parts`. Empty parts are left out, and slashes in parts
-    become `|`."""
+    """A metric's name in the tracker: its non-empty `parts`, in which slashes become `|`, with slashes between them."""
     return "/".join(printable(part).replace("/", "|").replace("\n", " ") for part in parts if part)
 
 

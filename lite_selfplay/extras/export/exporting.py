@@ -159,8 +159,8 @@ def export(
     Raises RequestError if the seat or format is unknown, the folder exists, the base model has changed since training,
     or the format does not support the base model. Raises SaveFailed if files cannot be written, and Interrupted after a
     signal; in both cases no folder is left. Raises VerificationFailed if the other tool cannot load the files (no
-    folder is left), or if its scores differ from those of the seat (the folder stays, and its `verification.json` has
-    the differences).
+    folder is left) or its scores differ from those of the seat (the folder stays, with the differences in
+    `verification.json`).
     """
     said = as_progress(progress)
     asked = ask(RunFolder.open(Path(run)), seat, to, out, trust_remote_code)
@@ -254,7 +254,7 @@ def serving(asked: Asked, folder: str, base: str | None, revision: str | None) -
 
 
 def _about_weights(asked: Asked) -> str:
-    """The model card's paragraph on how the exported weights come from the adapter and the base model."""
+    """The model card's paragraph on how the weights of the export `asked` come from the adapter and the base model."""
     if asked.config.model.precision != "4bit":
         return "The adapter's weights are those of training; in a full model they are merged into the base's."
     if asked.form == "peft":

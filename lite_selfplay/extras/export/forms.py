@@ -67,8 +67,8 @@ def write(
 
 
 def measured(asked: "Asked") -> Evaluations:
-    """The evaluations of an exported seat (a LoRA adapter), by name. They are those made in training up to the exported
-    step, and those made after training of exactly the exported weights. `asked` is the checked export request."""
+    """The evaluations of the seat (LoRA adapter) of the export request `asked`, by name. They are the evaluations in
+    training up to the exported step, and the later evaluations of exactly the exported weights."""
     own = sha256_of(asked.adapter / WEIGHTS)
     later = asked.folder.later_evaluations().items()
     found = {moment: each for moment, each in asked.folder.evaluations().items() if each["step"] <= asked.step}
@@ -80,9 +80,9 @@ def _from_memory(
 ) -> tuple[list[Question], str]:
     """Do the parts of the export request `asked` that need the base `model` with the seat's adapter in memory. With
     `verify`, the seat answers the questions of the comparison. A merged model or a GGUF file is written into `folder`;
-    an adapter is not. The function `poll` is called often, and may raise to stop. Returns the questions with the seat's
-    answers (empty without `verify`), and the name of the torch dtype in which the model computes. Raises RequestError
-    if the format does not support the model."""
+    an adapter, which needs no model, is not. The function `poll` is called often, and may raise to stop. Returns the
+    questions with the seat's answers (empty without `verify`), and the name of the torch dtype in which the model
+    computes. Raises RequestError if the format does not support the model."""
     with reading(model.path):
         config = AutoConfig.from_pretrained(model.path, trust_remote_code=asked.config.model.trust_remote_code)
     if asked.form == "gguf":
@@ -112,9 +112,8 @@ def _weights(backend: Backend, seat: str, poll: Poll) -> Iterator[tuple[str, tor
 
 def write_adapter(folder: Path, asked: "Asked", model: ResolvedModel, chat: Chat) -> None:
     """Write the LoRA adapter of the export request `asked` into `folder` for PEFT and vLLM, with tokenizer, chat
-    template and sampling settings. The adapter's configuration names the base `model` by hub id and revision; for a
-    base model that is not from the hub, it has the last part of the path. Raises RunFolderError if the saved weights
-    are damaged."""
+    template and sampling settings. The adapter's configuration names the base `model` by hub id and revision, or by the
+    last part of its path if it is not from the hub. Raises RunFolderError if the saved weights are damaged."""
     read_tensors(asked.adapter / WEIGHTS)  # raises RunFolderError for damaged ones
     shutil.copyfile(asked.adapter / WEIGHTS, folder / WEIGHTS)
     base = {"base_model_name_or_path": model.hub_id or shown(model.name), "revision": model.revision}

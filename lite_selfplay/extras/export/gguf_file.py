@@ -58,8 +58,7 @@ def write_gguf(
     (transformers' name, float32 tensor) pairs. `config` and `tokenizer` are the model's own in transformers, and `name`
     is its title in the file. `eos_ids` are the ids of the tokens that end a completion; the first one must end a turn
     of a chat. Raises RequestError for a model that `require_convertible` refuses, a tokenizer that `add_vocabulary`
-    refuses, a weight that the architecture does not have in llama.cpp, and a matrix with a number too large for
-    float16."""
+    refuses, a weight that llama.cpp's architecture lacks, and a matrix with a number too large for float16."""
     architecture = require_convertible(config)
     writer = GGUFWriter(file, architecture)
     try:
@@ -78,7 +77,7 @@ def write_gguf(
 
 def _add_shape(writer: Any, config: Any) -> None:
     """Add a model's dimensions and constants, such as its numbers of layers and heads, to the metadata of a GGUF file.
-    `writer` is a `gguf.GGUFWriter`, `config` the model's configuration in transformers."""
+    `writer` is the file's `gguf.GGUFWriter`, and `config` is the model's transformers configuration."""
     head = _head_size(config)
     numbers = {
         writer.add_vocab_size: config.vocab_size,
@@ -106,10 +105,10 @@ def _tensors(
     weights: Iterable[tuple[str, Tensor]], config: Any, architecture: str
 ) -> Iterable[tuple[str, np.ndarray[Any, Any]]]:
     """The tensors of a GGUF file as (llama.cpp's name, array) pairs. `weights` are (transformers' name, tensor) pairs,
-    `config` is the model's transformers configuration, and `architecture` is llama.cpp's name of the architecture. The
-    query and key matrices of a Llama are permuted, since llama.cpp orders rotary dimensions differently. Raises
-    RequestError for a weight that the architecture does not have in llama.cpp, and for a matrix with a number too large
-    for float16."""
+    `config` is the model's transformers configuration, and `architecture` is llama.cpp's name of the architecture.
+    Matrices are float16. The query and key matrices of a Llama are permuted, since llama.cpp orders rotary dimensions
+    differently. Raises RequestError for a weight that llama.cpp's architecture lacks, and a matrix with a number too
+    large for float16."""
     (arch,) = [key for key, value in MODEL_ARCH_NAMES.items() if value == architecture]
     names = get_tensor_name_map(arch, config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
@@ -139,8 +138,8 @@ _PROBES = (
 def add_vocabulary(writer: Any, tokenizer: Any, *, rows: int, eos_ids: Sequence[int]) -> None:
     """Add the tokens, merges, special tokens and chat template of `tokenizer` (of transformers) to a GGUF file.
     `writer` is the file's `gguf.GGUFWriter`. `rows` is the number of rows of the model's embedding matrix; rows without
-    a token get a filler token. `eos_ids` are the ids of the tokens that end a completion; the first one must end a turn
-    of a chat. Raises RequestError for a vocabulary that is not byte-level BPE, and for a tokenizer that `rule_of`
+    a token get a filler. `eos_ids` are the ids of the tokens that end a completion; the first one must end a turn of a
+    chat. Raises RequestError for a vocabulary that is not byte-level BPE, and for a tokenizer that `rule_of`
     refuses."""
     described = json.loads(tokenizer.backend_tokenizer.to_str())
     by_bytes = all('"ByteLevel"' in json.dumps(described[part]) for part in ("pre_tokenizer", "decoder"))
@@ -191,8 +190,7 @@ def rule_of(tokenizer: Any, merges: Sequence[str], described: Any) -> str:
 def _add_special(writer: Any, tokenizer: Any, eos_ids: Sequence[int]) -> None:
     """Add the ids of a tokenizer's special tokens to a GGUF file, and whether texts begin with the BOS token. `writer`
     is the file's `gguf.GGUFWriter`. `eos_ids` are the ids of the tokens that end a completion; the first three are
-    stored as llama.cpp's EOS, EOT and EOM. The first one must end a turn of a chat, since generation must stop
-    there."""
+    stored as llama.cpp's EOS, EOT and EOM. The first must end a turn of a chat, since generation must stop there."""
     bos, ends = tokenizer.bos_token_id, (writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id)
     others = {writer.add_bos_token_id: bos, writer.add_unk_token_id: tokenizer.unk_token_id}
     others |= {writer.add_pad_token_id: tokenizer.pad_token_id, **dict(zip(ends, eos_ids, strict=False))}

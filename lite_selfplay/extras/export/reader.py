@@ -1,7 +1,7 @@
-"""A script that loads exported files with another tool, and scores a seat's answers: it computes the log-probability of
-each token. The command `python -P reader.py REQUEST ANSWERS` reads the JSON file REQUEST and writes the scores into the
-JSON file ANSWERS. The script imports nothing of this library, so that users without this library get the same
-scores."""
+"""A script that loads exported files with another tool, and lets the tool score the answers of the exported seat (a
+LoRA adapter) by their log-probabilities. The command `python -P reader.py REQUEST ANSWERS` reads the JSON file REQUEST
+and writes the scores into the JSON file ANSWERS. The script imports nothing of this library, so that it shows the
+scores that users without the library get."""
 
 import json
 import sys
@@ -52,8 +52,7 @@ def by_transformers(request: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _ids(tokenizer: Any, prompt: str) -> list[int]:
-    """The token ids of `prompt`, which is first made a user's message if the transformers `tokenizer` has a chat
-    template."""
+    """The token ids of `prompt`, as a user's message if the transformers tokenizer `tokenizer` has a chat template."""
     if not tokenizer.chat_template:
         return list(tokenizer(prompt)["input_ids"])
     turns = [{"role": "user", "content": prompt}]
@@ -65,8 +64,8 @@ def by_llama_cpp(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Score a seat's answers with llama.cpp (package `xllamacpp`). The argument and the result are those of
     `by_transformers`. llama.cpp reports the log-probabilities of only the 50 likeliest next tokens, and of none if it
     samples an incomplete character. So each token of an answer takes a request of its own, in which llama.cpp is forced
-    to sample a token of plain text; this changes no log-probability. A token that is not among the 50 gets the lowest
-    log-probability of the 50."""
+    to sample plain text; this changes no log-probability. A token that is not among the 50 gets the lowest reported
+    log-probability."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -107,8 +106,7 @@ def _likeliest(server: Any, ids: Sequence[int], plain_token: int) -> dict[int, f
 
 
 def _post(server: Any, path: str, body: Mapping[str, Any]) -> Any:
-    """POST `body` as JSON to the path `path` of an `xllamacpp.Server`; returns its JSON answer. Raises an httpx
-    error."""
+    """POST `body` as JSON to `path` of an `xllamacpp.Server`, and return its JSON answer. Raises an httpx error."""
     answer = httpx.post(f"{server.listening_address}{path}", json=body, timeout=60, trust_env=False)
     return answer.raise_for_status().json()
 

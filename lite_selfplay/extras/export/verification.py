@@ -38,8 +38,7 @@ Question = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of comparing exported files with the seat (a LoRA adapter) that they were made from, by
-    log-probabilities.
+    """The result of comparing exported files with the seat (a LoRA adapter) that they were made from.
 
     - `reader`: the tool that loaded the files
     - `compute`: the name of the torch dtype in which the tool and the seat's own model computed
@@ -95,10 +94,9 @@ class Verification:
 
 
 def choose_prompts(seen: Sequence[str], is_plain: Callable[[str], bool]) -> list[str]:
-    """Choose 20 prompts on which to compare exported files with the seat. `seen` are the prompts that the seat got in
-    the run; the chosen ones are spread evenly over the different prompts among them. Empty prompts are skipped, and
-    those with a special token, for which `is_plain(text)` is false. Sums are added if fewer than 20 prompts are
-    left."""
+    """Choose 20 prompts on which to compare exported files with the seat, spread evenly over the different prompts in
+    `seen`, which the seat got in the run. Empty prompts are skipped, and so are those for which `is_plain` is false,
+    since they have a special token. Sums such as `What is 11 + 3?` are added if fewer than 20 are left."""
     known = [text for text in dict.fromkeys(seen) if text.strip() and is_plain(text)]
     spread = [known[i * len(known) // QUESTIONS] for i in range(QUESTIONS)] if len(known) > QUESTIONS else known
     sums = [f"What is {7 * i % 40 + 11} + {11 * i % 50 + 3}?" for i in range(QUESTIONS)]

@@ -52,8 +52,7 @@ def open_dataset(name: str, options: Mapping[str, Any], *, seed: int = 0, size: 
     """Make the data set `name` of reasoning-gym, with `size` problems generated from `seed`. `options` are fields of
     the data set's configuration. The result is a sequence of entries, dicts with `question` and `answer`; its method
     `score_answer(answer, entry)` scores an answer. Raises UnknownNameError if reasoning-gym has no data set of this
-    name. Raises TaskError if the package cannot be imported, or if the data set does not have one of the options or
-    rejects its value."""
+    name; TaskError if the package cannot be imported, or if the data set lacks an option or rejects its value."""
     with warnings.catch_warnings():  # users of this library do not need its warnings
         warnings.simplefilter("ignore")
         try:
@@ -194,8 +193,8 @@ START_SECONDS = 120.0  # importing reasoning-gym takes seconds, far more on a lo
 
 @dataclass(eq=False)
 class Scorer(Worker):
-    """A process that scores answers with reasoning-gym. `heard` has the received bytes that `message` has not parsed
-    yet."""
+    """A process that scores answers with reasoning-gym. `heard` has the received bytes that `message` has not
+    parsed."""
 
     heard: bytes = b""
 
@@ -215,8 +214,7 @@ class WorkerPool(Workers[Scorer, Question, str]):
 
     - `size`: the most processes at a time, or None for 2 (1 on a machine with one core)
     - `deadline`: the seconds that a process may take for a question
-    - `command`: a program that replaces `lite_selfplay.extras.gym.scoring` and follows its protocol, or None for that
-      one
+    - `command`: a program with the same protocol that replaces `lite_selfplay.extras.gym.scoring`, or None for that one
 
     The method `work` takes questions (dicts, see `scoring`) and returns an outcome for each. An outcome is the
     program's reply, such as `score 0.5` or `unparsable`; "timeout" if the process was killed at the deadline; "crash"

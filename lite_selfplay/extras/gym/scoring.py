@@ -66,8 +66,7 @@ def _dataset(name: str, options: str) -> Any:
 
 def reply_to(question: dict[str, Any]) -> dict[str, str]:
     """Score the answer in `question` (see the top of this file) with the scorer of its data set. The reply's outcome is
-    `score 0.5`, for example, or `unparsable` if the scorer raises or returns NaN. A MemoryError of the scorer is
-    raised."""
+    `score 0.5`, for example, or `unparsable` if the scorer raises or returns NaN. MemoryError is passed on."""
     entry = pickle.loads(base64.b64decode(question["entry"]))
     try:
         dataset = _dataset(question["dataset"], json.dumps(question["options"]))
@@ -80,8 +79,8 @@ def reply_to(question: dict[str, Any]) -> dict[str, str]:
 
 
 def by_its_own_rules() -> Reply:
-    """The function `reply_to`, which scores an answer with its data set's own scorer, after a check that reasoning-gym
-    works. Raises TaskError if the package cannot be imported."""
+    """Check that reasoning-gym works, and return the function `reply_to`, which scores an answer with the scorer of its
+    data set. Raises TaskError if the package cannot be imported."""
     open_dataset("chain_sum", {})
     return reply_to
 

@@ -89,8 +89,8 @@ class EpisodeIndex:
         return file
 
     def _extend(self, file: IO[bytes]) -> None:
-        """Add to the index the complete lines of `file` (the open `episodes.jsonl`) that follow the last indexed
-        line."""
+        """Add the complete lines of `file` (the open `episodes.jsonl`) that follow the last indexed line to the
+        index."""
         file.seek(self._end)
         while (line := file.readline(LINE_LIMIT)).endswith(b"\n") or len(line) == LINE_LIMIT:
             if found := _STEP.match(line):
@@ -137,8 +137,8 @@ class ViewedRun:
 
     def overview(self) -> dict[str, Any]:
         """The data that the page shows before a step is opened, for JSON: the run's name and state, its charts,
-        remarks, and the steps with completions. Raises RunFolderError if files of the run are damaged, ConfigError if
-        its configuration is."""
+        remarks, and the steps with completions. Raises RunFolderError for damaged files of the run, ConfigError for its
+        configuration."""
         stamp = self.stamp()
         with as_written(self.path):
             state, config, counts = state_of(self.path), self.folder.config(), self.index.steps()
@@ -255,9 +255,9 @@ def _case(
 
 
 def _to_read(row: Row, first: Row | None) -> dict[str, Any]:
-    """The fields of the completion `row` that only an opened case has. A case is a list of completions to read
-    together. `first` is the case's first completion, or None if `row` is the first one. The result leaves out the
-    beginning that the prompts of `row` and `first` share."""
+    """The fields of the completion `row` that only an opened case (completions to read together) has. `first` is the
+    case's first completion, or None if `row` is the first one. If the prompt of `row` begins with the whole prompt of
+    `first`, only the rest of it is kept."""
     sentence, extra = ("", row["prompt"]) if first is None else seen(first, row)
     more = {as_words(key): value for key, value in row.items() if key not in _SHOWN_APART}
     return {
@@ -293,7 +293,7 @@ def _tone(outcomes: Sequence[bool | None]) -> str:
 
 
 def holds(rows: Sequence[Row], words: str) -> bool:
-    """Whether one of the completions `rows` has `words` (in lower case) in its problem id, prompt, text, answer or
+    """Whether one of the completions `rows` has `words` (lower case) in its problem id, prompt, text, answer or
     reason."""
     keys = ("text", "prompt", "problem_id", "answer", "reason")
     return any(words in str(row[key]).casefold() for row in rows for key in keys if row[key] is not None)
@@ -309,15 +309,13 @@ PATIENCE_S = 0.5  # a search pauses after this many seconds, to report its progr
 
 
 class NotAsked(Exception):
-    """A request of the page is invalid, or asks for a case (completions to read together) that the run does not have
-    any more."""
+    """A request of the page is invalid, or its case (completions to read together) is no longer in the run."""
 
 
 def answer(runs: Sequence[ViewedRun], question: str, about: Mapping[str, str]) -> Any:
     """Answer a request of the page with a value for JSON. `question` is the kind of request, such as `run`, `step`,
     `case` or `find`. `about` has the parameters of the request's URL; its `run` is an index in `runs`. Raises NotAsked
-    for an unknown kind, an invalid number or a missing case, and RunFolderError or ConfigError if the run's files are
-    damaged."""
+    for an unknown kind, an invalid number or a missing case; RunFolderError or ConfigError for damaged files."""
     run = runs[_number(about, "run", most=len(runs) - 1)]
     asked = json.dumps(about.get("id", ""), ensure_ascii=False)
     answers: dict[str, Callable[[], Any]] = {

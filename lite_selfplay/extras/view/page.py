@@ -45,9 +45,8 @@ _HEADERS = {
 
 
 class RunServer(ThreadingHTTPServer):
-    """A web server for this machine only, which shows `runs` at the address `url`. It answers from the call of
-    `serve_forever` until `server_close`. The port 0 chooses a free port. The constructor raises ConfigError if the port
-    is not available."""
+    """A web server for this machine only, which shows `runs` at the address `url`, from `serve_forever` to
+    `server_close`. The port 0 chooses a free port. The constructor raises ConfigError if the port is not available."""
 
     daemon_threads = True
 
@@ -130,9 +129,8 @@ LIMIT = 24_000_000  # about the most bytes of episodes in a file, for phones: a 
 
 
 def write_bundle(runs: Sequence[ViewedRun], folder: Path) -> Path:
-    """Write the page with the data of `runs` as `index.html` into `folder`, and return the file's path. The folder is
-    created if it is missing. Raises ConfigError if the file exists or cannot be written, RunFolderError for damaged
-    files of a run."""
+    """Write the page with the data of `runs` as `index.html` into `folder`, created if missing, and return the file's
+    path. Raises ConfigError if the file exists or cannot be written, RunFolderError for damaged files of a run."""
     path = folder / NAME
     if os.path.lexists(path):
         raise ConfigError(f"{path} exists already and is not overwritten: choose another --bundle")
@@ -144,9 +142,9 @@ def write_bundle(runs: Sequence[ViewedRun], folder: Path) -> Path:
 
 
 def bundle(runs: Sequence[ViewedRun], limit: int = LIMIT) -> str:
-    """The page with the data of `runs` as the text of one HTML file, whose policy allows only its own code and style,
-    and no requests. About `limit` bytes of completions fit in; each run gets an equal part, and a run that needs more
-    keeps the completions of evenly spread steps."""
+    """The page with the data of `runs` as the text of one HTML file. The file's content security policy allows only its
+    own code and style, and no requests. About `limit` bytes of completions fit in. Each run gets an equal part of
+    these; a run that needs more keeps the completions of evenly spread steps."""
     style, scripts = page_file("style.css"), [page_file("charts.js"), page_file("page.js")]
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src {' '.join(repr(_hash(s)) for s in scripts)}; "
@@ -163,9 +161,9 @@ def bundle(runs: Sequence[ViewedRun], limit: int = LIMIT) -> str:
 
 
 def _held(run: ViewedRun, limit: int) -> dict[str, Any]:
-    """A run's data in the HTML file: its overview, and its cases (completions to read together). If the completions
-    take more than `limit` bytes, only the last step and evenly spread earlier steps are kept, so that about `limit`
-    bytes remain."""
+    """A run's data in the HTML file: its overview, and its cases (completions to read together). If the run's episodes
+    take more than `limit` bytes, only the cases of the last step and of evenly spread earlier ones are kept, about
+    `limit` bytes."""
     overview = run.overview()
     size = sum(file.stat().st_size for file in run.path.glob(EPISODES))
     every = max(1, math.ceil(size / limit))
