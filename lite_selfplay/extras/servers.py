@@ -106,8 +106,7 @@ class Server:
 
     async def load(self, adapter: Adapter) -> None:
         """Let the server load the LoRA adapter `adapter`, a pair of its name and its folder as the server sees it,
-        unless the server has already loaded one of this name. An error is not raised; its message is added to
-        `failures`."""
+        unless the server has loaded one of this name. An error is not raised; its message is added to `failures`."""
         try:
             await self.ask("/v1/load_lora_adapter", {"lora_name": adapter[0], "lora_path": adapter[1]}, bytes)
         except ServerFailed as failed:
@@ -117,8 +116,8 @@ class Server:
     async def complete(self, adapter: Adapter | None, request: Mapping[str, Any], vocabulary: int) -> Generation:
         """Sample one completion. `adapter` is a pair of a LoRA adapter's name and its folder as the server sees it, or
         None for the base model alone. `request` comes from `request_of`. `vocabulary` is the base model's number of
-        tokens; a completion with a larger token id is refused. The adapter is loaded again first if a request failed
-        since the last completion. Raises ServerFailed."""
+        tokens; token ids must be below it. If a request has failed since the last completion, the adapter is loaded
+        again first. Raises ServerFailed."""
         asked = {**request, "model": self.base if adapter is None else adapter[0]}
         self.busy += 1
         try:
@@ -137,8 +136,9 @@ class Server:
 
 
 def request_of(prompt: Sequence[int], sampling: Sampling, seed: int, eos_ids: Sequence[int]) -> dict[str, Any]:
-    """The JSON body of a request for one completion to `/v1/completions` of vLLM, without the key `model`, which is
-    added later. `prompt` has the prompt's token ids, and `eos_ids` are the ids of the tokens that end a completion."""
+    """The JSON body of a request to `/v1/completions` of vLLM for one completion, with the settings `sampling` and the
+    seed `seed`. The caller adds the key `model`. `prompt` has the prompt's token ids, and `eos_ids` are the ids of the
+    tokens that end a completion."""
     return {
         "prompt": list(prompt),
         "n": 1,

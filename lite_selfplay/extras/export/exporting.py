@@ -1,4 +1,5 @@
-"""`export`: writes a seat (a LoRA adapter) of a run as a folder for other tools, atomically, and verifies it."""
+"""The function `export` writes a seat (a LoRA adapter) of a run as a folder for other tools, atomically, and verifies
+it."""
 
 import json
 import os
@@ -42,7 +43,7 @@ class Asked:
     - `step`: the number of training steps after which these weights were saved
     - `metrics`: the rows of `metrics.jsonl` up to `step`
     - `roles`: the roles that the seat played in these rows
-    - `sampling`: the sampling settings in training of the first of `roles`
+    - `sampling`: the sampling settings in training of the first of `roles`, or default settings if there is none
     - `form`: the format of the export, `peft`, `merged` or `gguf`
     - `out`: the folder that the export creates
     """
@@ -70,8 +71,7 @@ def ask(folder: RunFolder, name: str | None, form: Form, out: Path | str | None,
     """Check a request to export a seat (a LoRA adapter) of a run, before the model is loaded.
 
     - `folder`: the run folder
-    - `name`: the seat, such as `A`, `A@20` (from the checkpoint of step 20) or `A@best`, or None for the run's only
-      seat
+    - `name`: the seat (`A`, `A@20` from the checkpoint of step 20, or `A@best`), or None for the run's only seat
     - `form`: the format of the export
     - `out`: the folder to create, or None for `exports/RUN-SEAT-FORM`
     - `trusted`: whether the base model's own Python code may run

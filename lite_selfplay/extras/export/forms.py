@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lite_selfplay.extras.export.exporting import Asked
 
 Weights = Callable[[], Iterator[tuple[str, torch.Tensor]]]
-"""A function that iterates over the base's parameters with the seat's adapter merged in: (name, float32 tensor)."""
+"""A function that returns an iterator over the merged weights as (name, float32 tensor) pairs."""
 
 
 def write(
@@ -146,7 +146,7 @@ def write_gguf_folder(folder: Path, asked: "Asked", weights: Weights, config: An
     """Write a GGUF file, the base model with a seat's adapter merged in, into `folder`, with a Modelfile for `ollama
     create` (https://github.com/ollama/ollama/blob/main/docs/modelfile.md). `asked` is the checked export request, whose
     sampling settings go into the Modelfile. The function `weights` returns an iterator over the merged weights as
-    (name, float32 tensor) pairs. `config` is the base model's transformers configuration."""
+    (name, float32 tensor) pairs. `config` is the base model's transformers configuration; `chat` has its tokenizer."""
     _set_switches(asked, chat)
     name = f"{asked.config.game.label}, seat {asked.name}"
     write_gguf(folder / asked.file, weights(), config, chat.tokenizer, name=name, eos_ids=chat.eos_ids)
@@ -158,9 +158,9 @@ def write_gguf_folder(folder: Path, asked: "Asked", weights: Weights, config: An
 
 
 def with_switches(template: str | None, thinking: Thinking) -> str | None:
-    """The chat template `template` for an export, which renders prompts as in training without the settings of
-    training. The fixed date of training replaces today's date. `thinking` becomes the default of the switch for a
-    reasoning block; `auto` leaves the template's own default. The result is None if `template` is None."""
+    """The chat template `template` with the settings of training built in, so that other tools render prompts as
+    training did. The fixed date of training replaces today's date. `thinking` becomes the default of the switch for a
+    reasoning block; `auto` keeps the template's own default. The result is None if `template` is None."""
     if template is None:
         return None
     values = {"date_string": f'"{DATE}"'} if "date_string" in template else {}

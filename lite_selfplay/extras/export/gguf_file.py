@@ -138,7 +138,7 @@ _PROBES = (
 def add_vocabulary(writer: Any, tokenizer: Any, *, rows: int, eos_ids: Sequence[int]) -> None:
     """Add the tokens, merges, special tokens and chat template of `tokenizer` (of transformers) to a GGUF file.
     `writer` is the file's `gguf.GGUFWriter`. `rows` is the number of rows of the model's embedding matrix; rows without
-    a token get a filler. `eos_ids` are the ids of the tokens that end a completion; the first one must end a turn of a
+    a token get a filler. `eos_ids` are the ids of the tokens that end a completion; the first must end a turn of a
     chat. Raises RequestError for a vocabulary that is not byte-level BPE, and for a tokenizer that `rule_of`
     refuses."""
     described = json.loads(tokenizer.backend_tokenizer.to_str())

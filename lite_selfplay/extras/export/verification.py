@@ -32,8 +32,8 @@ _READERS = {"peft": ("PEFT", 0.01), "merged": ("transformers", 0.05), "gguf": ("
 _COMPUTING = {"float32": 0.0, "bfloat16": 0.05, "float16": 0.02}
 
 Question = Mapping[str, Any]
-"""A `prompt` and its `prompt_ids`; the seat's greedy answer `token_ids`, with their `logprobs` under the seat and their
-`base_logprobs` under the base."""
+"""A `prompt` and its token ids `prompt_ids`. The seat's greedy answer has the token ids `token_ids`; their
+log-probabilities are `logprobs` under the seat, and `base_logprobs` under the base model alone."""
 
 
 @dataclass(frozen=True)

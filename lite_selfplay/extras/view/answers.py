@@ -89,8 +89,7 @@ class EpisodeIndex:
         return file
 
     def _extend(self, file: IO[bytes]) -> None:
-        """Add the complete lines of `file` (the open `episodes.jsonl`) that follow the last indexed line to the
-        index."""
+        """Add to the index the complete lines of `file` (the open `episodes.jsonl`) after the last indexed line."""
         file.seek(self._end)
         while (line := file.readline(LINE_LIMIT)).endswith(b"\n") or len(line) == LINE_LIMIT:
             if found := _STEP.match(line):
@@ -283,9 +282,10 @@ def _odd(rows: Sequence[Row], groups: Sequence[Sequence[float | None]]) -> list[
 
 
 def _tone(outcomes: Sequence[bool | None]) -> str:
-    """The name of a case's colour. `outcomes` says of each completion whether it is right, or None if it was not
-    judged. The colour is `up` if the first is wrong and the last is right, and `down` if the first is right and the
-    last is wrong. Otherwise the last one decides between `good` (right), `bad` (wrong) and `open` (not judged)."""
+    """The name of a case's colour. `outcomes` says of each completion in order whether it is right; None means not
+    judged. The colour is `up` if the first completion is wrong and the last is right, and `down` if the first is right
+    and the last is wrong. Otherwise the last one decides between `good` (right), `bad` (wrong) and `open` (not
+    judged)."""
     first, last = outcomes[0], outcomes[-1]
     if len(outcomes) > 1 and None not in (first, last) and first != last:
         return "up" if last else "down"
