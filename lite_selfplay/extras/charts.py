@@ -25,10 +25,10 @@ SMOOTHED_OVER = 20  # lines are smoothed by the mean over the last 1/20 of a run
 
 
 def save_figures(run: Path, out: Path | None = None) -> list[Path]:
-    """Draw the charts of the run folder `run` as PNG files and return their paths: one file for each group of charts
-    that is not empty (`learning`, `the-game`, `health`). `out` is the folder for them; None: `figures` in the run's
-    folder. Files of the same names are replaced. Raises ConfigError without matplotlib; RunFolderError if `run` is not
-    a run folder or is damaged, or if `out` or a file in it cannot be written or is a symbolic link."""
+    """Draw the charts of the run folder `run` as PNG files, and return their paths. Each group of charts (`learning`,
+    `the-game`, `health`) that is not empty becomes one file. `out` is the folder for the files, or None for `figures`
+    in the run folder. Files of the same names are replaced. Raises ConfigError if matplotlib is missing; RunFolderError
+    if `run` is not a run folder or is damaged, or if `out` or a file in it cannot be written or is a symbolic link."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError('for figures, install matplotlib: pip install "lite-selfplay[plots]"')
     folder, out = RunFolder.open(run), out or run / FOLDER
@@ -50,8 +50,8 @@ def save_figures(run: Path, out: Path | None = None) -> list[Path]:
 
 
 def draw(charts: Sequence[Mapping[str, Any]]) -> "Figure":
-    """A matplotlib figure with a panel for each of the `charts` (at least one, as `runs.report.figures.charts_of`
-    returns them), over the training steps. Lines of the same name have the same colour in all panels."""
+    """A matplotlib figure with a panel for each chart, over the training steps. `charts` has at least one chart, as
+    `runs.report.figures.charts_of` returns them. Lines of the same name have the same colour in all panels."""
     from matplotlib.figure import Figure
 
     columns = min(COLUMNS, len(charts))

@@ -1,4 +1,4 @@
-"""Describes this machine: its packages, GPU, sandbox and so on. No check raises: a broken package is a result, too."""
+"""Describes this machine, such as its packages, GPU and sandbox. No check raises: a broken package is a result, too."""
 
 import os
 import platform
@@ -20,7 +20,8 @@ BESIDE = ("triton", "xformers", "flash-attn", "flash-linear-attention")  # packa
 
 @dataclass(frozen=True)
 class Check:
-    """The result of checking a `part` of this machine: a sentence on its state, and whether that is fine."""
+    """The result of checking one `part` of this machine. `text` describes its state, and `fine` is false if it has a
+    problem."""
 
     part: str
     text: str
@@ -90,8 +91,8 @@ def _precision() -> str:
 
 
 def _attention() -> str:
-    """A sentence on whether an example model, Qwen2.5-0.5B in 16 bits, would get flash attention on this machine's
-    first GPU in sampling and in the update, and if not, why. Without a GPU it names this library's own attention."""
+    """A sentence on the attention code that this machine would use. For the first GPU it says whether an example model,
+    Qwen2.5-0.5B in 16 bits, would get flash attention in sampling and in the update, and if not, why."""
     import torch
 
     from lite_selfplay.models import attention, packed_on_gpu
@@ -112,8 +113,8 @@ def _models() -> str:
 
 
 def _sandbox() -> str:
-    """A sentence on how programs written by a model would run on this machine: in the sandbox that this opens as a
-    test, or that it cannot be opened, and why."""
+    """A sentence on how programs written by a model would run on this machine. It describes the sandbox that this
+    function opens as a test, or says why none can be opened."""
     try:
         sandbox = programs.open_sandbox(size=1)
     except RequestError as error:

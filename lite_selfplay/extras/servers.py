@@ -1,19 +1,19 @@
 """A backend that samples on vLLM servers, which serve the same base model, and the seats as LoRA adapters.
 
-Everything but sampling (updates, references) is computed by the transformers backend in this process. Whenever a seat's
-weights have changed, every server loads them under a new name. Completions are spread over the servers; a failed
-request is sent again, to another server if there is one. Before the first step and in every step, the trainer compares
-the sampler's log-probabilities with its own, which shows whether servers have the right base and newest weights.
+The transformers backend in this process computes everything else, such as updates. Whenever a seat's weights have
+changed, every server loads them under a new name. Completions are spread over the servers; a failed request is sent
+again, to another server if there is one. Before the first step and in every step, the trainer compares the servers'
+log-probabilities with its own, which shows whether servers have the right base and the newest weights.
 
 The HTTP interface is vLLM 0.33's OpenAI-compatible protocol; invalid answers are discarded. vLLM does the following
 silently, so the backend works around it:
 
 - It takes settings missing in a request from the model's `generation_config.json` (such as top-k) or from its own
-  command line (such as a watermark): the backend sends every setting.
-- It ends completions at end-of-sequence tokens of its choice: the backend tells it to ignore them, and lists those that
-  end a completion.
-- It samples all completions of a request from one seed: the backend sends one request per completion.
-- It lowers `max_tokens` if its context is too short: the backend compares lengths.
+  command line (such as a watermark), so the backend sends every setting.
+- It ends completions at end-of-sequence tokens of its choice, so the backend tells it to ignore them, and lists those
+  that end a completion.
+- It samples all completions of a request from one seed, so the backend sends one request per completion.
+- It lowers `max_tokens` if its context is too short, so the backend compares lengths.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ Adapter = tuple[str, str]
 
 
 class ServerFailed(RequestError):
-    """A request to a vLLM server failed. The message is the server's `address`, then `clause`, which says how."""
+    """A request to a vLLM server failed. The message is the server's URL `address`, followed by the reason `clause`."""
 
     def __init__(self, address: str, clause: str):
         # A server's text may hold anything, and is shown on a terminal.
@@ -56,9 +56,14 @@ class ServerFailed(RequestError):
 
 
 class Server:
-    """A client of the vLLM server at the URL `address`; a request may take `timeout_s` seconds. `base`: the base
-    model's name on the server; `busy`: the completions in progress; `failures`: messages of failed requests since the
-    last successful completion. Methods must be called in one event loop; all but `load` raise ServerFailed."""
+    """A client of one vLLM server. Its methods must be called in one event loop; all but `load` raise ServerFailed.
+
+    - `address`: the server's URL
+    - `timeout_s`: the seconds that a request may take
+    - `base`: the base model's name on the server, which the backend sets
+    - `busy`: the number of completions in progress
+    - `failures`: the messages of requests that failed since the last successful completion
+    """
 
     def __init__(self, address: str, timeout_s: float):
         self.address, self.base, self.busy = address, "", 0
@@ -71,8 +76,9 @@ class Server:
         )
 
     async def ask(self, path: str, body: Mapping[str, Any] | None, read: Callable[[bytes], T]) -> T:
-        """Send a request to the URL path `path`: a POST with `body` as JSON, or a GET if it is None. Returns `read` of
-        the answer's content. Raises ServerFailed if no answer with HTTP status 200 comes, or `read` cannot parse it."""
+        """Send a request to the URL path `path`, as a POST with `body` as JSON, or as a GET if `body` is None. Returns
+        `read(content)` for the content of the answer. Raises ServerFailed if there is no answer, if its HTTP status is
+        not 200, or if `read` cannot parse it."""
         try:
             answer = await self._client.request("POST" if body else "GET", path, json=body)
         except httpx.HTTPError as error:
@@ -99,8 +105,8 @@ class Server:
         )
 
     async def load(self, adapter: Adapter) -> None:
-        """Let the server load a LoRA adapter, given as (name, folder as the server sees it), unless it has already
-        loaded one of this name. If that fails, the message is added to `failures` and nothing is raised."""
+        """Let the server load the LoRA adapter `adapter`, a pair of its name and its folder as the server sees it,
+        unless the server has loaded one of this name. An error is not raised; its message is added to `failures`."""
         try:
             await self.ask("/v1/load_lora_adapter", {"lora_name": adapter[0], "lora_path": adapter[1]}, bytes)
         except ServerFailed as failed:
@@ -108,9 +114,10 @@ class Server:
                 self.failures.append(str(failed))
 
     async def complete(self, adapter: Adapter | None, request: Mapping[str, Any], vocabulary: int) -> Generation:
-        """Sample one completion with an adapter, given as (name, folder as the server sees it); None: with the base
-        model. `request` comes from `request_of`; `vocabulary` is the base model's number of tokens, above all valid
-        ids. If the last requests failed, the adapter is loaded again first. Raises ServerFailed."""
+        """Sample one completion. `adapter` is a pair of a LoRA adapter's name and its folder as the server sees it, or
+        None for the base model alone. `request` comes from `request_of`. `vocabulary` is the base model's number of
+        tokens; token ids must be below it. If a request has failed since the last completion, the adapter is loaded
+        again first. Raises ServerFailed."""
         asked = {**request, "model": self.base if adapter is None else adapter[0]}
         self.busy += 1
         try:
@@ -129,8 +136,9 @@ class Server:
 
 
 def request_of(prompt: Sequence[int], sampling: Sampling, seed: int, eos_ids: Sequence[int]) -> dict[str, Any]:
-    """The JSON body of `POST /v1/completions` (vLLM's interface) for one completion, except the key `model`. `prompt`
-    has the prompt's token ids, `eos_ids` the ids of the tokens that end a completion."""
+    """The JSON body of a request to `/v1/completions` of vLLM for one completion, with the settings `sampling` and the
+    seed `seed`. The caller adds the key `model`. `prompt` has the prompt's token ids, and `eos_ids` are the ids of the
+    tokens that end a completion."""
     return {
         "prompt": list(prompt),
         "n": 1,
@@ -157,9 +165,9 @@ def request_of(prompt: Sequence[int], sampling: Sampling, seed: int, eos_ids: Se
 
 
 def read_completion(content: bytes, request: Mapping[str, Any], vocabulary: int) -> Generation:
-    """Parse `content`, a server's JSON answer to the request body `request`, and check that it is a possible answer.
-    `vocabulary` is the base model's number of tokens, above all valid ids. Raises LookupError, TypeError, ValueError or
-    RecursionError if a part is missing, malformed or does not fit the request (such as another model's answer)."""
+    """Parse a server's JSON answer `content`, and check that it is a possible answer to the request body `request`.
+    Token ids must be below `vocabulary`, the base model's number of tokens. Raises LookupError, TypeError, ValueError
+    or RecursionError if a part is missing, malformed, or does not fit the request, such as another model's answer."""
     answer = json.loads(content)
     (choice,) = answer["choices"]
     ids, logprobs, names = choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["logprobs"]["tokens"]
@@ -195,9 +203,9 @@ MOST_ADAPTERS = 16  # the most versions of seats and snapshots kept on disk for 
 
 
 class ServedBackend(TransformersBackend):
-    """The transformers backend, except that the vLLM servers of the configuration's section `rollouts` sample
-    completions. Creating it raises RequestError if a server cannot be reached, lacks the run's base model, refuses
-    adapters, or has too short a context for the run's prompts and completions."""
+    """The transformers backend, except that vLLM servers sample the completions. The servers are those of the
+    configuration's section `rollouts`. The constructor raises RequestError if a server cannot be reached, lacks the
+    run's base model, refuses adapters, or has too short a context for the run's prompts and completions."""
 
     samples_elsewhere = True
 
@@ -243,9 +251,10 @@ class ServedBackend(TransformersBackend):
                 ) from None
 
     def generate(self, request: GenerationRequest) -> list[list[Generation]]:
-        """Sample the completions of `request` on the servers, one HTTP request each: a list for each prompt, in the
-        order of the prompts. Raises RequestError for a temperature that vLLM would silently change (above 2, or between
-        0 and 0.01), RolloutsLost if all attempts at a completion failed or the adapter's files cannot be written."""
+        """Sample the completions of `request` on the servers, with one HTTP request for each. Returns a list of
+        completions for each prompt, in the order of the prompts. Raises RequestError for a temperature that vLLM would
+        silently change (above 2, or between 0 and 0.01). Raises RolloutsLost if every attempt at a completion failed,
+        or if the adapter's files cannot be written."""
         require_temperature(request.sampling.temperature, REMEDY)
         self._decoding.check(request)
         with write_errors(f"an adapter for the servers to {self._root}", RolloutsLost):
@@ -280,9 +289,10 @@ class ServedBackend(TransformersBackend):
         return [each for each in found if isinstance(each, Generation)]
 
     async def _complete(self, adapter: Adapter | None, body: Mapping[str, Any]) -> Generation | ServerFailed:
-        """Sample one completion with an adapter, given as (name, folder as servers see it), or with the base model if
-        `adapter` is None. `body` comes from `request_of`. There are up to four attempts, with pauses between them, each
-        on the server with the fewest failures since its last success. Returns the last error if all fail."""
+        """Sample one completion in up to four attempts, with pauses between them. `adapter` is a pair of a LoRA
+        adapter's name and its folder as servers see it, or None for the base model alone. `body` comes from
+        `request_of`. Each attempt uses the server with the fewest failures since its last success. Returns the last
+        error if every attempt fails."""
         async with self._room:
             for rest in RESTS_S:
                 await asyncio.sleep(rest)
@@ -294,8 +304,8 @@ class ServedBackend(TransformersBackend):
         return failed
 
     def _run(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Run the coroutine function `work` in the servers' event loop, in another thread; returns its result.
-        Meanwhile calls the backend's `poll`; if that raises, as after a signal, the coroutine is cancelled."""
+        """Run the coroutine function `work` in the event loop of a background thread, and return its result. Meanwhile
+        the backend's `poll` is called; if `poll` raises, as after a signal, the coroutine is cancelled."""
         future = self._portal.start_task_soon(work, *arguments)
         try:
             while not wait([future], POLL_EVERY_S).done:

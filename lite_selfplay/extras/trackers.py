@@ -1,5 +1,5 @@
-"""Sends a run's curves and warnings to the experiment tracker that `run.report_to` names. Trackers are accelerate's,
-behind the interface `Progress`. If one fails, the run says so once and continues without it."""
+"""Sends a run's curves and warnings to the experiment tracker that `run.report_to` names, through accelerate's
+trackers. If a tracker fails, the run says so once and continues without it."""
 
 import contextlib
 import io
@@ -22,11 +22,18 @@ from lite_selfplay.training.progress import Progress, printable
 
 
 class AccelerateTracker(Progress):
-    """Logs a run's curves and warnings to the tracker `kind` (tensorboard, wandb or trackio), between `open` and
-    `close`. If the tracker fails, `tell` is called with a sentence about it, and the run continues without it. Curves
-    are named as in the viewer (`Learning/reward/drafter`). Steps are counted from 1; values at step 0 are from before
-    training. A resumed run continues in the same tracker run. If it repeats steps, TensorBoard discards the older
-    values; other trackers cannot, so repeated steps are not logged again."""
+    """Logs a run's curves and warnings to an experiment tracker, between `open` and `close`.
+
+    - `kind`: the tracker, `tensorboard`, `wandb` or `trackio`
+    - `config`: the run's configuration, which wandb and trackio store
+    - `game`: the class of the run's game, which declares the game's own curves
+    - `folder`: the run folder
+    - `tell`: a function that is called with a sentence if the tracker fails, after which the run continues without it
+
+    Curves are named as in the viewer (`Learning/reward/drafter`). Steps are counted from 1; values at step 0 are from
+    before training. A resumed run continues in the same tracker run. If it repeats steps, TensorBoard replaces their
+    values; other trackers keep the first values.
+    """
 
     def __init__(self, kind: str, config: RunConfig, game: type[Game], folder: Path, tell: Callable[[str], None]):
         self._kind, self._config, self._game, self._folder, self._tell = kind, config, game, folder, tell
@@ -35,7 +42,7 @@ class AccelerateTracker(Progress):
         self._done, self._tracker = 0, None
 
     def open(self, done: int) -> None:
-        """Start the tracker. `done`: the number of steps that a resumed run has done; 0 for a new run. Raises
+        """Start the tracker. `done` is the number of steps that a resumed run has done before, 0 for a new run. Raises
         ConfigError if the tracker's library cannot start it."""
         self._done = done
         try:
@@ -112,7 +119,7 @@ class AccelerateTracker(Progress):
 
 
 def _tag(*parts: str) -> str:
-    """A metric's name in the tracker: all non-empty `parts`, with slashes replaced by `|`, joined by slashes."""
+    """A metric's name in the tracker: its non-empty `parts`, in which slashes become `|`, with slashes between them."""
     return "/".join(printable(part).replace("/", "|").replace("\n", " ") for part in parts if part)
 
 

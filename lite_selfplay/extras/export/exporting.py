@@ -1,4 +1,5 @@
-"""`export`: writes a seat (a LoRA adapter) of a run as a folder for other tools, atomically, and verifies it."""
+"""The function `export` writes a seat (a LoRA adapter) of a run as a folder for other tools, atomically, and verifies
+it."""
 
 import json
 import os
@@ -32,10 +33,20 @@ VERIFICATION = "verification.json"
 
 @dataclass(frozen=True)
 class Asked:
-    """A checked request to export a seat (a LoRA adapter) of the run `folder`. `config`: the run's. `name`: the seat as
-    requested, such as `A` or `A@20`; `seat`: without `@`; `adapter`: the folder of its weights after `step` training
-    steps. `metrics`: the rows of metrics.jsonl up to `step`; `roles`: those that the seat played in them; `sampling`:
-    the first role's in training. `form`: the format (`peft`, `merged` or `gguf`); `out`: the folder to create."""
+    """A request to export a seat (a LoRA adapter) of a run, after `ask` has checked it.
+
+    - `folder`: the run folder
+    - `config`: the run's configuration, with the backend `transformers`
+    - `name`: the seat as requested, such as `A` or `A@20` (the seat at the checkpoint of step 20)
+    - `seat`: the seat's name alone, such as `A`
+    - `adapter`: the folder of the seat's saved weights
+    - `step`: the number of training steps after which these weights were saved
+    - `metrics`: the rows of `metrics.jsonl` up to `step`
+    - `roles`: the roles that the seat played in these rows
+    - `sampling`: the sampling settings in training of the first of `roles`, or default settings if there is none
+    - `form`: the format of the export, `peft`, `merged` or `gguf`
+    - `out`: the folder that the export creates
+    """
 
     folder: RunFolder
     config: RunConfig
@@ -57,11 +68,18 @@ class Asked:
 
 
 def ask(folder: RunFolder, name: str | None, form: Form, out: Path | str | None, trusted: bool) -> Asked:
-    """Check a request to export a seat (a LoRA adapter) of the run `folder` without loading the model; returns the
-    request with all that the export needs. `name`: the seat (`A`, `A@20`, `A@best`); None: the run's only seat. `out`:
-    the folder to create; None: `exports/RUN-SEAT-FORM`. `trusted`: the base model's own Python code may run. Raises
-    RequestError if the seat is unknown or not saved, no seat is named though there are several, the format is unknown
-    or does not support the model, or `out` exists."""
+    """Check a request to export a seat (a LoRA adapter) of a run, before the model is loaded.
+
+    - `folder`: the run folder
+    - `name`: the seat (`A`, `A@20` from the checkpoint of step 20, or `A@best`), or None for the run's only seat
+    - `form`: the format of the export
+    - `out`: the folder to create, or None for `exports/RUN-SEAT-FORM`
+    - `trusted`: whether the base model's own Python code may run
+
+    Returns the request with all that the export needs. Raises RequestError if the seat is unknown or not saved, if
+    `name` is None and the run has several seats, if the format is unknown or does not support the model, if the model's
+    code would have to run and is not trusted, or if `out` exists.
+    """
     config = folder.config_to_load(trusted, unsafe_code=True)  # an export runs no code that the model writes
     if form not in FORMS:
         raise ConfigError(f"a seat can be exported to {', '.join(FORMS)}, not to {form!r}")
@@ -102,8 +120,13 @@ def _require_free(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Export:
-    """A finished export: its folder `path`, the name of its `seat` (a LoRA adapter), and the `verification` of the
-    files against the seat (None: not made). `commands`: shell commands, alternatives to serve it, one to upload it."""
+    """The result of `export`.
+
+    - `path`: the folder that the export created
+    - `seat`: the exported seat (a LoRA adapter) as requested, such as `A` or `A@20`
+    - `verification`: the comparison of the exported files with the seat, or None if the comparison was not made
+    - `commands`: shell commands; the last one uploads the folder, and each of the others serves the files
+    """
 
     path: Path
     seat: str
@@ -121,16 +144,23 @@ def export(
     trust_remote_code: bool = False,
     progress: Progress | Callable[[str], None] | None = None,
 ) -> Export:
-    """Export a seat (a LoRA adapter) of a run as a folder for other tools; with `verify`, one of them verifies it in a
-    fresh process. `seat`: `A` as saved last, `A@20` from the checkpoint of step 20, `A@best`; None: the run's only
-    seat. `to`: `peft` (an adapter), `merged` (a full bf16 model) or `gguf` (a float16 file, and a Modelfile for
-    Ollama). `out`: the folder to create; None: `exports/RUN-SEAT-TO`. `trust_remote_code`: the base model's own Python
-    code may run.
+    """Export a seat (a LoRA adapter) of a run as a folder for other tools.
+
+    - `run`: the run folder
+    - `seat`: `A` (as saved last), `A@20` (from the checkpoint of step 20), `A@best`, or None for the run's only seat
+    - `to`: the format, which is `peft` (an adapter), `merged` (a full bf16 model) or `gguf` (a float16 file, and a
+      Modelfile for Ollama)
+    - `out`: the folder to create, or None for `exports/RUN-SEAT-TO`
+    - `verify`: whether another tool loads the files in a fresh process, and its scores are compared with those of the
+      seat
+    - `trust_remote_code`: whether the base model's own Python code may run
+    - `progress`: the receiver of progress reports, a function for lines of text, or None for no reports
 
     Raises RequestError if the seat or format is unknown, the folder exists, the base model has changed since training,
-    or the format does not support it; SaveFailed if files cannot be written; Interrupted after a signal: then nothing
-    is left. Raises VerificationFailed if the other tool cannot load the files (then nothing is left either), or scores
-    answers differently (then the folder stays, with `verification.json`).
+    or the format does not support the base model. Raises SaveFailed if files cannot be written, and Interrupted after a
+    signal; in both cases no folder is left. Raises VerificationFailed if the other tool cannot load the files (no
+    folder is left) or its scores differ from those of the seat (the folder stays, with the differences in
+    `verification.json`).
     """
     said = as_progress(progress)
     asked = ask(RunFolder.open(Path(run)), seat, to, out, trust_remote_code)
@@ -173,9 +203,9 @@ _VLLM_RANKS = (16, 32, 64, 128, 256, 320, 512)
 
 
 def export_card(asked: Asked, revision: str | None, evaluations: Evaluations, verified: str) -> str:
-    """The text of an export's README.md, its model card. `asked` is the checked export request, `revision` the base
-    model's commit on the hub (None: not from there), `evaluations` are the seat's, and `verified` is a paragraph on the
-    comparison with another tool."""
+    """The text of an export's README.md, its model card. `asked` is the checked export request. `revision` is the base
+    model's commit on the hub, or None if the base model is not from the hub. `evaluations` are those of the exported
+    seat, by name. `verified` is a paragraph on the comparison of the exported files with the seat."""
     config, sampling = asked.config, asked.sampling
     parts = " and ".join(map(code, asked.roles)) or "no role so far"
     base, name = base_id(config.model.name), code(shown(config.model.name))
@@ -203,10 +233,11 @@ In training it was sampled at temperature {sampling.temperature:g} with up to {s
 
 
 def serving(asked: Asked, folder: str, base: str | None, revision: str | None) -> list[str]:
-    """Shell commands that serve the exported files of the request `asked`, alternatives to choose from. `folder` is
-    where they are, quoted for a shell. `base` is the base model's hub id or folder, `revision` its commit on the hub
-    (None: the newest); both are used only for an adapter. https://docs.vllm.ai/en/latest/features/lora.html and
-    https://huggingface.co/docs/transformers/serving document the commands."""
+    """Shell commands that serve exported files; each is an alternative to the others. `asked` is the checked export
+    request, and `folder` is the path of the files, quoted for a shell. `base` is the base model's hub id or folder, and
+    `revision` is its commit on the hub (None for the newest); only the format `peft` uses them. The commands are
+    documented at https://docs.vllm.ai/en/latest/features/lora.html and
+    https://huggingface.co/docs/transformers/serving."""
     if asked.form == "merged":
         return [f"transformers serve {folder}", f"vllm serve {folder}"]
     if asked.form == "gguf":
@@ -223,7 +254,7 @@ def serving(asked: Asked, folder: str, base: str | None, revision: str | None) -
 
 
 def _about_weights(asked: Asked) -> str:
-    """The model card's paragraph on how the weights come from adapter and base. `asked`: the export request."""
+    """The model card's paragraph on how the weights of the export `asked` come from the adapter and the base model."""
     if asked.config.model.precision != "4bit":
         return "The adapter's weights are those of training; in a full model they are merged into the base's."
     if asked.form == "peft":

@@ -1,4 +1,4 @@
-"""Writes the files of an export (PEFT adapter, merged model or GGUF) and verifies them, with the model in memory."""
+"""Writes the files of an export (LoRA adapter, merged model or GGUF file), and has them verified."""
 
 import contextlib
 import gc
@@ -34,15 +34,16 @@ if TYPE_CHECKING:
     from lite_selfplay.extras.export.exporting import Asked
 
 Weights = Callable[[], Iterator[tuple[str, torch.Tensor]]]
-"""A function that iterates over the base's parameters with the seat's adapter merged in: (name, float32 tensor)."""
+"""A function that returns an iterator over the merged weights as (name, float32 tensor) pairs."""
 
 
 def write(
     asked: "Asked", model: ResolvedModel, folder: Path, verify: bool, progress: Progress, poll: Poll
 ) -> tuple[Verification | None, str]:
-    """Write the files of the export request `asked` for a seat over the base `model`, except the model card, into
-    `folder`. If `verify`, compare another tool's scores with the seat's, unless llama.cpp is needed and not installed.
-    `poll` is called often and may raise to stop. Returns the comparison (None: not made), and a paragraph about it."""
+    """Write the files of the export request `asked` into `folder`, except the model card. The base model is `model`.
+    With `verify`, another tool's scores are compared with those of the seat (a LoRA adapter), unless the tool is
+    llama.cpp and not installed. The function `poll` is called often, and may raise to stop the export. Returns the
+    comparison (None if it was not made), and a paragraph about it for the model card."""
     section, why = asked.config.model, "the export was made with `--no-verify`"
     if verify and asked.form == "gguf" and find_spec("xllamacpp") is None:
         verify, why = False, 'llama.cpp is not installed (`pip install "lite-selfplay[llama-cpp]"`)'
@@ -66,8 +67,8 @@ def write(
 
 
 def measured(asked: "Asked") -> Evaluations:
-    """The evaluations of the seat in the export request `asked`, by name: those in training up to the exported step,
-    and later ones of exactly these weights."""
+    """The evaluations of the seat (LoRA adapter) of the export request `asked`, by name. They are the evaluations in
+    training up to the exported step, and the later evaluations of exactly the exported weights."""
     own = sha256_of(asked.adapter / WEIGHTS)
     later = asked.folder.later_evaluations().items()
     found = {moment: each for moment, each in asked.folder.evaluations().items() if each["step"] <= asked.step}
@@ -77,11 +78,11 @@ def measured(asked: "Asked") -> Evaluations:
 def _from_memory(
     asked: "Asked", model: ResolvedModel, folder: Path, chat: Chat, verify: bool, progress: Progress, poll: Poll
 ) -> tuple[list[Question], str]:
-    """Do the parts of the export request `asked` that need the model in memory: load the base `model` with the seat's
-    adapter, sample the seat's answers if `verify`, and write a merged model or GGUF file (not an adapter) into
-    `folder`. `poll` is called often and may raise to stop. Returns the questions with the seat's answers (empty without
-    `verify`), and the name of the torch dtype that the model computes in. Raises RequestError if the format does not
-    support the model."""
+    """Do the parts of the export request `asked` that need the base `model` with the seat's adapter in memory. With
+    `verify`, the seat answers the questions of the comparison. A merged model or a GGUF file is written into `folder`;
+    an adapter, which needs no model, is not. The function `poll` is called often, and may raise to stop. Returns the
+    questions with the seat's answers (empty without `verify`), and the name of the torch dtype in which the model
+    computes. Raises RequestError if the format does not support the model."""
     with reading(model.path):
         config = AutoConfig.from_pretrained(model.path, trust_remote_code=asked.config.model.trust_remote_code)
     if asked.form == "gguf":
@@ -110,9 +111,9 @@ def _weights(backend: Backend, seat: str, poll: Poll) -> Iterator[tuple[str, tor
 
 
 def write_adapter(folder: Path, asked: "Asked", model: ResolvedModel, chat: Chat) -> None:
-    """Write the seat's LoRA adapter into `folder` for PEFT and vLLM, with tokenizer, chat template and sampling
-    settings. `asked` is the checked export request. The adapter's configuration names its base model by hub id and
-    revision, or one from elsewhere by its path's last part. Raises RunFolderError if the saved weights are damaged."""
+    """Write the LoRA adapter of the export request `asked` into `folder` for PEFT and vLLM, with tokenizer, chat
+    template and sampling settings. The adapter's configuration names the base `model` by hub id and revision, or by the
+    last part of its path if it is not from the hub. Raises RunFolderError if the saved weights are damaged."""
     read_tensors(asked.adapter / WEIGHTS)  # raises RunFolderError for damaged ones
     shutil.copyfile(asked.adapter / WEIGHTS, folder / WEIGHTS)
     base = {"base_model_name_or_path": model.hub_id or shown(model.name), "revision": model.revision}
@@ -124,10 +125,10 @@ def write_adapter(folder: Path, asked: "Asked", model: ResolvedModel, chat: Chat
 
 
 def write_merged(folder: Path, asked: "Asked", weights: Weights, config: Any, chat: Chat) -> None:
-    """Write a full bf16 model into `folder`, for transformers and vLLM. `asked` is the checked export request;
-    `weights()` iterates over (name, tensor) pairs, the base's weights with the adapter merged in; `config` is the
-    base's, of transformers. Raises RequestError unless these are exactly the weights of the model class for
-    `config`."""
+    """Write a full bf16 model, the base model with a seat's adapter merged in, into `folder`, for transformers and
+    vLLM. `asked` is the checked export request. The function `weights` returns an iterator over the merged weights as
+    (name, float32 tensor) pairs. `config` is the base model's transformers configuration. Raises RequestError if the
+    names of the weights are not those of the transformers model class for `config`."""
     state = {name: tensor.to("cpu", torch.bfloat16) for name, tensor in weights()}
     with torch.device("meta"):  # no second copy in memory, and no use of the global random generator
         plain = AutoModelForCausalLM.from_config(config.get_text_config(), dtype=torch.bfloat16)
@@ -142,9 +143,10 @@ def write_merged(folder: Path, asked: "Asked", weights: Weights, config: Any, ch
 
 
 def write_gguf_folder(folder: Path, asked: "Asked", weights: Weights, config: Any, chat: Chat) -> None:
-    """Write a GGUF file into `folder`, and a Modelfile (https://github.com/ollama/ollama/blob/main/docs/modelfile.md)
-    with the seat's sampling settings, for `ollama create`. `asked` is the checked export request; `weights()` iterates
-    over (name, tensor) pairs, the base's weights with the adapter merged in; `config` is transformers', of the base."""
+    """Write a GGUF file, the base model with a seat's adapter merged in, into `folder`, with a Modelfile for `ollama
+    create` (https://github.com/ollama/ollama/blob/main/docs/modelfile.md). `asked` is the checked export request, whose
+    sampling settings go into the Modelfile. The function `weights` returns an iterator over the merged weights as
+    (name, float32 tensor) pairs. `config` is the base model's transformers configuration; `chat` has its tokenizer."""
     _set_switches(asked, chat)
     name = f"{asked.config.game.label}, seat {asked.name}"
     write_gguf(folder / asked.file, weights(), config, chat.tokenizer, name=name, eos_ids=chat.eos_ids)
@@ -156,8 +158,9 @@ def write_gguf_folder(folder: Path, asked: "Asked", weights: Weights, config: An
 
 
 def with_switches(template: str | None, thinking: Thinking) -> str | None:
-    """The chat template `template` with training's settings built in: its fixed date instead of today's, and `thinking`
-    as the default of the switch for a reasoning block (`auto`: as it was). None if `template` is None."""
+    """The chat template `template` with the settings of training built in, so that other tools render prompts as
+    training did. The fixed date of training replaces today's date. `thinking` becomes the default of the switch for a
+    reasoning block; `auto` keeps the template's own default. The result is None if `template` is None."""
     if template is None:
         return None
     values = {"date_string": f'"{DATE}"'} if "date_string" in template else {}
@@ -177,7 +180,7 @@ def _set_switches(asked: "Asked", chat: Chat) -> None:
 
 def _settings(asked: "Asked", chat: Chat) -> Any:
     """The sampling settings of the export request `asked` as transformers' GenerationConfig, with top-k and top-p
-    switched off. `chat` has the ids of special tokens."""
+    switched off. `chat` has the ids of the special tokens."""
     return GenerationConfig(
         do_sample=True,
         temperature=asked.sampling.temperature,

@@ -1,11 +1,10 @@
 """Writes a model as a GGUF file, with the names, order and metadata that llama.cpp expects.
 
-Tensor names come from llama.cpp's own package `gguf`. This module handles the differences between architectures: the
-order of rotary dimensions (Llama's weights are permuted, the others' are not), and the configuration's numbers in the
-file. It refuses models that llama.cpp would compute differently. `lite_selfplay.models.sources.gguf_tokenizer` does the
-reverse for tokenizers: it reads those of GGUF files. A GGUF file names its tokenizer's rule for splitting text; as in
-llama.cpp's own converter, the rule is found by splitting sample texts and comparing. That converter:
-https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py
+Tensor names come from llama.cpp's own package `gguf`. This module adds the configuration's numbers, and permutes the
+weights of a Llama, whose rotary dimensions have another order in llama.cpp. It refuses models that llama.cpp would
+compute differently. A GGUF file names the rule by which its tokenizer splits text. As in llama.cpp's own converter
+(https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py), the rule is found by splitting sample texts
+and comparing the results. `lite_selfplay.models.sources.gguf_tokenizer` reads the tokenizers of GGUF files.
 """
 
 import json
@@ -31,9 +30,10 @@ _LLAMA_CPP = (
 
 
 def require_convertible(config: Any) -> str:
-    """llama.cpp's name (such as `qwen2`) for the architecture of a model; `config` is its transformers configuration.
-    Raises RequestError for an architecture that is not supported, rotary scaling (except Llama 3's), partial rotary
-    embeddings, sliding-window attention, an activation other than SiLU, and biases in a Llama."""
+    """llama.cpp's name, such as `qwen2`, for the architecture of the model whose transformers configuration is
+    `config`. Raises RequestError if this module does not support the architecture, or if the model has rotary scaling
+    (except the scaling of Llama 3), partial rotary embeddings, sliding-window attention, another activation than SiLU,
+    or, as a Llama, biases."""
     (name, *_) = config.architectures or ["unknown"]
     if name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
@@ -54,11 +54,11 @@ def require_convertible(config: Any) -> str:
 def write_gguf(
     file: Path, weights: Iterable[tuple[str, Tensor]], config: Any, tokenizer: Any, *, name: str, eos_ids: Sequence[int]
 ) -> None:
-    """Write a model as the GGUF file `file`, matrices in float16 and vectors in float32. `weights`: (name, float32
-    tensor) pairs with transformers' names; `config`, `tokenizer`: of transformers; `name`: the model's title in the
-    file; `eos_ids`: the tokens that end a completion, first the one that ends a turn. Raises RequestError for a model
-    that `require_convertible` refuses, a tokenizer that `add_vocabulary` refuses, a weight that llama.cpp's
-    architecture does not have, and a matrix with a number too large for float16."""
+    """Write a model as the GGUF file `file`, with matrices in float16 and vectors in float32. `weights` are
+    (transformers' name, float32 tensor) pairs. `config` and `tokenizer` are the model's own in transformers, and `name`
+    is its title in the file. `eos_ids` are the ids of the tokens that end a completion; the first one must end a turn
+    of a chat. Raises RequestError for a model that `require_convertible` refuses, a tokenizer that `add_vocabulary`
+    refuses, a weight that llama.cpp's architecture lacks, and a matrix with a number too large for float16."""
     architecture = require_convertible(config)
     writer = GGUFWriter(file, architecture)
     try:
@@ -77,7 +77,7 @@ def write_gguf(
 
 def _add_shape(writer: Any, config: Any) -> None:
     """Add a model's dimensions and constants, such as its numbers of layers and heads, to the metadata of a GGUF file.
-    `writer` is a `gguf.GGUFWriter`, `config` the model's configuration in transformers."""
+    `writer` is the file's `gguf.GGUFWriter`, and `config` is the model's transformers configuration."""
     head = _head_size(config)
     numbers = {
         writer.add_vocab_size: config.vocab_size,
@@ -104,10 +104,11 @@ def _head_size(config: Any) -> int:
 def _tensors(
     weights: Iterable[tuple[str, Tensor]], config: Any, architecture: str
 ) -> Iterable[tuple[str, np.ndarray[Any, Any]]]:
-    """The tensors of a GGUF file as (llama.cpp's name, array) pairs, from `weights` with transformers' names. Llama's
-    query and key matrices are permuted, since llama.cpp orders rotary dimensions differently. `config` is the model's
-    transformers configuration, `architecture` its llama.cpp name. Raises RequestError for a weight that llama.cpp's
-    architecture does not have, and for a matrix with a number too large for float16."""
+    """The tensors of a GGUF file as (llama.cpp's name, array) pairs. `weights` are (transformers' name, tensor) pairs,
+    `config` is the model's transformers configuration, and `architecture` is llama.cpp's name of the architecture.
+    Matrices are float16. The query and key matrices of a Llama are permuted, since llama.cpp orders rotary dimensions
+    differently. Raises RequestError for a weight that llama.cpp's architecture lacks, and a matrix with a number too
+    large for float16."""
     (arch,) = [key for key, value in MODEL_ARCH_NAMES.items() if value == architecture]
     names = get_tensor_name_map(arch, config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
@@ -135,10 +136,11 @@ _PROBES = (
 
 
 def add_vocabulary(writer: Any, tokenizer: Any, *, rows: int, eos_ids: Sequence[int]) -> None:
-    """Add a tokenizer's tokens, merges, special tokens and chat template to a GGUF file. `writer` is a
-    `gguf.GGUFWriter`, `tokenizer` one of transformers. The embedding matrix has `rows` rows; those without a token get
-    a filler. `eos_ids` are the tokens that end a completion, first the one that ends a turn. Raises RequestError for a
-    vocabulary that is not byte-level BPE, and for a rule for splitting text that `rule_of` does not know."""
+    """Add the tokens, merges, special tokens and chat template of `tokenizer` (of transformers) to a GGUF file.
+    `writer` is the file's `gguf.GGUFWriter`. `rows` is the number of rows of the model's embedding matrix; rows without
+    a token get a filler. `eos_ids` are the ids of the tokens that end a completion; the first must end a turn of a
+    chat. Raises RequestError for a vocabulary that is not byte-level BPE, and for a tokenizer that `rule_of`
+    refuses."""
     described = json.loads(tokenizer.backend_tokenizer.to_str())
     by_bytes = all('"ByteLevel"' in json.dumps(described[part]) for part in ("pre_tokenizer", "decoder"))
     if described["model"]["type"] != "BPE" or not by_bytes:
@@ -166,8 +168,9 @@ def add_vocabulary(writer: Any, tokenizer: Any, *, rows: int, eos_ids: Sequence[
 
 
 def rule_of(tokenizer: Any, merges: Sequence[str], described: Any) -> str:
-    """llama.cpp's name for the rule by which a tokenizer of transformers splits text before merging. `merges`: its BPE
-    merges; `described`: its `tokenizer.json`. Raises RequestError if no rule known here splits sample texts like it."""
+    """llama.cpp's name for the rule by which the transformers tokenizer `tokenizer` splits text before it merges
+    tokens. `merges` are the tokenizer's BPE merges, and `described` is the parsed content of its `tokenizer.json`.
+    Raises RequestError if none of the rules known to this library splits some sample texts as the tokenizer does."""
     if not merges:
         return "gpt-2"  # every byte is a token, so the rule does not matter
     own = tokenizer.backend_tokenizer.pre_tokenizer
@@ -185,9 +188,9 @@ def rule_of(tokenizer: Any, merges: Sequence[str], described: Any) -> str:
 
 
 def _add_special(writer: Any, tokenizer: Any, eos_ids: Sequence[int]) -> None:
-    """Add the ids of a tokenizer's special tokens to a GGUF file, and whether texts begin with BOS. `writer` is a
-    `gguf.GGUFWriter`. `eos_ids` are the tokens that end a completion; the first three are stored as llama.cpp's EOS,
-    EOT and EOM. The first must be the one that ends a turn, since generation must stop there."""
+    """Add the ids of a tokenizer's special tokens to a GGUF file, and whether texts begin with the BOS token. `writer`
+    is the file's `gguf.GGUFWriter`. `eos_ids` are the ids of the tokens that end a completion; the first three are
+    stored as llama.cpp's EOS, EOT and EOM. The first must end a turn of a chat, since generation must stop there."""
     bos, ends = tokenizer.bos_token_id, (writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id)
     others = {writer.add_bos_token_id: bos, writer.add_unk_token_id: tokenizer.unk_token_id}
     others |= {writer.add_pad_token_id: tokenizer.pad_token_id, **dict(zip(ends, eos_ids, strict=False))}

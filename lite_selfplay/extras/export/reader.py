@@ -1,6 +1,7 @@
-"""A script that loads exported files with another tool and scores a seat's answers with them: it computes the
-log-probability of each token. `python -P reader.py REQUEST ANSWERS` reads the JSON file REQUEST and writes the scores
-to the JSON file ANSWERS. It imports nothing of this library, so that its results are those of users without it."""
+"""A script that loads exported files with another tool, and lets the tool score the answers of the exported seat (a
+LoRA adapter) by their log-probabilities. The command `python -P reader.py REQUEST ANSWERS` reads the JSON file REQUEST
+and writes the scores into the JSON file ANSWERS. The script imports nothing of this library, so that it shows the
+scores that users without the library get."""
 
 import json
 import sys
@@ -12,9 +13,10 @@ import httpx
 
 
 def by_transformers(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Score a seat's answers with transformers, and PEFT for an adapter. `request` comes from `verification.verify`.
-    Returns a dict for each of its `questions`: the prompt's ids by the exported tokenizer, and the log-probabilities of
-    the answer's tokens. Questions are not batched, since padding could change the log-probabilities."""
+    """Score a seat's answers with transformers, and with PEFT if the exported files are an adapter. `request` is the
+    request that `verification.verify` makes. Returns a dict for each of the request's `questions`. Its `prompt_ids` are
+    the prompt's token ids by the exported tokenizer, its `logprobs` the log-probabilities of the answer's tokens.
+    Questions are not batched, since padding could change the log-probabilities."""
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, BitsAndBytesConfig
 
@@ -50,7 +52,7 @@ def by_transformers(request: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _ids(tokenizer: Any, prompt: str) -> list[int]:
-    """The token ids of `prompt` by a transformers tokenizer; as a user's message in its chat template if it has one."""
+    """The token ids of `prompt`, as a user's message if the transformers tokenizer `tokenizer` has a chat template."""
     if not tokenizer.chat_template:
         return list(tokenizer(prompt)["input_ids"])
     turns = [{"role": "user", "content": prompt}]
@@ -59,10 +61,11 @@ def _ids(tokenizer: Any, prompt: str) -> list[int]:
 
 
 def by_llama_cpp(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Score a seat's answers with llama.cpp (package `xllamacpp`); arguments and result are those of `by_transformers`.
-    llama.cpp reports the log-probabilities of only the 50 likeliest next tokens, and none if it samples an incomplete
-    character. So each token of an answer takes a request that forces llama.cpp to sample a token of plain text; this
-    changes no log-probability. A token that is not reported gets the lowest reported one."""
+    """Score a seat's answers with llama.cpp (package `xllamacpp`). The argument and the result are those of
+    `by_transformers`. llama.cpp reports the log-probabilities of only the 50 likeliest next tokens, and of none if it
+    samples an incomplete character. So each token of an answer takes a request of its own, in which llama.cpp is forced
+    to sample plain text; this changes no log-probability. A token that is not among the 50 gets the lowest reported
+    log-probability."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -90,8 +93,9 @@ def by_llama_cpp(request: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _likeliest(server: Any, ids: Sequence[int], plain_token: int) -> dict[int, float]:
     """The log-probabilities of the 50 likeliest next tokens after the token ids `ids`, by token id. `server` is an
-    `xllamacpp.Server`. It is forced to sample the token with the id `plain_token`, which must be plain text, since it
-    reports nothing if the sampled token is an incomplete character. Raises RuntimeError if it answers with an error."""
+    `xllamacpp.Server`. The server is forced to sample the token with the id `plain_token`. This token must be plain
+    text, since the server reports nothing if the sampled token is an incomplete character. Raises RuntimeError if the
+    server answers with an error."""
     said: list[Any] = []
     forced = {"temperature": 0.0, "max_tokens": 1, "logit_bias": [[plain_token, 1000.0]]}
     server.handle_completions({**forced, "prompt": list(ids), "n_probs": 50, "cache_prompt": True}, said.append)
@@ -102,7 +106,7 @@ def _likeliest(server: Any, ids: Sequence[int], plain_token: int) -> dict[int, f
 
 
 def _post(server: Any, path: str, body: Mapping[str, Any]) -> Any:
-    """POST `body` as JSON to `path` of an `xllamacpp.Server`. Returns its JSON answer; raises an httpx error."""
+    """POST `body` as JSON to `path` of an `xllamacpp.Server`, and return its JSON answer. Raises an httpx error."""
     answer = httpx.post(f"{server.listening_address}{path}", json=body, timeout=60, trust_env=False)
     return answer.raise_for_status().json()
 

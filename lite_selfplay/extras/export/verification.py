@@ -1,6 +1,7 @@
-"""Verifies exported files: another tool loads them in a fresh process, and must score answers as the seat (LoRA
-adapter) does. Compares the log-probabilities of the seat's greedy answers, and the token ids of the prompts. The base
-model's log-probabilities are reported too: if they differ little from the seat's, agreement proves little."""
+"""Verifies that exported files are the same model as the seat (a LoRA adapter) that they were made from. Another tool
+loads the files in a fresh process, and scores answers that the seat sampled greedily. The tool's log-probabilities must
+be close to those of the seat, and the tool must turn the prompts into the same token ids. The base model alone scores
+the answers, too; if its log-probabilities are also close to those of the seat, the comparison proves little."""
 
 import json
 import subprocess
@@ -31,17 +32,24 @@ _READERS = {"peft": ("PEFT", 0.01), "merged": ("transformers", 0.05), "gguf": ("
 _COMPUTING = {"float32": 0.0, "bfloat16": 0.05, "float16": 0.02}
 
 Question = Mapping[str, Any]
-"""A `prompt` and its `prompt_ids`; the seat's greedy answer `token_ids`, with their `logprobs` under the seat and their
-`base_logprobs` under the base."""
+"""A `prompt` and its token ids `prompt_ids`. The seat's greedy answer has the token ids `token_ids`; their
+log-probabilities are `logprobs` under the seat, and `base_logprobs` under the base model alone."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """Another tool's (`reader`'s) scores of the exported files, compared with the seat's (LoRA adapter's): the
-    log-probability of each token of the seat's answers. `compute`: the torch dtype of both. `prompts_same`: how many of
-    the prompts (as many as `questions`) the tool turns into the same tokens. `tokens`: the number of tokens in the
-    answers. `mean_difference`: between tool and seat, the mean absolute difference of log-probabilities in nats per
-    token, at most `limit` for success; `base_difference`: the same between base model and seat."""
+    """The result of comparing exported files with the seat (a LoRA adapter) that they were made from.
+
+    - `reader`: the tool that loaded the files
+    - `compute`: the name of the torch dtype in which the tool and the seat's own model computed
+    - `questions`: the number of prompts that the seat answered
+    - `prompts_same`: the number of these prompts that the tool turned into the same token ids
+    - `tokens`: the number of tokens in all of the seat's answers
+    - `mean_difference`: the mean absolute difference between the tool's and the seat's log-probability of a token, in
+      nats
+    - `base_difference`: the same mean between the base model, without the adapter, and the seat
+    - `limit`: the largest `mean_difference` with which the files count as the same model
+    """
 
     reader: str
     compute: str
@@ -54,8 +62,8 @@ class Verification:
 
     @property
     def failures(self) -> list[str]:
-        """The reasons why the files are not the same model as the seat: prompts become other tokens, or
-        `mean_difference` is above `limit`. Empty if there is none."""
+        """The reasons why the files do not count as the same model as the seat, empty if they do. The possible reasons
+        are that the tool turns prompts into other tokens, and that `mean_difference` is above `limit`."""
         found = []
         if (other := self.questions - self.prompts_same) > 0:
             found.append(f"{other} of {self.questions} prompts become other tokens")
@@ -64,14 +72,15 @@ class Verification:
         return found
 
     def sentence(self) -> str:
-        """The result in words: `mean |delta| 0.003 nats over the 480 tokens of 20 answers; the base's is 1.03`."""
+        """The result in words: `mean |delta| 0.003 nats over the 480 tokens of 20 answers; the base's is 1.03`, for
+        example if `mean_difference` is 0.003 and `base_difference` is 1.03."""
         return (
             f"mean |delta| {self.mean_difference:.2g} nats over the {self.tokens} tokens of {self.questions} answers; "
             f"the base's is {self.base_difference:.2g}"
         )
 
     def paragraph(self) -> str:
-        """The comparison and its verdict as a paragraph for the export's model card."""
+        """The comparison, and whether it succeeded, as a paragraph for the export's model card."""
         verdict = f"FAILED ({'; '.join(self.failures)})" if self.failures else "Verified"
         return (
             f"{verdict}: {self.reader}, alone in a fresh process, scored the seat's greedy answers to {self.questions} "
@@ -85,8 +94,9 @@ class Verification:
 
 
 def choose_prompts(seen: Sequence[str], is_plain: Callable[[str], bool]) -> list[str]:
-    """Choose 20 prompts to compare scores on, spread evenly over the different ones in `seen`, which the seat got in
-    the run; sums fill up a short list. Skips empty ones and, by `is_plain(text)`, those with a special token."""
+    """Choose 20 prompts on which to compare exported files with the seat, spread evenly over the different prompts in
+    `seen`, which the seat got in the run. Empty prompts are skipped, and so are those for which `is_plain` is false,
+    since they have a special token. Sums such as `What is 11 + 3?` are added if fewer than 20 are left."""
     known = [text for text in dict.fromkeys(seen) if text.strip() and is_plain(text)]
     spread = [known[i * len(known) // QUESTIONS] for i in range(QUESTIONS)] if len(known) > QUESTIONS else known
     sums = [f"What is {7 * i % 40 + 11} + {11 * i % 50 + 3}?" for i in range(QUESTIONS)]
@@ -94,9 +104,9 @@ def choose_prompts(seen: Sequence[str], is_plain: Callable[[str], bool]) -> list
 
 
 def ask_seat(backend: Backend, chat: Chat, seat: str, prompts: Sequence[str]) -> list[Question]:
-    """Sample the greedy answers of the seat (LoRA adapter) `seat` to `prompts`. Returns a dict for each: the prompt and
-    its token ids, the answer's token ids, and their log-probabilities under the seat and under the base model.
-    `backend` holds the model in memory, `chat` its tokenizer and chat template."""
+    """Sample the greedy answers of the seat (LoRA adapter) named `seat` to the texts `prompts`. `backend` holds the
+    model in memory, and `chat` has its tokenizer and chat template. Returns a dict for each prompt: the prompt and its
+    token ids, the answer's token ids, and their log-probabilities under the seat and under the base model alone."""
     ids = [list(chat.encode(prompt).ids) for prompt in prompts]
     greedy = Sampling(temperature=0.0, max_tokens=TOKENS)
     said = backend.generate(GenerationRequest(seat, ids, 1, greedy, [[0]] * len(ids)))
@@ -118,10 +128,18 @@ def verify(
     plain_token: int,
     poll: Callable[[], None],
 ) -> Verification:
-    """Let another tool score the seat's answers with the exported files in `folder`, and compare its scores with the
-    seat's. `asked` is the checked export request, `base` the folder of its base model; `questions` come from
-    `ask_seat`. `compute` is the torch dtype to compute in, `plain_token` the id of any token of plain text. `poll` is
-    called meanwhile and may raise to stop. Raises VerificationFailed if the tool fails, not if scores differ."""
+    """Let another tool score a seat's answers with exported files, and compare its scores with those of the seat.
+
+    - `asked`: the checked export request
+    - `folder`: the folder of the exported files
+    - `base`: the folder of the base model
+    - `questions`: the result of `ask_seat`
+    - `compute`: the name of the torch dtype in which the tool computes
+    - `plain_token`: the id of any token of plain text, which llama.cpp is forced to sample
+    - `poll`: a function that is called while the tool runs, and may raise to stop it
+
+    Raises VerificationFailed if the tool fails. Scores that differ raise nothing; they are in the result's `failures`.
+    """
     name, rounding = _READERS[asked.form]
     request = {
         "reader": name,
@@ -139,8 +157,9 @@ def verify(
 
 
 def read_back(request: Mapping[str, Any], poll: Callable[[], None]) -> list[dict[str, Any]]:
-    """Run the script `reader.py` on `request` in a fresh process; returns its scores, a dict for each question. `poll`
-    is called meanwhile and may raise, which stops the process. Raises VerificationFailed if the script fails."""
+    """Run the script `reader.py` on `request` in a fresh process, and return its scores, a dict for each question. The
+    function `poll` is called while the script runs; if `poll` raises, the process is killed. Raises VerificationFailed
+    if the script fails."""
     with tempfile.TemporaryDirectory(prefix="lite-selfplay-") as folder:
         asked, answered, said = (Path(folder, name) for name in ("asked.json", "answered.json", "said"))
         asked.write_text(json.dumps(request), encoding="utf-8")
@@ -167,8 +186,10 @@ def read_back(request: Mapping[str, Any], poll: Callable[[], None]) -> list[dict
 def compare(
     name: str, questions: Sequence[Question], answers: Sequence[Mapping[str, Any]], compute: str, limit: float
 ) -> Verification:
-    """Compare the scores of the tool `name` (`answers`, from the script `reader.py`) with the seat's own (in
-    `questions`, from `ask_seat`). `compute`: the torch dtype of both; `limit`: the largest mean difference allowed."""
+    """Compare another tool's scores of a seat's answers with those of the seat itself. `name` is the tool's name.
+    `questions` come from `ask_seat`, and have the seat's scores. `answers` come from the script `reader.py`, and have
+    the tool's scores. `compute` is the name of the torch dtype in which both computed. `limit` is the largest mean
+    difference with which the exported files count as the same model."""
     pairs = list(zip(questions, answers, strict=True))
     tokens = sum(len(question["logprobs"]) for question in questions)
     return Verification(

@@ -1,7 +1,7 @@
-"""The data sets of the package reasoning-gym (https://github.com/open-thought/reasoning-gym): tasks
+"""The data sets of the package reasoning-gym (https://github.com/open-thought/reasoning-gym) as tasks
 `reasoning-gym:NAME`, and a checker that judges answers with the data sets' own scorers. Some scorers evaluate an answer
-as code or algebra, so they run in processes that can be killed (the program `scoring`), managed by
-`lite_selfplay.verify.workers`."""
+as code or algebra. So they run in processes of the program `scoring`, which can be killed;
+`lite_selfplay.verify.workers` manages these."""
 
 import base64
 import contextlib
@@ -49,10 +49,10 @@ _PAYS_ALWAYS = {
 
 
 def open_dataset(name: str, options: Mapping[str, Any], *, seed: int = 0, size: int = 100) -> Any:
-    """Make the data set `name` of reasoning-gym, with `size` problems generated from `seed`. Its items are entries:
-    dicts with `question` and `answer`. Its method `score_answer(answer, entry)` scores an answer. `options` are fields
-    of the data set's configuration. Raises TaskError if the package cannot be imported, or if the data set does not
-    have one of the options or rejects a value; UnknownNameError if reasoning-gym has no data set of this name."""
+    """Make the data set `name` of reasoning-gym, with `size` problems generated from `seed`. `options` are fields of
+    the data set's configuration. The result is a sequence of entries, dicts with `question` and `answer`; its method
+    `score_answer(answer, entry)` scores an answer. Raises UnknownNameError if reasoning-gym has no data set of this
+    name; TaskError if the package cannot be imported, or if the data set lacks an option or rejects its value."""
     with warnings.catch_warnings():  # users of this library do not need its warnings
         warnings.simplefilter("ignore")
         try:
@@ -76,14 +76,19 @@ def open_dataset(name: str, options: Mapping[str, Any], *, seed: int = 0, size: 
 
 
 def reasoning_gym(seed: int = 0, held_out: bool = False, /, dataset: str = "", **options: str) -> Task:
-    """A task with 10,000 problems of reasoning-gym's data set `dataset`, generated from `seed`. With `held_out` its
-    problems are those reserved for evaluation, otherwise those for training; the two never overlap. `options` are
-    fields of the data set's configuration, except `seed` and `size`. Values are parsed as JSON if possible
-    (`max_terms=3`), else kept as text. A Problem's field `extra` keeps the data set's entry for its scorer; its field
-    `answer` is None if the data set has no reference answer. Raises UnknownNameError if reasoning-gym has no data set
-    of this name; TaskError if `dataset` is empty, the package cannot be imported, an option is unknown or its value
-    rejected, or if problems would differ between processes: the generator ignores the seed, or depends on Python's hash
-    seed and PYTHONHASHSEED is not set."""
+    """Make a task with 10,000 problems of the data set `dataset` of reasoning-gym.
+
+    - `seed`: the seed that the problems are generated from
+    - `held_out`: whether to make the problems reserved for evaluation or those for training, which never overlap
+    - `options`: fields of the data set's configuration, except `seed` and `size`; each value is parsed as JSON
+      (`max_terms="3"` is the number 3), or kept as text if it is not JSON
+
+    A problem's `extra` has the data set's entry, which the scorer needs. A problem's `answer` is None if the data set
+    has no reference answer. Raises UnknownNameError if reasoning-gym has no data set of this name. Raises TaskError if
+    `dataset` is empty, the package cannot be imported, or an option is unknown or its value rejected; also if problems
+    would differ between processes, since the data set ignores the seed, or depends on Python's hash seed and
+    PYTHONHASHSEED is not set.
+    """
     if not dataset:
         raise TaskError(f"{KIND} needs the name of a data set, as in {KIND}:chain_sum,max_terms=3")
     name, values = f"{KIND}:{dataset}", {key: _value(text) for key, text in options.items()}
@@ -138,10 +143,10 @@ MAX_CHARACTERS = 10_000
 def check_batch(
     pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
 ) -> list[Verdict]:
-    """Judge completions, each given with its problem, by the scorers of the problems' data sets in reasoning-gym, in
-    other processes. Returns their verdicts; a score of 1 is a correct answer. `expected` is the required output format,
-    `checking` has limits and the pool of processes. Raises TaskError if a Problem's field `extra` does not hold an
-    entry of reasoning-gym, WorkerStartError if no process can be started."""
+    """Judge completions by the scorers of their problems' data sets in reasoning-gym. `pairs` are completions with
+    their problems. `expected` is the required output format, and `checking` has the time limit and the pool of scoring
+    processes. Returns a verdict for each completion, which is correct if its score is 1. Raises TaskError if a
+    problem's `extra` has no entry of reasoning-gym, and WorkerStartError if no process can be started."""
     answers = [extract_answer(completion_text(completion), block_only=expected.block_only) for completion, _ in pairs]
     asked = {
         index: {**_question(problem), "answer": answer}
@@ -188,13 +193,14 @@ START_SECONDS = 120.0  # importing reasoning-gym takes seconds, far more on a lo
 
 @dataclass(eq=False)
 class Scorer(Worker):
-    """A process that scores answers with reasoning-gym. `heard`: the received bytes that `message` has yet to read."""
+    """A process that scores answers with reasoning-gym. `heard` has the received bytes that `message` has not
+    parsed."""
 
     heard: bytes = b""
 
     def message(self) -> dict[str, Any]:
-        """The received line as a JSON object; the next call is for the next line. Empty if the process has ended or the
-        line is not a JSON object."""
+        """Parse the received line as a JSON object, and forget the line. The result is empty if the process has ended,
+        or if the line is not a JSON object."""
         line, self.heard = self.heard, b""
         try:
             found = json.loads(line or b"{}")
@@ -204,12 +210,17 @@ class Scorer(Worker):
 
 
 class WorkerPool(Workers[Scorer, Question, str]):
-    """Processes that score answers with reasoning-gym's scorers. `size`: the most processes; None: 2, or 1 on a machine
-    with one core. `deadline`: the time limit in seconds for a question, from when a process receives it. `command`: the
-    program to run; None: `lite_selfplay.extras.gym.scoring`, whose protocol others must follow. The result of a
-    question (a dict as that program reads) is the program's outcome (`score 0.5` or `unparsable`), "timeout" (killed at
-    the deadline), "crash" (two processes died on it) or "not_judged" (no CPU time). `work` raises WorkerStartError if
-    no process can be started."""
+    """Processes that score answers with reasoning-gym's scorers.
+
+    - `size`: the most processes at a time, or None for 2 (1 on a machine with one core)
+    - `deadline`: the seconds that a process may take for a question
+    - `command`: a program with the same protocol that replaces `lite_selfplay.extras.gym.scoring`, or None for that one
+
+    The method `work` takes questions (dicts, see `scoring`) and returns an outcome for each. An outcome is the
+    program's reply, such as `score 0.5` or `unparsable`; "timeout" if the process was killed at the deadline; "crash"
+    if two processes died on the question; or "not_judged" if the process got no CPU time. `work` raises
+    WorkerStartError if no process can be started.
+    """
 
     late, given_up, not_judged = "timeout", "crash", NOT_JUDGED
 
@@ -261,9 +272,9 @@ class WorkerPool(Workers[Scorer, Question, str]):
 
 
 def _environment() -> dict[str, str]:
-    """The environment variables for a scoring process: this process's, with one thread for numerical libraries.
-    PYTHONPATH makes it import the copy of lite_selfplay that is running here. If that copy is in site-packages,
-    PYTHONPATH is not changed: site-packages must not come before the standard library."""
+    """The environment variables of a scoring process, in which numerical libraries use one thread. PYTHONPATH makes it
+    import the copy of lite_selfplay that runs here. PYTHONPATH is unchanged if that copy is in site-packages, since
+    site-packages must not come before the standard library."""
     # A numerical library's threads would reserve address space for every core.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     root = str(Path(__file__).resolve().parents[3])

@@ -33,7 +33,7 @@ Reply = Callable[[dict[str, Any]], dict[str, str]]  # maps a question to its rep
 def run(prepare: Callable[[], Reply]) -> None:
     """Run this program: read questions from stdin and write replies to stdout, one JSON object per line, until stdin
     ends. `prepare` is called once at the beginning, and returns the function that maps a question to its reply. The
-    program's command-line arguments are the time limit for a question in seconds and the memory limit in MiB."""
+    program's two command-line arguments are the seconds that a question may take, and the memory limit in MiB."""
     # Only the parent handles Ctrl-C: if it ended a worker, the pending answer would count as wrong.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable()
@@ -65,8 +65,8 @@ def _dataset(name: str, options: str) -> Any:
 
 
 def reply_to(question: dict[str, Any]) -> dict[str, str]:
-    """Score the answer in `question` (see the top of this file) with its data set's scorer. Returns the reply: the
-    outcome `score 0.5`, for example, or `unparsable` if the scorer raises or returns NaN. Raises its MemoryError."""
+    """Score the answer in `question` (see the top of this file) with the scorer of its data set. The reply's outcome is
+    `score 0.5`, for example, or `unparsable` if the scorer raises or returns NaN. MemoryError is passed on."""
     entry = pickle.loads(base64.b64decode(question["entry"]))
     try:
         dataset = _dataset(question["dataset"], json.dumps(question["options"]))
@@ -79,8 +79,8 @@ def reply_to(question: dict[str, Any]) -> dict[str, str]:
 
 
 def by_its_own_rules() -> Reply:
-    """The function `reply_to`, which scores an answer with its data set's own scorer, after a check that reasoning-gym
-    works. Raises TaskError if the package cannot be imported."""
+    """Check that reasoning-gym works, and return the function `reply_to`, which scores an answer with the scorer of its
+    data set. Raises TaskError if the package cannot be imported."""
     open_dataset("chain_sum", {})
     return reply_to
 

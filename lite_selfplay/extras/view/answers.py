@@ -1,8 +1,8 @@
-"""Answers the requests of the page that shows a run: an overview, a step's cases, one case in full, a search. A case is
-a transcript (`Game.transcripts`: completions to read together, such as draft and challenge) with outcome and flags.
+"""Answers the requests of the page that shows a run. A request is for an overview, a step's cases, one case in full, or
+a search. A case is a transcript (`Game.transcripts`), completions to read together such as a draft and its challenge.
 
-An index has the offset of each line of `episodes.jsonl` and grows with the run; lines are not kept in memory. They are
-parsed leniently, since they are only shown. Lines that do not begin with a step are counted and skipped.
+An index has the offset of each line of `episodes.jsonl`, and grows with the run; lines are not kept in memory. Lines
+are parsed leniently, since they are only shown. Lines that do not begin with a step are counted and skipped.
 """
 
 import json
@@ -33,9 +33,10 @@ _DEFAULTS: dict[str, Any] = dict.fromkeys(
 
 
 class EpisodeIndex:
-    """The lines (completions) of a run's `episodes.jsonl` by training step. A line's number is its byte offset in the
-    file. Every call first reads new lines, or all lines if a resume has replaced the file. Thread-safe. `damaged`
-    counts the skipped lines, which do not begin with a step. Calls raise RunFolderError if the file cannot be read."""
+    """An index of the lines (completions) of a run's `episodes.jsonl`, by training step. A line's number is its byte
+    offset in the file at `path`. Every call first reads the file's new lines, or all lines if the file was replaced
+    when the run was resumed. `damaged` counts the lines that were skipped, since they do not begin with a step. The
+    index is thread-safe. Calls raise RunFolderError if the file cannot be read."""
 
     def __init__(self, path: Path):
         self._path, self._lock = path, threading.Lock()
@@ -62,7 +63,7 @@ class EpisodeIndex:
             return next(self._read(file, [number]))[1]
 
     def steps_holding(self, words: bytes) -> list[int]:
-        """The steps that have a line with the bytes `words` in it."""
+        """The steps that have at least one line with the bytes `words` in it."""
         with self._lock, self._refreshed() as file:
             of = self._of_step.items()
             return [step for step, lines in of if any(words in line for _, line in self._read(file, lines))]
@@ -73,8 +74,8 @@ class EpisodeIndex:
             yield number, file.readline(LINE_LIMIT)
 
     def _refreshed(self) -> IO[bytes]:
-        """The open `episodes.jsonl`, after its new lines (or all, if the file was replaced) were added to the index. An
-        empty file if it does not exist."""
+        """Open `episodes.jsonl`, after adding its new lines to the index, or all lines if the file was replaced.
+        Returns an empty file if `episodes.jsonl` does not exist."""
         if not os.path.lexists(self._path):
             self._forget()
             return open(os.devnull, "rb")
@@ -88,7 +89,7 @@ class EpisodeIndex:
         return file
 
     def _extend(self, file: IO[bytes]) -> None:
-        """Add the complete lines of `file` (the open `episodes.jsonl`) after the last indexed one to the index."""
+        """Add to the index the complete lines of `file` (the open `episodes.jsonl`) after the last indexed line."""
         file.seek(self._end)
         while (line := file.readline(LINE_LIMIT)).endswith(b"\n") or len(line) == LINE_LIMIT:
             if found := _STEP.match(line):
@@ -99,8 +100,9 @@ class EpisodeIndex:
 
 
 def read_row(line: bytes) -> dict[str, Any] | None:
-    """A line of `episodes.jsonl` as a completion; None unless it is a JSON object with an integer `step` and a text
-    `role`. Missing keys, and other texts and indices of a wrong type, get defaults. Invalid UTF-8 is replaced."""
+    """Parse a line of `episodes.jsonl` as a completion. Returns None unless the line is a JSON object with an integer
+    `step` and a text `role`. Other keys get defaults if they are missing, or if a text or an index has the wrong type.
+    Invalid UTF-8 is replaced."""
     try:
         row = _DECODER.decode(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -114,9 +116,10 @@ def read_row(line: bytes) -> dict[str, Any] | None:
 
 
 class ViewedRun:
-    """The run folder `path` as the page shows it. `game` is the class of its game, or the base class `Game` and
-    `without_game` a sentence on why, if that class is not available. Raises RunFolderError if `path` is not a run
-    folder or its `episodes.jsonl` is a symbolic link, ConfigError if its configuration is damaged."""
+    """A run as the page shows it. `path` is the run folder, and `folder` is the object that reads it. `game` is the
+    class of the run's game; if that class is not available, it is the base class `Game`, and `without_game` says why.
+    `index` is the index of the run's completions. The constructor raises RunFolderError if `path` is not a run folder
+    or its `episodes.jsonl` is a symbolic link, and ConfigError if the run's configuration is damaged."""
 
     def __init__(self, path: Path):
         self.folder, self.path = RunFolder.open(path), path
@@ -132,8 +135,9 @@ class ViewedRun:
         return f"{state_of(self.path).stage} {' '.join(sizes)}"
 
     def overview(self) -> dict[str, Any]:
-        """The page's data before a step is opened, for JSON: the run's name and state, charts, remarks, and the steps
-        with completions. Raises RunFolderError for damaged files of the run, ConfigError for its configuration."""
+        """The data that the page shows before a step is opened, for JSON: the run's name and state, its charts,
+        remarks, and the steps with completions. Raises RunFolderError for damaged files of the run, ConfigError for its
+        configuration."""
         stamp = self.stamp()
         with as_written(self.path):
             state, config, counts = state_of(self.path), self.folder.config(), self.index.steps()
@@ -158,8 +162,8 @@ class ViewedRun:
             )
 
     def _remarks(self, rows: Sequence[Mapping[str, Any]], recorded: int) -> list[str]:
-        """Sentences on data that are missing or damaged, and the run's warnings. `rows` are those of metrics.jsonl,
-        `recorded` is the number of steps in `episodes.jsonl`."""
+        """Sentences on missing or damaged data of the run, and its warnings. `rows` are the rows of `metrics.jsonl`,
+        and `recorded` is the number of steps in `episodes.jsonl`."""
         found = [self.without_game] if self.without_game else []
         sampled = sum(any(stream.get("completions") for stream in row["streams"].values()) for row in rows)
         if recorded < sampled:
@@ -183,10 +187,14 @@ Numbered = tuple[int, dict[str, Any]]  # (a line's byte offset, its completion)
 def cases_of(
     game: type[Game], rows: Sequence[Numbered], *, chosen: str = "", whole: bool = False
 ) -> list[dict[str, Any]]:
-    """The cases of a step as dicts for JSON, in the order of their last lines. A case is a transcript of `game`
-    (completions to read together, such as draft and challenge); a completion in no transcript is a case of its own.
-    `rows` are the step's completions, each with the byte offset of its line. `chosen` selects the cases of this kind or
-    with this flag; empty: all. `whole` adds prompts, and allows texts of 20,000 characters instead of 300."""
+    """The cases of a step as dicts for JSON, in the order of their last lines.
+
+    - `game`: the class whose transcripts (completions to read together, such as a draft and its challenge) are the
+      cases; a completion that is in no transcript is a case of its own
+    - `rows`: the step's completions, each with the byte offset of its line in `episodes.jsonl`
+    - `chosen`: the kind or flag of the cases to return, or an empty text for all cases
+    - `whole`: whether to add prompts, and to cut texts after 20,000 characters instead of 300
+    """
     lines = {id(row): line for line, row in rows}
     found = game.transcripts([row for _, row in rows])
     shown = {id(row) for transcript in found for row in transcript.rows}
@@ -246,8 +254,9 @@ def _case(
 
 
 def _to_read(row: Row, first: Row | None) -> dict[str, Any]:
-    """Further fields of a completion, for an opened case (completions to read together). `first` is the case's first
-    completion; None if `row` is that one. The part of the prompt that both share is left out."""
+    """The fields of the completion `row` that only an opened case (completions to read together) has. `first` is the
+    case's first completion, or None if `row` is the first one. If the prompt of `row` begins with the whole prompt of
+    `first`, only the rest of it is kept."""
     sentence, extra = ("", row["prompt"]) if first is None else seen(first, row)
     more = {as_words(key): value for key, value in row.items() if key not in _SHOWN_APART}
     return {
@@ -273,8 +282,10 @@ def _odd(rows: Sequence[Row], groups: Sequence[Sequence[float | None]]) -> list[
 
 
 def _tone(outcomes: Sequence[bool | None]) -> str:
-    """A case's colour, from the outcomes of its completions in order (True: right, None: not judged): `up` if the first
-    is wrong and the last right, `down` the other way round; else by the last one `good`, `bad` or `open` (None)."""
+    """The name of a case's colour. `outcomes` says of each completion in order whether it is right; None means not
+    judged. The colour is `up` if the first completion is wrong and the last is right, and `down` if the first is right
+    and the last is wrong. Otherwise the last one decides between `good` (right), `bad` (wrong) and `open` (not
+    judged)."""
     first, last = outcomes[0], outcomes[-1]
     if len(outcomes) > 1 and None not in (first, last) and first != last:
         return "up" if last else "down"
@@ -282,7 +293,8 @@ def _tone(outcomes: Sequence[bool | None]) -> str:
 
 
 def holds(rows: Sequence[Row], words: str) -> bool:
-    """Whether some completion's problem id, prompt, text, answer or reason contains `words` (given in lower case)."""
+    """Whether one of the completions `rows` has `words` (lower case) in its problem id, prompt, text, answer or
+    reason."""
     keys = ("text", "prompt", "problem_id", "answer", "reason")
     return any(words in str(row[key]).casefold() for row in rows for key in keys if row[key] is not None)
 
@@ -297,13 +309,13 @@ PATIENCE_S = 0.5  # a search pauses after this many seconds, to report its progr
 
 
 class NotAsked(Exception):
-    """A request of the page is invalid, or its case (completions to read together) is not in the run any more."""
+    """A request of the page is invalid, or its case (completions to read together) is no longer in the run."""
 
 
 def answer(runs: Sequence[ViewedRun], question: str, about: Mapping[str, str]) -> Any:
-    """The answer to a request of the page, for JSON. `question` is its kind (`run`, `step`, `case`, `find` ...),
-    `about` its URL's parameters; `run` among these is an index in `runs`. Raises NotAsked for an unknown kind, an
-    invalid number or a missing case; RunFolderError or ConfigError if the run's files are damaged."""
+    """Answer a request of the page with a value for JSON. `question` is the kind of request, such as `run`, `step`,
+    `case` or `find`. `about` has the parameters of the request's URL; its `run` is an index in `runs`. Raises NotAsked
+    for an unknown kind, an invalid number or a missing case; RunFolderError or ConfigError for damaged files."""
     run = runs[_number(about, "run", most=len(runs) - 1)]
     asked = json.dumps(about.get("id", ""), ensure_ascii=False)
     answers: dict[str, Callable[[], Any]] = {
@@ -321,9 +333,10 @@ def answer(runs: Sequence[ViewedRun], question: str, about: Mapping[str, str]) -
 
 
 def find(run: ViewedRun, about: Mapping[str, str], patience_s: float = PATIENCE_S) -> dict[str, Any]:
-    """Search a run's cases (completions to read together) for up to `patience_s` seconds. `about` has a URL's
-    parameters: the steps `from` and `to`, a kind or flag of cases (`filter`), words in them (`q`). Returns the `cases`;
-    `next`, the step to continue from (None: complete); `looked`, the number of the run's `steps` before it."""
+    """Search a run's cases (completions to read together), and pause after `patience_s` seconds or 60 found cases.
+    `about` has the parameters of a URL: `from` and `to` are the first and last step, `filter` is a kind or flag of
+    cases, and `q` has words to find. Returns the found `cases`, the number of the run's `steps`, the number of steps
+    passed (`looked`), and the step to continue from (`next`, None if the search is complete)."""
     steps = list(run.index.steps())
     first, last = _number(about, "from"), _number(about, "to") if "to" in about else None
     chosen, words = about.get("filter", ""), about.get("q", "").casefold()
@@ -360,8 +373,8 @@ def _opened(run: ViewedRun, step: int, name: str) -> dict[str, Any]:
 
 
 def _text(run: ViewedRun, line: int, part: str) -> dict[str, Any]:
-    """The full text of a completion, as a dict for JSON. `line` is the byte offset of its line in `episodes.jsonl`;
-    `part` is `text` or, for its prompt, `prompt`. Raises NotAsked if there is no such line or part."""
+    """The full text of a completion or of its prompt, as a dict for JSON. `line` is the byte offset of the completion's
+    line in `episodes.jsonl`. `part` is `text` or `prompt`. Raises NotAsked if there is no such line or part."""
     row = read_row(run.index.line(line))
     if row is None or part not in ("text", "prompt"):
         raise NotAsked(f"there is no {part!r} in line {line}")

@@ -1,6 +1,6 @@
-"""Serves runs as a page for the browser, or writes the page as one HTML file. The server is for this machine only,
-never writes, and answers only GET requests whose URL begins with a secret token. The file holds the page, its code and
-its data, and opens without a server or network."""
+"""Shows runs in the browser, by a server or as one HTML file. The server is for this machine only, never writes, and
+answers only GET requests whose URL begins with a secret token. The HTML file contains the page with its code and data,
+and can be opened without a server or network."""
 
 import base64
 import hashlib
@@ -45,8 +45,8 @@ _HEADERS = {
 
 
 class RunServer(ThreadingHTTPServer):
-    """A web server, for this machine only, that shows `runs` at `url`, from `serve_forever` to `server_close`. `port` 0
-    chooses a free port. The constructor raises ConfigError if the port is not available."""
+    """A web server for this machine only, which shows `runs` at the address `url`, from `serve_forever` to
+    `server_close`. The port 0 chooses a free port. The constructor raises ConfigError if the port is not available."""
 
     daemon_threads = True
 
@@ -66,8 +66,8 @@ class RunServer(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers the GET requests of one connection to a RunServer. Refuses those whose URL lacks the server's secret
-    token, or that call this machine by another name than localhost or 127.0.0.1."""
+    """Answers the GET requests of one connection to a RunServer. It refuses a request whose URL lacks the server's
+    secret token, or that reaches this machine by another name than localhost or 127.0.0.1."""
 
     server: RunServer
     timeout = PATIENCE_S
@@ -129,7 +129,7 @@ LIMIT = 24_000_000  # about the most bytes of episodes in a file, for phones: a 
 
 
 def write_bundle(runs: Sequence[ViewedRun], folder: Path) -> Path:
-    """Write the page with the data of `runs` as `index.html` into `folder`, created if missing; returns the file's
+    """Write the page with the data of `runs` as `index.html` into `folder`, created if missing, and return the file's
     path. Raises ConfigError if the file exists or cannot be written, RunFolderError for damaged files of a run."""
     path = folder / NAME
     if os.path.lexists(path):
@@ -142,8 +142,9 @@ def write_bundle(runs: Sequence[ViewedRun], folder: Path) -> Path:
 
 
 def bundle(runs: Sequence[ViewedRun], limit: int = LIMIT) -> str:
-    """The page with the data of `runs` as the text of one HTML file, which may run its own code and style and send no
-    requests. `limit`: about the most bytes of completions, divided equally; longer runs keep evenly spread steps."""
+    """The page with the data of `runs` as the text of one HTML file. The file's content security policy allows only its
+    own code and style, and no requests. About `limit` bytes of completions fit in. Each run gets an equal part of
+    these; a run that needs more keeps the completions of evenly spread steps."""
     style, scripts = page_file("style.css"), [page_file("charts.js"), page_file("page.js")]
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src {' '.join(repr(_hash(s)) for s in scripts)}; "
@@ -160,8 +161,9 @@ def bundle(runs: Sequence[ViewedRun], limit: int = LIMIT) -> str:
 
 
 def _held(run: ViewedRun, limit: int) -> dict[str, Any]:
-    """A run's data in the HTML file: its overview, and the cases (completions to read together) of as many steps as fit
-    into about `limit` bytes: all, or the last one and others spread evenly."""
+    """A run's data in the HTML file: its overview, and its cases (completions to read together). If the run's episodes
+    take more than `limit` bytes, only the cases of the last step and of evenly spread earlier ones are kept, about
+    `limit` bytes."""
     overview = run.overview()
     size = sum(file.stat().st_size for file in run.path.glob(EPISODES))
     every = max(1, math.ceil(size / limit))
