@@ -39,6 +39,8 @@ def test_a_step_in_one_line():
     step = metrics(1, (None, 0.5))
     step["streams"]["drafter"]["reward_mean"] = step["streams"]["challenger"]["reward_mean"] = None
     assert "| drafter A: recorded only | challenger B: 50% right |" in progress_line(AGON, step, 20, "1:15 left")
+    step["streams"]["drafter"]["seat"] = "drafter"
+    assert "| drafter: recorded only | challenger B: 50% right |" in progress_line(AGON, step, 20, "1:15 left")
 
 
 def played(*rewards, stop="eos"):
