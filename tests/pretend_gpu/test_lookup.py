@@ -1,22 +1,30 @@
 """Prompt lookup on the pretend GPU: the same tokens as without it, in fewer forward passes."""
 
 import dataclasses
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from lite_selfplay import RunConfig, train
 from lite_selfplay.models.backends import transformers
 from lite_selfplay.models.generation import fixed
 from lite_selfplay.models.generation.generate import generate
 from lite_selfplay.models.generation.lookup import Text
 from lite_selfplay.models.generation.slots import CachePool
+from lite_selfplay.runs.api import resume
 from tests.gpu.test_runs import LESSONS, played
+from tests.made import same_weights
+from tests.made_runs import seat_weights
 from tests.models.sampled import ENDS, asked, assert_alike, completions, letters, of_several_lengths
+from tests.models.watch import noted
 from tests.pretend_gpu import counts
 from tests.pretend_gpu.pretend import Card, operations
 from tests.pretend_gpu.recorded_graph import graphs_on_the_card
+from tests.varied_reward import varied
 
 
 @pytest.fixture(scope="module")
@@ -143,3 +151,27 @@ def test_a_run_uses_it_only_if_asked_to(rtx_4090: Card, folder: Path):
     asked = type(backend)(folder, section, counts.SEATS, seed=0, eos_ids=ENDS)
     assert asked._decoding.lookup
     assert asked._decoding.loop == "graphs"
+
+
+def test_a_run_continues_to_the_bit(
+    rtx_4090: Card, agon: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def ends_early(model: Any, request: Any, decoding: Any) -> Any:
+        return generate(model, request, dataclasses.replace(decoding, eos_ids=[*decoding.eos_ids, *range(97, 112)]))
+
+    monkeypatch.setattr(transformers, "generate", ends_early)
+    ahead = noted(monkeypatch, fixed._Batch, "run_ahead", lambda *given: None)
+    model = {"name": "tiny", "precision": "bf16", "decoding": "lookup"}
+    sizes = {"problems_per_step": 4, "max_completion_tokens": 48, "steps": 2, "run": {"save_every": 1}}
+    whole = train(RunConfig(**agon("whole", **{"model": model, **sizes})), reward=varied)
+    assert ahead
+    shutil.copytree(whole.path, tmp_path / "again")
+    shutil.rmtree(tmp_path / "again" / "checkpoints" / "step-2")
+    again = resume(tmp_path / "again", reward=varied)
+    texts, weights = [], []
+    for run in (whole, again):
+        texts.append([row["text"] for row in run.episodes()])
+        last = run.path / "checkpoints" / "step-2"
+        weights.append({f"{seat}/{name}": tensor for seat in "AB" for name, tensor in seat_weights(last, seat).items()})
+    assert texts[0] == texts[1]
+    assert same_weights(*weights)
