@@ -71,8 +71,8 @@ def write(
 
 def measured(asked: "Asked") -> Evaluations:
     """The evaluations of the seat (LoRA adapter) of the export request `asked`. They are the evaluations during
-    training up to the exported step, by moment (such as `after 20 steps`), and those evaluations after
-    training that used exactly the exported weights, by file name."""
+    training up to the exported step, by moment (such as `after 20 steps`), and those evaluations after training that
+    used exactly the exported weights, by file name."""
     own = sha256_of(asked.adapter / WEIGHTS)
     later = asked.folder.later_evaluations().items()
     found = {moment: each for moment, each in asked.folder.evaluations().items() if each["step"] <= asked.step}

@@ -98,8 +98,9 @@ class Verification:
 
 def choose_prompts(seen: Sequence[str], is_plain: Callable[[str], bool]) -> list[str]:
     """Choose 20 prompts on which to compare exported files with the seat, spread evenly over the different prompts in
-    `seen`, which the seat got in the run. Empty prompts are skipped, and so are those for which `is_plain` is false,
-    since they have a special token. Sums such as `What is 11 + 3?` are added if fewer than 20 are left."""
+    `seen`, which the seat got in the run. Prompts that are empty are skipped, as are those for which the function
+    `is_plain` is false; it says whether a prompt is free of special tokens. If fewer than 20 are left, sums such as
+    `What is 11 + 3?` are added."""
     known = [text for text in dict.fromkeys(seen) if text.strip() and is_plain(text)]
     spread = [known[i * len(known) // QUESTIONS] for i in range(QUESTIONS)] if len(known) > QUESTIONS else known
     sums = [f"What is {7 * i % 40 + 11} + {11 * i % 50 + 3}?" for i in range(QUESTIONS)]
