@@ -161,10 +161,11 @@ def export(
     - `progress`: the receiver of progress reports, a function for lines of text, or None for no reports
 
     Raises RequestError if `run` is not a run folder, the seat is unknown, `seat` is None and the run has several seats,
-    the format is unknown or does not support the base model, the folder to create exists, or the base model has changed
-    since training. Raises SaveFailed if files cannot be written, and Interrupted after a signal; in both cases no
-    folder is left. Raises VerificationFailed if the other tool cannot load the files (no folder is left), or if the
-    verification finds another model than the seat (the folder stays, and its `verification.json` has the reasons).
+    the format is unknown or does not support the base model, the folder to create exists, the base model has changed
+    since training, or `ask` does not trust the code of the base model, game or tasks. Raises SaveFailed if files cannot
+    be written, and Interrupted after a signal; in both cases no folder is left. Raises VerificationFailed if the other
+    tool cannot load the files (no folder is left), or if the verification finds another model than the seat (the folder
+    stays, and its `verification.json` has the reasons).
     """
     said = as_progress(progress)
     asked = ask(RunFolder.open(Path(run)), seat, to, out, trust_remote_code)
