@@ -27,8 +27,9 @@ SMOOTHED_OVER = 20  # lines are smoothed by the mean over the last 1/20 of a run
 def save_figures(run: Path, out: Path | None = None) -> list[Path]:
     """Draw the charts of the run folder `run` as PNG files, and return their paths. Each group of charts (`learning`,
     `the-game`, `health`) that is not empty becomes one file. `out` is the folder for the files, or None for `figures`
-    in the run folder. Files of the same names are replaced. Raises ConfigError if matplotlib is missing; RunFolderError
-    if `run` is not a run folder or is damaged, or if `out` or a file in it cannot be written or is a symbolic link."""
+    in the run folder. Files of the same names are replaced. Raises ConfigError if matplotlib is missing. Raises
+    RunFolderError if `run` is damaged or not a run folder, if `out` or one of the PNG files is a symbolic link, and if
+    a PNG file cannot be written."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError('for figures, install matplotlib: pip install "lite-selfplay[plots]"')
     folder, out = RunFolder.open(run), out or run / FOLDER

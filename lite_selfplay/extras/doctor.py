@@ -80,7 +80,8 @@ def _device() -> str:
 
 def _precision() -> str:
     """A sentence on the number type (bf16, fp16 or fp32) in which a model with 4-bit weights would compute on this
-    machine. Raises RequestError if this machine's GPU cannot run 4-bit weights; its message names another precision."""
+    machine. Raises RequestError if this machine's GPU cannot run 4-bit weights; its message suggests 16-bit weights
+    (`--precision bf16` or `fp16`) instead."""
     gpu = next(iter(availability.cards()), None)
     if gpu is not None and (problem := availability.quantised_problem()) is not None:
         raise RequestError(f"{problem}: use --precision {'bf16' if gpu.bf16 else 'fp16'}")

@@ -3,17 +3,19 @@
 The transformers backend in this process computes everything else, such as updates. Whenever a seat's weights have
 changed, every server loads them under a new name. Completions are spread over the servers; a failed request is sent
 again, to another server if there is one. Before the first step and in every step, the trainer compares the servers'
-log-probabilities with its own, which shows whether servers have the right base and the newest weights.
+log-probabilities with its own. So a server with another base ends the run before its first step, and a step sampled
+from older weights does not update the seats.
 
-The HTTP interface is vLLM 0.33's OpenAI-compatible protocol; invalid answers are discarded. vLLM does the following
-silently, so the backend works around it:
+The HTTP interface is vLLM 0.33's OpenAI-compatible protocol; a request whose answer breaks it has failed. vLLM does the
+following silently, so the backend works around it:
 
 - It takes settings missing in a request from the model's `generation_config.json` (such as top-k) or from its own
   command line (such as a watermark), so the backend sends every setting.
 - It ends completions at end-of-sequence tokens of its choice, so the backend tells it to ignore them, and lists those
   that end a completion.
 - It samples all completions of a request from one seed, so the backend sends one request per completion.
-- It lowers `max_tokens` if its context is too short, so the backend compares lengths.
+- It lowers `max_tokens` if its context is too short, so the backend rejects a completion that was cut off after fewer
+  tokens than it requested.
 """
 
 import asyncio
@@ -56,11 +58,12 @@ class ServerFailed(RequestError):
 
 
 class Server:
-    """A client of one vLLM server. Its methods must be called in one event loop; all but `load` raise ServerFailed.
+    """A client of one vLLM server. Its methods must be called in one event loop. They raise ServerFailed if a request
+    fails, except `load`, which only notes the failure in `failures`.
 
     - `address`: the server's URL
     - `timeout_s`: the seconds that a request may take
-    - `base`: the base model's name on the server, which the backend sets
+    - `base`: the base model's name on the server; empty until the backend sets it
     - `busy`: the number of completions in progress
     - `failures`: the messages of requests that failed since the last successful completion
     """
@@ -117,7 +120,7 @@ class Server:
         """Sample one completion. `adapter` is a pair of a LoRA adapter's name and its folder as the server sees it, or
         None for the base model alone. `request` comes from `request_of`. `vocabulary` is the base model's number of
         tokens; token ids must be below it. If a request has failed since the last completion, the adapter is loaded
-        again first. Raises ServerFailed."""
+        again first. Raises ServerFailed if the completion's request fails or its answer is invalid."""
         asked = {**request, "model": self.base if adapter is None else adapter[0]}
         self.busy += 1
         try:
@@ -251,10 +254,10 @@ class ServedBackend(TransformersBackend):
                 ) from None
 
     def generate(self, request: GenerationRequest) -> list[list[Generation]]:
-        """Sample the completions of `request` on the servers, with one HTTP request for each. Returns a list of
+        """Sample the completions of `request` on the servers, with one HTTP request per completion. Returns a list of
         completions for each prompt, in the order of the prompts. Raises RequestError for a temperature that vLLM would
-        silently change (above 2, or between 0 and 0.01). Raises RolloutsLost if every attempt at a completion failed,
-        or if the adapter's files cannot be written."""
+        silently change (above 2, or between 0 and 0.01). Raises RolloutsLost if any completion failed in all of its
+        four attempts, or if the adapter's files cannot be written."""
         require_temperature(request.sampling.temperature, REMEDY)
         self._decoding.check(request)
         with write_errors(f"an adapter for the servers to {self._root}", RolloutsLost):
@@ -304,8 +307,9 @@ class ServedBackend(TransformersBackend):
         return failed
 
     def _run(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Run the coroutine function `work` in the event loop of a background thread, and return its result. Meanwhile
-        the backend's `poll` is called; if `poll` raises, as after a signal, the coroutine is cancelled."""
+        """Run the coroutine function `work` in the event loop of a background thread. Returns its result or raises its
+        exception. Meanwhile the backend's `poll` is called; if `poll` raises, as after a signal, the coroutine is
+        cancelled and the exception of `poll` is passed on."""
         future = self._portal.start_task_soon(work, *arguments)
         try:
             while not wait([future], POLL_EVERY_S).done:

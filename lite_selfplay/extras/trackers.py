@@ -1,5 +1,5 @@
-"""Sends a run's curves and warnings to the experiment tracker that `run.report_to` names, through accelerate's
-trackers. If a tracker fails, the run says so once and continues without it."""
+"""Sends a run's curves (values by training step) and warnings to the experiment tracker that `run.report_to` names,
+through accelerate's trackers. If a tracker fails, the run says so once and continues without it."""
 
 import contextlib
 import io
@@ -119,7 +119,7 @@ class AccelerateTracker(Progress):
 
 
 def _tag(*parts: str) -> str:
-    """A metric's name in the tracker: its non-empty `parts`, in which slashes become `|`, with slashes between them."""
+    """A metric's name in the tracker: `parts` joined by `/`. Empty parts are skipped; a `/` in a part becomes `|`."""
     return "/".join(printable(part).replace("/", "|").replace("\n", " ") for part in parts if part)
 
 

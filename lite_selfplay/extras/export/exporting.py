@@ -36,14 +36,15 @@ class Asked:
     """A request to export a seat (a LoRA adapter) of a run, after `ask` has checked it.
 
     - `folder`: the run folder
-    - `config`: the run's configuration, with the backend `transformers`
+    - `config`: the run's configuration, in which the backend is replaced by `transformers`
     - `name`: the seat as requested, such as `A` or `A@20` (the seat at the checkpoint of step 20)
     - `seat`: the seat's name alone, such as `A`
     - `adapter`: the folder of the seat's saved weights
     - `step`: the number of training steps after which these weights were saved
     - `metrics`: the rows of `metrics.jsonl` up to `step`
     - `roles`: the roles that the seat played in these rows
-    - `sampling`: the sampling settings in training of the first of `roles`, or default settings if there is none
+    - `sampling`: the settings with which training sampled the first role in `roles`, or default settings if `roles` is
+      empty
     - `form`: the format of the export, `peft`, `merged` or `gguf`
     - `out`: the folder that the export creates
     """
@@ -71,14 +72,16 @@ def ask(folder: RunFolder, name: str | None, form: Form, out: Path | str | None,
     """Check a request to export a seat (a LoRA adapter) of a run, before the model is loaded.
 
     - `folder`: the run folder
-    - `name`: the seat (`A`, `A@20` from the checkpoint of step 20, or `A@best`), or None for the run's only seat
+    - `name`: the seat: `A` (as saved last), `A@20` (from the checkpoint of step 20), `A@best` (from the checkpoint with
+      the highest pass@1), or None for the run's only seat
     - `form`: the format of the export
-    - `out`: the folder to create, or None for `exports/RUN-SEAT-FORM`
+    - `out`: the folder to create, or None for `exports/RUN-SEAT-FORM` in the working directory
     - `trusted`: whether the base model's own Python code may run
 
     Returns the request with all that the export needs. Raises RequestError if the seat is unknown or not saved, if
-    `name` is None and the run has several seats, if the format is unknown or does not support the model, if the model's
-    code would have to run and is not trusted, or if `out` exists.
+    `name` is None and the run has several seats, if the format is unknown or does not support the model, if the base
+    model has Python code and `trusted` is false, if this user has never run the code of the run's game or tasks, or if
+    `out` exists.
     """
     config = folder.config_to_load(trusted, unsafe_code=True)  # an export runs no code that the model writes
     if form not in FORMS:
@@ -147,20 +150,22 @@ def export(
     """Export a seat (a LoRA adapter) of a run as a folder for other tools.
 
     - `run`: the run folder
-    - `seat`: `A` (as saved last), `A@20` (from the checkpoint of step 20), `A@best`, or None for the run's only seat
+    - `seat`: `A` (as saved last), `A@20` (from the checkpoint of step 20), `A@best` (from the checkpoint with the
+      highest pass@1), or None for the run's only seat
     - `to`: the format, which is `peft` (an adapter), `merged` (a full bf16 model) or `gguf` (a float16 file, and a
       Modelfile for Ollama)
-    - `out`: the folder to create, or None for `exports/RUN-SEAT-TO`
+    - `out`: the folder to create, or None for `exports/RUN-SEAT-TO` in the working directory
     - `verify`: whether another tool loads the files in a fresh process, and its scores are compared with those of the
-      seat
+      seat; skipped for `gguf` if llama.cpp is not installed
     - `trust_remote_code`: whether the base model's own Python code may run
     - `progress`: the receiver of progress reports, a function for lines of text, or None for no reports
 
-    Raises RequestError if the seat or format is unknown, the folder exists, the base model has changed since training,
-    or the format does not support the base model. Raises SaveFailed if files cannot be written, and Interrupted after a
-    signal; in both cases no folder is left. Raises VerificationFailed if the other tool cannot load the files (no
-    folder is left) or its scores differ from those of the seat (the folder stays, with the differences in
-    `verification.json`).
+    Raises RequestError if `run` is not a run folder, the seat is unknown, `seat` is None and the run has several seats,
+    the format is unknown or does not support the base model, the folder to create exists, the base model has changed
+    since training, or `ask` does not trust the code of the base model, game or tasks. Raises SaveFailed if files cannot
+    be written, and Interrupted after a signal; in both cases no folder is left. Raises VerificationFailed if the other
+    tool cannot load the files (no folder is left), or if the verification finds another model than the seat (the folder
+    stays, and its `verification.json` has the reasons).
     """
     said = as_progress(progress)
     asked = ask(RunFolder.open(Path(run)), seat, to, out, trust_remote_code)
@@ -204,8 +209,8 @@ _VLLM_RANKS = (16, 32, 64, 128, 256, 320, 512)
 
 def export_card(asked: Asked, revision: str | None, evaluations: Evaluations, verified: str) -> str:
     """The text of an export's README.md, its model card. `asked` is the checked export request. `revision` is the base
-    model's commit on the hub, or None if the base model is not from the hub. `evaluations` are those of the exported
-    seat, by name. `verified` is a paragraph on the comparison of the exported files with the seat."""
+    model's commit on the hub, or None if the base model is not from the hub. `evaluations` is the result of
+    `forms.measured`. `verified` is a paragraph on the comparison of the exported files with the seat."""
     config, sampling = asked.config, asked.sampling
     parts = " and ".join(map(code, asked.roles)) or "no role so far"
     base, name = base_id(config.model.name), code(shown(config.model.name))
@@ -234,9 +239,10 @@ In training it was sampled at temperature {sampling.temperature:g} with up to {s
 
 def serving(asked: Asked, folder: str, base: str | None, revision: str | None) -> list[str]:
     """Shell commands that serve exported files; each is an alternative to the others. `asked` is the checked export
-    request, and `folder` is the path of the files, quoted for a shell. `base` is the base model's hub id or folder, and
-    `revision` is its commit on the hub (None for the newest); only the format `peft` uses them. The commands are
-    documented at https://docs.vllm.ai/en/latest/features/lora.html and
+    request, and `folder` is the path of the files, quoted for a shell. Only the format `peft` uses the last two
+    arguments: `base` is the base model's hub id or folder, and must not be None for `peft`; `revision` is its commit on
+    the hub, or None for the newest. vLLM's command for `peft` is documented at
+    https://docs.vllm.ai/en/latest/features/lora.html, and that of transformers at
     https://huggingface.co/docs/transformers/serving."""
     if asked.form == "merged":
         return [f"transformers serve {folder}", f"vllm serve {folder}"]

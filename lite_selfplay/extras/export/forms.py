@@ -43,7 +43,10 @@ def write(
     """Write the files of the export request `asked` into `folder`, except the model card. The base model is `model`.
     With `verify`, another tool's scores are compared with those of the seat (a LoRA adapter), unless the tool is
     llama.cpp and not installed. The function `poll` is called often, and may raise to stop the export. Returns the
-    comparison (None if it was not made), and a paragraph about it for the model card."""
+    comparison (None if it was not made), and a paragraph about it for the model card. A comparison that failed is
+    returned, too. Raises VerificationFailed if the tool cannot load the files, RequestError if the format does not
+    support the model, and RunFolderError if the seat's saved weights are damaged. The caller deletes `folder` after an
+    error."""
     section, why = asked.config.model, "the export was made with `--no-verify`"
     if verify and asked.form == "gguf" and find_spec("xllamacpp") is None:
         verify, why = False, 'llama.cpp is not installed (`pip install "lite-selfplay[llama-cpp]"`)'
@@ -67,8 +70,9 @@ def write(
 
 
 def measured(asked: "Asked") -> Evaluations:
-    """The evaluations of the seat (LoRA adapter) of the export request `asked`, by name. They are the evaluations in
-    training up to the exported step, and the later evaluations of exactly the exported weights."""
+    """The evaluations of the seat (LoRA adapter) of the export request `asked`. They are the evaluations during
+    training up to the exported step, by moment (such as `after 20 steps`), and those evaluations after training that
+    used exactly the exported weights, by file name."""
     own = sha256_of(asked.adapter / WEIGHTS)
     later = asked.folder.later_evaluations().items()
     found = {moment: each for moment, each in asked.folder.evaluations().items() if each["step"] <= asked.step}
@@ -79,10 +83,11 @@ def _from_memory(
     asked: "Asked", model: ResolvedModel, folder: Path, chat: Chat, verify: bool, progress: Progress, poll: Poll
 ) -> tuple[list[Question], str]:
     """Do the parts of the export request `asked` that need the base `model` with the seat's adapter in memory. With
-    `verify`, the seat answers the questions of the comparison. A merged model or a GGUF file is written into `folder`;
-    an adapter, which needs no model, is not. The function `poll` is called often, and may raise to stop. Returns the
-    questions with the seat's answers (empty without `verify`), and the name of the torch dtype in which the model
-    computes. Raises RequestError if the format does not support the model."""
+    `verify`, the seat answers the prompts of the comparison. In the formats `merged` and `gguf`, the files are written
+    into `folder`; `peft` needs no model for that (`write_adapter`). `chat` has the tokenizer and chat template. The
+    function `poll` is called often, and may raise to stop. Returns the prompts with the seat's answers (empty without
+    `verify`), and the name of the torch dtype in which the model computes. Raises RequestError if the format does not
+    support the model."""
     with reading(model.path):
         config = AutoConfig.from_pretrained(model.path, trust_remote_code=asked.config.model.trust_remote_code)
     if asked.form == "gguf":
@@ -159,8 +164,9 @@ def write_gguf_folder(folder: Path, asked: "Asked", weights: Weights, config: An
 
 def with_switches(template: str | None, thinking: Thinking) -> str | None:
     """The chat template `template` with the settings of training built in, so that other tools render prompts as
-    training did. The fixed date of training replaces today's date. `thinking` becomes the default of the switch for a
-    reasoning block; `auto` keeps the template's own default. The result is None if `template` is None."""
+    training did. Today's date is replaced by `DATE`, the date that this library uses in all training. `thinking`
+    becomes the default of the switch for a reasoning block; `auto` keeps the template's own default. The result is None
+    if `template` is None."""
     if template is None:
         return None
     values = {"date_string": f'"{DATE}"'} if "date_string" in template else {}

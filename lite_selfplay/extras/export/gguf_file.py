@@ -32,8 +32,8 @@ _LLAMA_CPP = (
 def require_convertible(config: Any) -> str:
     """llama.cpp's name, such as `qwen2`, for the architecture of the model whose transformers configuration is
     `config`. Raises RequestError if this module does not support the architecture, or if the model has rotary scaling
-    (except the scaling of Llama 3), partial rotary embeddings, sliding-window attention, another activation than SiLU,
-    or, as a Llama, biases."""
+    (except the scaling of Llama 3), partial rotary embeddings, sliding-window attention, or another activation than
+    SiLU. It also raises RequestError for a Llama with biases; other architectures may have biases."""
     (name, *_) = config.architectures or ["unknown"]
     if name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
@@ -56,9 +56,10 @@ def write_gguf(
 ) -> None:
     """Write a model as the GGUF file `file`, with matrices in float16 and vectors in float32. `weights` are
     (transformers' name, float32 tensor) pairs. `config` and `tokenizer` are the model's own in transformers, and `name`
-    is its title in the file. `eos_ids` are the ids of the tokens that end a completion; the first one must end a turn
-    of a chat. Raises RequestError for a model that `require_convertible` refuses, a tokenizer that `add_vocabulary`
-    refuses, a weight that llama.cpp's architecture lacks, and a matrix with a number too large for float16."""
+    is the model's title in the file. `eos_ids` are the ids of the tokens that end a completion; the caller puts first
+    the one that ends a turn of a chat. Raises RequestError for a model that `require_convertible` refuses, a tokenizer
+    that `add_vocabulary` refuses, a weight that llama.cpp's architecture lacks, and a matrix with a number too large
+    for float16."""
     architecture = require_convertible(config)
     writer = GGUFWriter(file, architecture)
     try:
@@ -106,9 +107,10 @@ def _tensors(
 ) -> Iterable[tuple[str, np.ndarray[Any, Any]]]:
     """The tensors of a GGUF file as (llama.cpp's name, array) pairs. `weights` are (transformers' name, tensor) pairs,
     `config` is the model's transformers configuration, and `architecture` is llama.cpp's name of the architecture.
-    Matrices are float16. The query and key matrices of a Llama are permuted, since llama.cpp orders rotary dimensions
-    differently. Raises RequestError for a weight that llama.cpp's architecture lacks, and a matrix with a number too
-    large for float16."""
+    Matrices are float16, vectors float32. The query and key matrices of a Llama are permuted, since llama.cpp orders
+    rotary dimensions differently. A model with the rotary scaling of Llama 3 gets one more tensor, with its factors.
+    Raises RequestError for a weight that llama.cpp's architecture lacks, and a matrix with a number too large for
+    float16."""
     (arch,) = [key for key, value in MODEL_ARCH_NAMES.items() if value == architecture]
     names = get_tensor_name_map(arch, config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
@@ -138,9 +140,9 @@ _PROBES = (
 def add_vocabulary(writer: Any, tokenizer: Any, *, rows: int, eos_ids: Sequence[int]) -> None:
     """Add the tokens, merges, special tokens and chat template of `tokenizer` (of transformers) to a GGUF file.
     `writer` is the file's `gguf.GGUFWriter`. `rows` is the number of rows of the model's embedding matrix; rows without
-    a token get a filler. `eos_ids` are the ids of the tokens that end a completion; the first must end a turn of a
-    chat. Raises RequestError for a vocabulary that is not byte-level BPE, and for a tokenizer that `rule_of`
-    refuses."""
+    a token get a filler. `eos_ids` are the ids of the tokens that end a completion; the caller puts first the one that
+    ends a turn of a chat. Raises RequestError for a vocabulary that is not byte-level BPE, and for a tokenizer that
+    `rule_of` refuses."""
     described = json.loads(tokenizer.backend_tokenizer.to_str())
     by_bytes = all('"ByteLevel"' in json.dumps(described[part]) for part in ("pre_tokenizer", "decoder"))
     if described["model"]["type"] != "BPE" or not by_bytes:
@@ -169,8 +171,9 @@ def add_vocabulary(writer: Any, tokenizer: Any, *, rows: int, eos_ids: Sequence[
 
 def rule_of(tokenizer: Any, merges: Sequence[str], described: Any) -> str:
     """llama.cpp's name for the rule by which the transformers tokenizer `tokenizer` splits text before it merges
-    tokens. `merges` are the tokenizer's BPE merges, and `described` is the parsed content of its `tokenizer.json`.
-    Raises RequestError if none of the rules known to this library splits some sample texts as the tokenizer does."""
+    tokens. `merges` are the tokenizer's BPE merges, and `described` is the parsed content of its `tokenizer.json`. The
+    rule is the first in lite-selfplay's list `SPLITTING_RULES` that splits every one of three sample texts as the
+    tokenizer does, and agrees with it on ignoring merges. Raises RequestError if there is none."""
     if not merges:
         return "gpt-2"  # every byte is a token, so the rule does not matter
     own = tokenizer.backend_tokenizer.pre_tokenizer
@@ -189,8 +192,9 @@ def rule_of(tokenizer: Any, merges: Sequence[str], described: Any) -> str:
 
 def _add_special(writer: Any, tokenizer: Any, eos_ids: Sequence[int]) -> None:
     """Add the ids of a tokenizer's special tokens to a GGUF file, and whether texts begin with the BOS token. `writer`
-    is the file's `gguf.GGUFWriter`. `eos_ids` are the ids of the tokens that end a completion; the first three are
-    stored as llama.cpp's EOS, EOT and EOM. The first must end a turn of a chat, since generation must stop there."""
+    is the file's `gguf.GGUFWriter`. `eos_ids` are the ids of the tokens that end a completion. The first three (or
+    fewer, if there are fewer) are stored as llama.cpp's EOS, EOT and EOM; the caller puts first the one that ends a
+    turn of a chat."""
     bos, ends = tokenizer.bos_token_id, (writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id)
     others = {writer.add_bos_token_id: bos, writer.add_unk_token_id: tokenizer.unk_token_id}
     others |= {writer.add_pad_token_id: tokenizer.pad_token_id, **dict(zip(ends, eos_ids, strict=False))}

@@ -14,9 +14,10 @@ import httpx
 
 def by_transformers(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Score a seat's answers with transformers, and with PEFT if the exported files are an adapter. `request` is the
-    request that `verification.verify` makes. Returns a dict for each of the request's `questions`. Its `prompt_ids` are
-    the prompt's token ids by the exported tokenizer, its `logprobs` the log-probabilities of the answer's tokens.
-    Questions are not batched, since padding could change the log-probabilities."""
+    dict that `verification.verify` makes. Each of its `questions` has the text of a prompt, and the token ids of the
+    prompt and of the seat's answer, which are scored as they are. Returns a dict for each question: `prompt_ids` are
+    the token ids that the exported tokenizer makes of the prompt's text, and `logprobs` are the log-probabilities of
+    the answer's tokens. Questions are not batched, since padding could change the log-probabilities."""
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, BitsAndBytesConfig
 
@@ -52,7 +53,9 @@ def by_transformers(request: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _ids(tokenizer: Any, prompt: str) -> list[int]:
-    """The token ids of `prompt`, as a user's message if the transformers tokenizer `tokenizer` has a chat template."""
+    """The token ids of the text `prompt`. If the transformers tokenizer `tokenizer` has a chat template, they are those
+    of a user's message and the beginning of the assistant's turn; otherwise those of the text, with the special tokens
+    (such as BOS) that the tokenizer adds."""
     if not tokenizer.chat_template:
         return list(tokenizer(prompt)["input_ids"])
     turns = [{"role": "user", "content": prompt}]
@@ -61,11 +64,13 @@ def _ids(tokenizer: Any, prompt: str) -> list[int]:
 
 
 def by_llama_cpp(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Score a seat's answers with llama.cpp (package `xllamacpp`). The argument and the result are those of
-    `by_transformers`. llama.cpp reports the log-probabilities of only the 50 likeliest next tokens, and of none if it
-    samples an incomplete character. So each token of an answer takes a request of its own, in which llama.cpp is forced
-    to sample plain text; this changes no log-probability. A token that is not among the 50 gets the lowest reported
-    log-probability."""
+    """Score a seat's answers with llama.cpp (package `xllamacpp`). `request` is the dict that `verification.verify`
+    makes. Returns a dict for each of its `questions`: `prompt_ids` are the token ids that llama.cpp makes of the
+    prompt's text, and `logprobs` are the log-probabilities of the tokens of the seat's answer. For each sampled token,
+    llama.cpp reports the log-probabilities of the 50 likeliest tokens at that position, but nothing if the sampled
+    token is an incomplete character. So llama.cpp is called once for each token of an answer, and is forced to sample
+    plain text there; this changes no log-probability. An answer's token that is not among the 50 gets the lowest
+    reported log-probability."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -106,7 +111,8 @@ def _likeliest(server: Any, ids: Sequence[int], plain_token: int) -> dict[int, f
 
 
 def _post(server: Any, path: str, body: Mapping[str, Any]) -> Any:
-    """POST `body` as JSON to `path` of an `xllamacpp.Server`, and return its JSON answer. Raises an httpx error."""
+    """POST `body` as JSON to `path` of an `xllamacpp.Server`, and return its JSON answer. Raises httpx.HTTPError if the
+    server does not answer within 60 seconds, or with an HTTP status that is not 2xx."""
     answer = httpx.post(f"{server.listening_address}{path}", json=body, timeout=60, trust_env=False)
     return answer.raise_for_status().json()
 

@@ -43,12 +43,13 @@ class Verification:
     - `reader`: the tool that loaded the files
     - `compute`: the name of the torch dtype in which the tool and the seat's own model computed
     - `questions`: the number of prompts that the seat answered
-    - `prompts_same`: the number of these prompts that the tool turned into the same token ids
+    - `prompts_same`: the number of these prompts that the tool turned into the same token ids as this library
     - `tokens`: the number of tokens in all of the seat's answers
     - `mean_difference`: the mean absolute difference between the tool's and the seat's log-probability of a token, in
       nats
-    - `base_difference`: the same mean between the base model, without the adapter, and the seat
-    - `limit`: the largest `mean_difference` with which the files count as the same model
+    - `base_difference`: the mean absolute difference between the log-probability of a token under the base model alone
+      and under the seat, in nats, both computed by this library
+    - `limit`: the files count as the same model if `mean_difference` is at most `limit`
     """
 
     reader: str
@@ -62,8 +63,9 @@ class Verification:
 
     @property
     def failures(self) -> list[str]:
-        """The reasons why the files do not count as the same model as the seat, empty if they do. The possible reasons
-        are that the tool turns prompts into other tokens, and that `mean_difference` is above `limit`."""
+        """The reasons why the files do not count as the same model as the seat, empty if they do. There are two
+        possible reasons. The tool `reader` turns some prompts into other token ids than this library. Or
+        `mean_difference`, of the tool's log-probabilities from the seat's, is above `limit`."""
         found = []
         if (other := self.questions - self.prompts_same) > 0:
             found.append(f"{other} of {self.questions} prompts become other tokens")
@@ -72,8 +74,9 @@ class Verification:
         return found
 
     def sentence(self) -> str:
-        """The result in words: `mean |delta| 0.003 nats over the 480 tokens of 20 answers; the base's is 1.03`, for
-        example if `mean_difference` is 0.003 and `base_difference` is 1.03."""
+        """The result in words, such as `mean |delta| 0.003 nats over the 480 tokens of 20 answers; the base's is 1.03`.
+        Here 0.003 is `mean_difference` (exported files against seat), and 1.03 is `base_difference` (base model against
+        seat)."""
         return (
             f"mean |delta| {self.mean_difference:.2g} nats over the {self.tokens} tokens of {self.questions} answers; "
             f"the base's is {self.base_difference:.2g}"
@@ -95,8 +98,9 @@ class Verification:
 
 def choose_prompts(seen: Sequence[str], is_plain: Callable[[str], bool]) -> list[str]:
     """Choose 20 prompts on which to compare exported files with the seat, spread evenly over the different prompts in
-    `seen`, which the seat got in the run. Empty prompts are skipped, and so are those for which `is_plain` is false,
-    since they have a special token. Sums such as `What is 11 + 3?` are added if fewer than 20 are left."""
+    `seen`, which the seat got in the run. Prompts that are empty are skipped, as are those for which the function
+    `is_plain` is false; it says whether a prompt is free of special tokens. If fewer than 20 are left, sums such as
+    `What is 11 + 3?` are added."""
     known = [text for text in dict.fromkeys(seen) if text.strip() and is_plain(text)]
     spread = [known[i * len(known) // QUESTIONS] for i in range(QUESTIONS)] if len(known) > QUESTIONS else known
     sums = [f"What is {7 * i % 40 + 11} + {11 * i % 50 + 3}?" for i in range(QUESTIONS)]
@@ -104,9 +108,10 @@ def choose_prompts(seen: Sequence[str], is_plain: Callable[[str], bool]) -> list
 
 
 def ask_seat(backend: Backend, chat: Chat, seat: str, prompts: Sequence[str]) -> list[Question]:
-    """Sample the greedy answers of the seat (LoRA adapter) named `seat` to the texts `prompts`. `backend` holds the
-    model in memory, and `chat` has its tokenizer and chat template. Returns a dict for each prompt: the prompt and its
-    token ids, the answer's token ids, and their log-probabilities under the seat and under the base model alone."""
+    """Sample answers of at most 24 tokens of the seat (LoRA adapter) named `seat`, greedily. `prompts` are plain texts,
+    which the chat template makes a user's message. `backend` holds the model in memory, and `chat` has the model's
+    tokenizer and chat template. Returns a dict for each prompt: the plain text, the token ids of the rendered prompt,
+    the answer's token ids, and their log-probabilities under the seat and under the base model alone."""
     ids = [list(chat.encode(prompt).ids) for prompt in prompts]
     greedy = Sampling(temperature=0.0, max_tokens=TOKENS)
     said = backend.generate(GenerationRequest(seat, ids, 1, greedy, [[0]] * len(ids)))
@@ -128,17 +133,21 @@ def verify(
     plain_token: int,
     poll: Callable[[], None],
 ) -> Verification:
-    """Let another tool score a seat's answers with exported files, and compare its scores with those of the seat.
+    """Let another tool compute the log-probabilities of a seat's answers with exported files, and compare them with
+    those of the seat.
 
     - `asked`: the checked export request
     - `folder`: the folder of the exported files
     - `base`: the folder of the base model
     - `questions`: the result of `ask_seat`
     - `compute`: the name of the torch dtype in which the tool computes
-    - `plain_token`: the id of any token of plain text, which llama.cpp is forced to sample
+    - `plain_token`: the id of any token that is ordinary text and no special token. llama.cpp is made to sample it at
+      every position, since it may report nothing for other tokens (see `reader.by_llama_cpp`); the result does not
+      depend on it
     - `poll`: a function that is called while the tool runs, and may raise to stop it
 
-    Raises VerificationFailed if the tool fails. Scores that differ raise nothing; they are in the result's `failures`.
+    Raises VerificationFailed if the tool fails. If the log-probabilities or the token ids of prompts differ, nothing is
+    raised; the reasons are in the result's `failures`.
     """
     name, rounding = _READERS[asked.form]
     request = {
@@ -157,9 +166,10 @@ def verify(
 
 
 def read_back(request: Mapping[str, Any], poll: Callable[[], None]) -> list[dict[str, Any]]:
-    """Run the script `reader.py` on `request` in a fresh process, and return its scores, a dict for each question. The
-    function `poll` is called while the script runs; if `poll` raises, the process is killed. Raises VerificationFailed
-    if the script fails."""
+    """Run the script `reader.py` in a fresh process on `request`, the dict that `verify` makes. Returns the script's
+    result: for each question a dict with `prompt_ids` and `logprobs` (see `reader.by_transformers`). The function
+    `poll` is called while the script runs; if `poll` raises, the process is killed and the exception of `poll` is
+    passed on. Raises VerificationFailed if the script fails."""
     with tempfile.TemporaryDirectory(prefix="lite-selfplay-") as folder:
         asked, answered, said = (Path(folder, name) for name in ("asked.json", "answered.json", "said"))
         asked.write_text(json.dumps(request), encoding="utf-8")
@@ -186,10 +196,10 @@ def read_back(request: Mapping[str, Any], poll: Callable[[], None]) -> list[dict
 def compare(
     name: str, questions: Sequence[Question], answers: Sequence[Mapping[str, Any]], compute: str, limit: float
 ) -> Verification:
-    """Compare another tool's scores of a seat's answers with those of the seat itself. `name` is the tool's name.
-    `questions` come from `ask_seat`, and have the seat's scores. `answers` come from the script `reader.py`, and have
-    the tool's scores. `compute` is the name of the torch dtype in which both computed. `limit` is the largest mean
-    difference with which the exported files count as the same model."""
+    """Compare a tool's log-probabilities of a seat's answers with those of the seat itself. `name` is the tool's name.
+    `questions` come from `ask_seat`, and have the seat's log-probabilities. `answers` come from the script `reader.py`,
+    and have the tool's. `compute` is the name of the torch dtype in which both computed. The exported files count as
+    the same model if the mean absolute difference over all answers' tokens is at most `limit` nats."""
     pairs = list(zip(questions, answers, strict=True))
     tokens = sum(len(question["logprobs"]) for question in questions)
     return Verification(

@@ -1,7 +1,7 @@
 """The data sets of the package reasoning-gym (https://github.com/open-thought/reasoning-gym) as tasks
-`reasoning-gym:NAME`, and a checker that judges answers with the data sets' own scorers. Some scorers evaluate an answer
-as code or algebra. So they run in processes of the program `scoring`, which can be killed;
-`lite_selfplay.verify.workers` manages these."""
+`reasoning-gym:NAME`, and a checker that judges answers with the data sets' own scorers. Since some scorers evaluate an
+answer as code or algebra, all scorers run in separate processes, which can be killed. Their program is this package's
+module `scoring`; `lite_selfplay.verify.workers` manages the processes."""
 
 import base64
 import contextlib
@@ -79,15 +79,16 @@ def reasoning_gym(seed: int = 0, held_out: bool = False, /, dataset: str = "", *
     """Make a task with 10,000 problems of the data set `dataset` of reasoning-gym.
 
     - `seed`: the seed that the problems are generated from
-    - `held_out`: whether to make the problems reserved for evaluation or those for training, which never overlap
+    - `held_out`: whether to make the problems reserved for evaluation or those for training; no problem is in both,
+      whatever the seeds
     - `options`: fields of the data set's configuration, except `seed` and `size`; each value is parsed as JSON
       (`max_terms="3"` is the number 3), or kept as text if it is not JSON
 
     A problem's `extra` has the data set's entry, which the scorer needs. A problem's `answer` is None if the data set
     has no reference answer. Raises UnknownNameError if reasoning-gym has no data set of this name. Raises TaskError if
-    `dataset` is empty, the package cannot be imported, or an option is unknown or its value rejected; also if problems
-    would differ between processes, since the data set ignores the seed, or depends on Python's hash seed and
-    PYTHONHASHSEED is not set.
+    `dataset` is empty, the package cannot be imported, an option is unknown, or an option's value is rejected. Raises
+    TaskError, too, for a data set that ignores the seed, and, if PYTHONHASHSEED is not set, for one that depends on
+    Python's hash seed; their problems would differ between processes.
     """
     if not dataset:
         raise TaskError(f"{KIND} needs the name of a data set, as in {KIND}:chain_sum,max_terms=3")
@@ -145,7 +146,7 @@ def check_batch(
 ) -> list[Verdict]:
     """Judge completions by the scorers of their problems' data sets in reasoning-gym. `pairs` are completions with
     their problems. `expected` is the required output format, and `checking` has the time limit and the pool of scoring
-    processes. Returns a verdict for each completion, which is correct if its score is 1. Raises TaskError if a
+    processes. Returns a verdict for each completion, whose `correct` is true if the score is 1. Raises TaskError if a
     problem's `extra` has no entry of reasoning-gym, and WorkerStartError if no process can be started."""
     answers = [extract_answer(completion_text(completion), block_only=expected.block_only) for completion, _ in pairs]
     asked = {
@@ -193,14 +194,15 @@ START_SECONDS = 120.0  # importing reasoning-gym takes seconds, far more on a lo
 
 @dataclass(eq=False)
 class Scorer(Worker):
-    """A process that scores answers with reasoning-gym. `heard` has the received bytes that `message` has not
-    parsed."""
+    """The parent's handle of a process that scores answers with reasoning-gym. `heard` has the bytes received from the
+    process that the method `message` has not parsed yet."""
 
     heard: bytes = b""
 
     def message(self) -> dict[str, Any]:
-        """Parse the received line as a JSON object, and forget the line. The result is empty if the process has ended,
-        or if the line is not a JSON object."""
+        """Parse the bytes received so far as a JSON object, and forget them; nothing more is received. WorkerPool calls
+        this once the process has sent a whole line, or has ended. The result is empty if the bytes are not a JSON
+        object, for example because the process ended in the middle of a line."""
         line, self.heard = self.heard, b""
         try:
             found = json.loads(line or b"{}")
@@ -213,13 +215,14 @@ class WorkerPool(Workers[Scorer, Question, str]):
     """Processes that score answers with reasoning-gym's scorers.
 
     - `size`: the most processes at a time, or None for 2 (1 on a machine with one core)
-    - `deadline`: the seconds that a process may take for a question
+    - `deadline`: the seconds that a process may take for a question, without the time in which it waits for a CPU
     - `command`: a program with the same protocol that replaces `lite_selfplay.extras.gym.scoring`, or None for that one
 
     The method `work` takes questions (dicts, see `scoring`) and returns an outcome for each. An outcome is the
     program's reply, such as `score 0.5` or `unparsable`; "timeout" if the process was killed at the deadline; "crash"
-    if two processes died on the question; or "not_judged" if the process got no CPU time. `work` raises
-    WorkerStartError if no process can be started.
+    if two processes died on the question; or "not_judged" if the machine was too busy to let the process run for the
+    seconds of the deadline, even with no other question beside it. `work` raises WorkerStartError if no process can be
+    started.
     """
 
     late, given_up, not_judged = "timeout", "crash", NOT_JUDGED

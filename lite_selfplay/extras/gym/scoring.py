@@ -1,8 +1,9 @@
 """The program that scores answers with reasoning-gym's scorers, in a process of its own.
 
-It reads one JSON question per line from stdin and writes one JSON reply per line to stdout; the first line is {"ready":
-true} or {"failed": reason}. The program ends when stdin is closed. Its parent kills it if an answer takes too long; if
-the parent is gone, the program's own alarm ends it.
+It first writes the line {"ready": true} or {"failed": reason} to stdout. Then it reads one JSON question per line from
+stdin and writes one JSON reply per line to stdout, until stdin is closed. Its parent kills it if a reply takes too
+long. A parent that has died cannot do so; therefore an alarm ends the program if a question takes 5 seconds of CPU time
+more than the parent allows.
 
 A question is {"dataset": name, "options": {...}, "entry": pickled, in base64, "answer": text}; its reply is {"outcome":
 "score 0.5"}, or {"outcome": "unparsable"} if the scorer fails on the answer.
@@ -33,7 +34,9 @@ Reply = Callable[[dict[str, Any]], dict[str, str]]  # maps a question to its rep
 def run(prepare: Callable[[], Reply]) -> None:
     """Run this program: read questions from stdin and write replies to stdout, one JSON object per line, until stdin
     ends. `prepare` is called once at the beginning, and returns the function that maps a question to its reply. The
-    program's two command-line arguments are the seconds that a question may take, and the memory limit in MiB."""
+    program's first command-line argument is the seconds that its parent allows for a question; if a question takes 5
+    seconds of CPU time more than these, an alarm kills the program. The second argument is the memory limit in MiB; at
+    the limit, the program exits without a reply."""
     # Only the parent handles Ctrl-C: if it ended a worker, the pending answer would count as wrong.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable()
@@ -79,8 +82,8 @@ def reply_to(question: dict[str, Any]) -> dict[str, str]:
 
 
 def by_its_own_rules() -> Reply:
-    """Check that reasoning-gym works, and return the function `reply_to`, which scores an answer with the scorer of its
-    data set. Raises TaskError if the package cannot be imported."""
+    """Import reasoning-gym by making one of its data sets, and return the function `reply_to`, which scores an answer
+    with the scorer of its data set. Raises TaskError if the package cannot be imported or cannot make the data set."""
     open_dataset("chain_sum", {})
     return reply_to
 

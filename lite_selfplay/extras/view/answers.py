@@ -1,8 +1,9 @@
 """Answers the requests of the page that shows a run. A request is for an overview, a step's cases, one case in full, or
-a search. A case is a transcript (`Game.transcripts`), completions to read together such as a draft and its challenge.
+a search. A case is a transcript (`Game.transcripts`): completions that belong together, such as a draft and its
+challenge, or a single completion.
 
 An index has the offset of each line of `episodes.jsonl`, and grows with the run; lines are not kept in memory. Lines
-are parsed leniently, since they are only shown. Lines that do not begin with a step are counted and skipped.
+are parsed leniently, since they are only shown. Lines that do not begin like `{"step": 3,` are counted and skipped.
 """
 
 import json
@@ -33,10 +34,10 @@ _DEFAULTS: dict[str, Any] = dict.fromkeys(
 
 
 class EpisodeIndex:
-    """An index of the lines (completions) of a run's `episodes.jsonl`, by training step. A line's number is its byte
-    offset in the file at `path`. Every call first reads the file's new lines, or all lines if the file was replaced
-    when the run was resumed. `damaged` counts the lines that were skipped, since they do not begin with a step. The
-    index is thread-safe. Calls raise RunFolderError if the file cannot be read."""
+    """An index of the lines of a run's `episodes.jsonl`, by training step. Each line is a completion, and its number is
+    its byte offset in the file, whose path is `path`. Every call first indexes the file's new lines, or all lines if
+    the file was replaced when the run was resumed. `damaged` counts the skipped lines, which do not begin like
+    `{"step": 3,`. The index is thread-safe. Calls raise RunFolderError if the file cannot be opened."""
 
     def __init__(self, path: Path):
         self._path, self._lock = path, threading.Lock()
@@ -48,12 +49,14 @@ class EpisodeIndex:
         self._of_step: dict[int, array[int]] = {}
 
     def steps(self) -> dict[int, int]:
-        """The number of lines of each step, by step, in the order of the file."""
+        """The number of lines (completions) of each training step in `episodes.jsonl`. The keys are the steps, in the
+        order in which the file has them."""
         with self._lock, self._refreshed():
             return {step: len(lines) for step, lines in self._of_step.items()}
 
     def of_step(self, step: int) -> list[tuple[int, bytes]]:
-        """The lines of a step as (byte offset, line) pairs; empty if the file has none."""
+        """The lines (completions) of a training step in `episodes.jsonl`, as (byte offset, line) pairs; empty if the
+        file has none."""
         with self._lock, self._refreshed() as file:
             return list(self._read(file, self._of_step.get(step, ())))
 
@@ -63,7 +66,7 @@ class EpisodeIndex:
             return next(self._read(file, [number]))[1]
 
     def steps_holding(self, words: bytes) -> list[int]:
-        """The steps that have at least one line with the bytes `words` in it."""
+        """The training steps that have at least one line in `episodes.jsonl` with the bytes `words` in it."""
         with self._lock, self._refreshed() as file:
             of = self._of_step.items()
             return [step for step, lines in of if any(words in line for _, line in self._read(file, lines))]
@@ -101,8 +104,9 @@ class EpisodeIndex:
 
 def read_row(line: bytes) -> dict[str, Any] | None:
     """Parse a line of `episodes.jsonl` as a completion. Returns None unless the line is a JSON object with an integer
-    `step` and a text `role`. Other keys get defaults if they are missing, or if a text or an index has the wrong type.
-    Invalid UTF-8 is replaced."""
+    `step` and a text `role`. `prompt`, `text` and `seat` become empty if they are missing or no text, `problem_id` and
+    `stop` become None, and `group` and `sample` become 0 if they are no integer. The other keys that the page reads,
+    such as `reward`, become None if they are missing, and otherwise may have any type. Invalid UTF-8 is replaced."""
     try:
         row = _DECODER.decode(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -136,8 +140,8 @@ class ViewedRun:
 
     def overview(self) -> dict[str, Any]:
         """The data that the page shows before a step is opened, for JSON: the run's name and state, its charts,
-        remarks, and the steps with completions. Raises RunFolderError for damaged files of the run, ConfigError for its
-        configuration."""
+        remarks, and a (step, number of completions) pair for each step in `episodes.jsonl`. Raises RunFolderError for
+        damaged files of the run, and ConfigError if its configuration is damaged."""
         stamp = self.stamp()
         with as_written(self.path):
             state, config, counts = state_of(self.path), self.folder.config(), self.index.steps()
@@ -187,12 +191,14 @@ Numbered = tuple[int, dict[str, Any]]  # (a line's byte offset, its completion)
 def cases_of(
     game: type[Game], rows: Sequence[Numbered], *, chosen: str = "", whole: bool = False
 ) -> list[dict[str, Any]]:
-    """The cases of a step as dicts for JSON, in the order of their last lines.
+    """The cases of a training step as dicts for JSON, in the order in which `episodes.jsonl` has each case's last
+    completion.
 
-    - `game`: the class whose transcripts (completions to read together, such as a draft and its challenge) are the
+    - `game`: the class whose transcripts (completions that belong together, such as a draft and its challenge) are the
       cases; a completion that is in no transcript is a case of its own
     - `rows`: the step's completions, each with the byte offset of its line in `episodes.jsonl`
-    - `chosen`: the kind or flag of the cases to return, or an empty text for all cases
+    - `chosen`: an empty text for all cases, or a kind of transcript (one of `game.kinds()`) or a flag (one of
+      `game.remarks` or `ODD`) for only the cases that have it
     - `whole`: whether to add prompts, and to cut texts after 20,000 characters instead of 300
     """
     lines = {id(row): line for line, row in rows}
@@ -254,9 +260,10 @@ def _case(
 
 
 def _to_read(row: Row, first: Row | None) -> dict[str, Any]:
-    """The fields of the completion `row` that only an opened case (completions to read together) has. `first` is the
-    case's first completion, or None if `row` is the first one. If the prompt of `row` begins with the whole prompt of
-    `first`, only the rest of it is kept."""
+    """The fields of the completion `row` that the page gets only when the case of `row` (completions that belong
+    together, such as a draft and its challenge) is opened. `first` is the case's first completion, or None if `row` is
+    the first one. If the prompt of `row` begins with the whole prompt of `first`, the field `seen` has only the part
+    after that, and the field `saw` says so in words."""
     sentence, extra = ("", row["prompt"]) if first is None else seen(first, row)
     more = {as_words(key): value for key, value in row.items() if key not in _SHOWN_APART}
     return {
@@ -282,7 +289,8 @@ def _odd(rows: Sequence[Row], groups: Sequence[Sequence[float | None]]) -> list[
 
 
 def _tone(outcomes: Sequence[bool | None]) -> str:
-    """The name of a case's colour. `outcomes` says of each completion in order whether it is right; None means not
+    """The name of the colour of a case (completions that belong together, such as a draft and its challenge).
+    `outcomes` is not empty, and says of each of these completions, in order, whether it is right; None means not
     judged. The colour is `up` if the first completion is wrong and the last is right, and `down` if the first is right
     and the last is wrong. Otherwise the last one decides between `good` (right), `bad` (wrong) and `open` (not
     judged)."""
@@ -293,8 +301,8 @@ def _tone(outcomes: Sequence[bool | None]) -> str:
 
 
 def holds(rows: Sequence[Row], words: str) -> bool:
-    """Whether one of the completions `rows` has `words` (lower case) in its problem id, prompt, text, answer or
-    reason."""
+    """Whether one of the completions `rows` contains the whole text `words` in one field: problem id, prompt, text,
+    answer or reason. Upper and lower case count as the same; the caller passes `words` in lower case."""
     keys = ("text", "prompt", "problem_id", "answer", "reason")
     return any(words in str(row[key]).casefold() for row in rows for key in keys if row[key] is not None)
 
@@ -309,7 +317,7 @@ PATIENCE_S = 0.5  # a search pauses after this many seconds, to report its progr
 
 
 class NotAsked(Exception):
-    """A request of the page is invalid, or its case (completions to read together) is no longer in the run."""
+    """A request of the page is invalid, or the case that it asks for (see `cases_of`) is no longer in the run."""
 
 
 def answer(runs: Sequence[ViewedRun], question: str, about: Mapping[str, str]) -> Any:
@@ -333,10 +341,12 @@ def answer(runs: Sequence[ViewedRun], question: str, about: Mapping[str, str]) -
 
 
 def find(run: ViewedRun, about: Mapping[str, str], patience_s: float = PATIENCE_S) -> dict[str, Any]:
-    """Search a run's cases (completions to read together), and pause after `patience_s` seconds or 60 found cases.
-    `about` has the parameters of a URL: `from` and `to` are the first and last step, `filter` is a kind or flag of
-    cases, and `q` has words to find. Returns the found `cases`, the number of the run's `steps`, the number of steps
-    passed (`looked`), and the step to continue from (`next`, None if the search is complete)."""
+    """Search a run's cases (completions that belong together, such as a draft and its challenge), step by step. The
+    search returns early at the end of the step in which `patience_s` seconds or 60 found cases are reached. `about` has
+    the parameters of a URL, all optional: `from` and `to` are the first and last step to search, `filter` is a kind or
+    flag (see `cases_of`), and `q` is a text to find (see `holds`). Returns the found `cases`, the number of the run's
+    `steps`, the step to continue from (`next`, None if the search is complete), and the number of the run's steps
+    before `next` (`looked`). Raises NotAsked if `from` or `to` is not a whole number."""
     steps = list(run.index.steps())
     first, last = _number(about, "from"), _number(about, "to") if "to" in about else None
     chosen, words = about.get("filter", ""), about.get("q", "").casefold()
@@ -373,7 +383,7 @@ def _opened(run: ViewedRun, step: int, name: str) -> dict[str, Any]:
 
 
 def _text(run: ViewedRun, line: int, part: str) -> dict[str, Any]:
-    """The full text of a completion or of its prompt, as a dict for JSON. `line` is the byte offset of the completion's
+    """The full text of a completion or of its prompt, as {"text": ...}. `line` is the byte offset of the completion's
     line in `episodes.jsonl`. `part` is `text` or `prompt`. Raises NotAsked if there is no such line or part."""
     row = read_row(run.index.line(line))
     if row is None or part not in ("text", "prompt"):

@@ -45,8 +45,9 @@ _HEADERS = {
 
 
 class RunServer(ThreadingHTTPServer):
-    """A web server for this machine only, which shows `runs` at the address `url`, from `serve_forever` to
-    `server_close`. The port 0 chooses a free port. The constructor raises ConfigError if the port is not available."""
+    """A web server for this machine only, which shows the runs `runs`, from `serve_forever` to `server_close`. Its
+    property `url` is the address to open. `port` 0 chooses a free port. The constructor raises ConfigError if the port
+    is not available."""
 
     daemon_threads = True
 
@@ -62,7 +63,8 @@ class RunServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}/{self.token}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore errors of a connection, such as a browser that disconnects too early; called by the base class."""
+        """Ignore any exception raised while a connection is served, usually since the browser has disconnected. The
+        base class calls this; its own version prints the exception."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -111,7 +113,8 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse a request that is malformed or is not a GET, and close the connection; called by the base class."""
+        """Reply to a malformed request with the status `code`, and to a request that is not a GET with 405; then close
+        the connection. The base class calls this. `message` and `explain` are ignored."""
         self.close_connection = True
         self._refuse(405 if code == 501 else code, "only GET is answered here: this page writes nothing")
 
@@ -143,8 +146,8 @@ def write_bundle(runs: Sequence[ViewedRun], folder: Path) -> Path:
 
 def bundle(runs: Sequence[ViewedRun], limit: int = LIMIT) -> str:
     """The page with the data of `runs` as the text of one HTML file. The file's content security policy allows only its
-    own code and style, and no requests. About `limit` bytes of completions fit in. Each run gets an equal part of
-    these; a run that needs more keeps the completions of evenly spread steps."""
+    own code and style, and no requests. `limit` is about the most bytes of completions in the file. Each run may use an
+    equal part of it; a run with more completions keeps those of evenly spread steps."""
     style, scripts = page_file("style.css"), [page_file("charts.js"), page_file("page.js")]
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src {' '.join(repr(_hash(s)) for s in scripts)}; "
@@ -161,9 +164,9 @@ def bundle(runs: Sequence[ViewedRun], limit: int = LIMIT) -> str:
 
 
 def _held(run: ViewedRun, limit: int) -> dict[str, Any]:
-    """A run's data in the HTML file: its overview, and its cases (completions to read together). If the run's episodes
-    take more than `limit` bytes, only the cases of the last step and of evenly spread earlier ones are kept, about
-    `limit` bytes."""
+    """A run's data in the HTML file: its overview, and its cases (completions that belong together, such as a draft and
+    its challenge). If the run's `episodes.jsonl` has more than `limit` bytes, only the cases of every n-th step are
+    kept, counted back from the last step; n is chosen so that they take about `limit` bytes of `episodes.jsonl`."""
     overview = run.overview()
     size = sum(file.stat().st_size for file in run.path.glob(EPISODES))
     every = max(1, math.ceil(size / limit))
