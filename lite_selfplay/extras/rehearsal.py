@@ -137,9 +137,9 @@ def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[Tried]
     """Call the reward function `reward` on made-up completions, and return one result for each. Five completions are
     made up for each of the first two problems of `task` that have a reference answer: right, right without the required
     format, wrong, empty, and cut off. A completion's token ids are the bytes of its text. `progress` receives a warning
-    if the function changes global state, such as the working folder. Raises ConfigError if none of the first 200 problems
-    has a reference answer. Raises RewardError if the function raises an exception or does not return one finite number
-    for each completion."""
+    if `reward` changes global state, such as the working folder. Raises ConfigError if none of the first 200 problems
+    has a reference answer. Raises RewardError if `reward` raises an exception or does not return one finite number for
+    each completion."""
     answered = [problem for problem in islice(task.problems, 200) if problem.answer is not None][:2]
     if not answered:
         raise ConfigError(f"{task.name} has no problem with an answer, which made-up completions need")

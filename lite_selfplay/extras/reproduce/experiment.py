@@ -81,7 +81,7 @@ class EvaluationSection(MeasuringSection):
     sampling. Exactly one of `tasks` and `suite` is set: `tasks` is a comma-separated list of tasks, and `suite` the
     name of a paper's evaluation protocol in `lite_selfplay.evaluation.suites`. A suite also sets the samples per
     problem, the sampling and the worked examples, and other keys of this section override it. `mode` is the evaluation
-    mode for all arms. None means that each arm is evaluated in the mode that its `ArmSection.mode` says."""
+    mode for all arms. None means that `ArmSection.mode` of each arm decides."""
 
     tasks: str | None = None
     suite: str | None = None
@@ -257,10 +257,11 @@ class Experiment(Section):
 
     def start_of(self, arm: str) -> str | None:
         """The name of the arm (training method) that evaluates the weights from which the training of the arm named
-        `arm` started. If its seats (LoRA adapters) start from a cold start (supervised steps before training), it is
-        the first arm with `start: cold-start` that uses the same cold start. Otherwise it is the first arm that
-        evaluates seats of the trained arm at step 0 (such as the seat `A@0`). If `arm` itself only evaluates the seats
-        of a trained arm, the result is that of the trained arm. None if there is no such arm."""
+        `arm` started. If that training started from a cold start (supervised steps before training), the result is the
+        first arm with `start: cold-start` that uses the same cold start. Otherwise it is the first other arm that only
+        evaluates seats (LoRA adapters) of the trained arm at step 0, such as `A@0` for seat A. If `arm` only evaluates
+        the seats of a trained arm, the training of that arm is meant. None if there is no such arm, or if `arm`
+        evaluates untrained weights."""
         trained = self.arms[arm].of or arm
         if self.arms[trained].game is None:
             return None

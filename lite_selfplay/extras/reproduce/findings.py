@@ -58,8 +58,9 @@ class Finding:
       both were measured. None if there are none.
     - `gain_interval`: the interval of `gain` over these seeds (Student's t). None if there is only one.
     - `p_value`: the p-value of McNemar's test of `difference`. None without a `difference`, for a mean over tasks, or
-      if an arm's answers to a problem, over samples, seeds and seats, are neither all right nor all wrong.
-    - `own`: the mean of pass@k for each k above 1 and of each column that the evaluation mode adds, by name.
+      if either arm's answers to a problem, over samples, seeds and seats, are neither all right nor all wrong.
+    - `own`: the values of pass@k for each k above 1 and of the columns that the evaluation mode adds, by name. Each is
+      a mean over the evaluated seats or directions, seeds and tasks.
     - `final`: the mean number of tokens of the judged completions. In a direction `A->B`, these are B's.
     - `longer`: `final` minus the baseline arm's, on the problems of both. None for the baseline or a mean over tasks.
     - `longer_interval`: the interval of `longer` over problems.
