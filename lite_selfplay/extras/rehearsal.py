@@ -70,8 +70,9 @@ def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], l
 
 
 def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
-    """Play the game of the planned run `ready` with made-up completions, for up to 40 steps, to collect its prompts.
-    Returns each asked role's first completion. `chat` holds the base model's tokenizer. No model is loaded."""
+    """Play the game of the planned run `ready` with made-up completions until every role has been asked, for at most 40
+    training steps. Returns, by the name of each role that was asked, its first made-up completion, which holds the
+    prompt. `chat` holds the base model's tokenizer. No model is loaded."""
     from lite_selfplay.runs.preflight import RecordingTable
     from lite_selfplay.training.rollout import Loaded
 
@@ -96,10 +97,10 @@ def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
 
 
 def _made_up_words(game: Game, rng: random.Random) -> Callable[[str, str, Sequence[Problem]], str]:
-    """A function that makes up a completion's text from a role's name, its prompt, and the problems drawn so far. The
-    text is the game's worked example for a drawn problem that the prompt contains, or else for a problem of the
-    library's task `stories`. If the game has no example for the role, the text gives a random number as its answer. All
-    random choices are made with `rng`."""
+    """A function that makes up a completion's text from a role's name, the prompt, and the problems drawn so far. The
+    text is the answer that the game's cold start (supervised steps before training) would teach the role: for a drawn
+    problem whose text is in the prompt, or else for a problem of the library's task `stories`. If the cold start has
+    none for the role, the text gives a random number as the answer. All random choices are made with `rng`."""
     stories = iter(load_task("stories").problems)
 
     def say(role: str, prompt: str, drawn: Sequence[Problem]) -> str:
@@ -133,11 +134,12 @@ class Tried:
 
 
 def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[Tried]:
-    """Call the reward function `reward` on made-up completions, to see which of them it rewards. There are five for
-    each of the first two problems of `task` that have a reference answer: right, right without the required format,
-    wrong, empty, and cut off. A completion's token ids are the bytes of its text. `progress` receives warnings about
-    the function. Raises ConfigError if none of the first 200 problems has a reference answer. Raises RewardError if the
-    function raises an exception or does not return one finite number for each completion."""
+    """Call the reward function `reward` on made-up completions, and return one result for each. Five completions are
+    made up for each of the first two problems of `task` that have a reference answer: right, right without the required
+    format, wrong, empty, and cut off. A completion's token ids are the bytes of its text. `progress` receives a warning
+    if `reward` changes global state, such as the working folder. Raises ConfigError if none of the first 200 problems
+    has a reference answer. Raises RewardError if `reward` raises an exception or does not return one finite number for
+    each completion."""
     answered = [problem for problem in islice(task.problems, 200) if problem.answer is not None][:2]
     if not answered:
         raise ConfigError(f"{task.name} has no problem with an answer, which made-up completions need")

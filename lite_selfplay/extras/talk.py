@@ -1,6 +1,7 @@
 """A chat with a run: its base model, its seats and its cascades answer a user's messages. A seat is a named LoRA
-adapter. In the cascade `A->B`, seat B answers after reading seat A's answer. A problem is posed in the same words as in
-the run's training. The command line reads the user's messages and displays the answers."""
+adapter. In the cascade `A->B`, seat B answers after reading seat A's answer. A user's question is taken as a problem
+and put into the prompt template of the run's training problems, unless it is sent unchanged (`Talk.plain`). Follow-up
+messages are sent unchanged. The command line reads the user's messages and displays the answers."""
 
 import contextlib
 import json
@@ -52,7 +53,8 @@ class Speakers:
     - `target`: the run whose seats answer, or a base model if no run was loaded.
     - `most_tokens`: the most tokens of one completion.
     - `context`: the most tokens of a prompt and its completion together.
-    - `like`: an example problem of the run's training task. A user's problem is worded in the same way.
+    - `like`: an example problem of the run's training task. Its `kind` and `extra` select the prompt template into
+      which a user's problem is put.
     - `reads`: a function of the table, A's completion and the problem, which returns the part of A's completion that B
       reads, and B's whole prompt. None if seats do not read answers in the run's game. Then there are no cascades.
     - `_interrupts`: a list whose only element handles the signals that arrive during the current answer.
@@ -74,9 +76,9 @@ class Speakers:
 
     @property
     def cascades(self) -> tuple[str, ...]:
-        """The names of the cascades, such as `A->B`, in which seat B answers after reading seat A's answer. Each
-        ordered pair of the seats that the run's evaluation measures is a cascade. If it measures one seat A only, the
-        only cascade is `A->A`. Empty if seats do not read answers in the run's game."""
+        """The names of the cascades, such as `A->B`, in which seat B answers after reading seat A's answer. If the
+        run's game evaluates several seats, the cascades are all ordered pairs of two different ones among them. If it
+        evaluates a single seat A, the only cascade is `A->A`. Empty if seats do not read answers in the run's game."""
         if self.reads is None:
             return ()
         seats = self.target.seats
@@ -84,9 +86,10 @@ class Speakers:
 
     def seats_of(self, name: str) -> tuple[str, ...]:
         """The seats that answer under `name`, in the order of answering: `(A,)` for `A`, and `(A, B)` for the cascade
-        `A->B`, in which seat B answers after reading seat A's answer. Raises UnknownNameError, which suggests similar
-        names, if a seat is not in `alone` or `name` has more than two. Raises RequestError for a cascade if seats do
-        not read answers in the run's game."""
+        `A->B`, in which seat B answers after reading seat A's answer. A cascade may consist of any two names in the
+        property `alone`, also of twice the same. Raises UnknownNameError, which suggests similar names, for a name
+        outside `alone` or a cascade of more than two. Raises RequestError for a cascade if seats do not read answers in
+        the run's game."""
         seats = tuple(part.strip() for part in name.split(ARROW))
         if len(seats) > 2 or not all(seat in self.alone for seat in seats):
             raise UnknownNameError("speaker", name, [*self.alone, *self.cascades])
@@ -95,17 +98,19 @@ class Speakers:
         return seats
 
     def prompt(self, text: str) -> str:
-        """The prompt that poses a user's problem `text` in the same words as the run's training."""
+        """The prompt that poses a user's problem `text` in the prompt template of the run's training problems."""
         return asked(self._problem(text))
 
     def say(self, name: str, prompt: str | Sequence[Turn], sampling: Sampling, seed: int = 0) -> list[Stage]:
-        """Sample the answer of `name`: a name in `alone`, or a cascade `A->B`, in which seat B answers after reading
-        A's answer. For a cascade, `prompt` is the text of a problem; otherwise it is a whole prompt or a conversation.
-        Every completion is sampled with the settings `sampling`. Equal seeds give equal answers. Returns one stage, or
-        two for a cascade: seat A's and then seat B's. Raises UnknownNameError for an unknown name. Raises RequestError
-        for a cascade if seats do not read answers in the run's game, or if the prompt and the longest allowed
-        completion together exceed `context`. Raises Interrupted if a signal requests a stop, before the next token is
-        sampled."""
+        """Sample the answer of `name`: the base model or one seat (see the property `alone`), or a cascade `A->B`, in
+        which seat B answers after reading A's answer. For a cascade, `prompt` is the text of a problem, which this
+        function puts into a prompt. Otherwise `prompt` is sent as it is: a text as one user message, or the messages of
+        a conversation. Every completion is sampled with the settings `sampling`. Equal seeds give equal answers.
+        Returns one stage, or two for a cascade: seat A's and then seat B's.
+
+        Raises UnknownNameError for an unknown name. Raises RequestError if a prompt and `sampling.max_tokens` together
+        exceed the tokens of `context`, or if `name` is a cascade and seats do not read answers in the run's game.
+        Raises Interrupted if a signal requests a stop, before the next token is sampled."""
         first, *others = self.seats_of(name)
         with Interrupts() as self._interrupts[0]:
             self._interrupts[0].poll()  # from here on, a signal takes effect at the next poll, between two tokens
@@ -147,9 +152,11 @@ def speakers_of(
     """A context manager that loads a run or a base model, and keeps it in memory as `Speakers` until the context ends.
 
     - `name`: the folder of a run, or the name or folder of a base model.
-    - `past`: seats of earlier checkpoints to load as well, such as `A@20` for seat A after step 20. Only for a run.
-    - `precision`: the precision of the base model's weights. None means the run's precision. Without a run, it means
-      the precision in which a merged model was saved, and `4bit` for other models.
+    - `past`: seats of earlier checkpoints to load as well, such as `A@20` for seat A after step 20. Ignored if `name`
+      is a base model.
+    - `precision`: the precision of the base model's weights. None means the run's precision. If `name` is a base model,
+      None means `4bit`; but a model whose model card says that adapters were merged into it is loaded in the precision
+      in which it was saved.
     - `max_tokens`: the most tokens of one completion. None means the run's limit, or 512 if there is none.
     - `trust_remote_code`: whether Python code that comes with the base model may run.
     - `unsafe_code`: whether programs that the model writes may run on a machine without a sandbox.
@@ -180,14 +187,16 @@ def speakers_of(
 
 
 def _positions(path: Path) -> int:
-    """The context length in tokens that `config.json` in a base model's folder `path` states, or 2048 without one."""
+    """The context length in tokens that `config.json` in a base model's folder `path` states, or 2048 if the file does
+    not state it."""
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     return int({**config, **config.get("text_config", {})}.get("max_position_embeddings") or 2048)
 
 
 def _example_problem(target: Target) -> Problem:
-    """The first problem of the run's training task, which decides how a user's problem is worded. Returns an empty
-    problem if `target` is not a run, the run has no training task, or the task cannot be loaded on this machine."""
+    """The first problem of the run's training task. Its kind selects the prompt template for a user's problem. Returns
+    a math problem with an empty text if `target` is not a run, the run has no training task, or the task cannot be
+    loaded on this machine."""
     section = target.config.tasks
     if target.folder is not None and section.train is not None:
         with contextlib.suppress(LiteSelfPlayError, StopIteration):  # its data are not on this machine
@@ -206,15 +215,17 @@ MOST_CHARACTERS = 1_000_000
 
 @dataclass
 class Talk:
-    """A chat in which all chosen names answer each question. Every seat keeps its conversation since the last question.
+    """A chat in which all chosen names answer each question of the user. A question (`ask`) starts a new conversation
+    with each name, and further messages (`follow`) continue these conversations. Cascades have no conversation.
 
     - `speakers`: the base model and the seats (named LoRA adapters) in memory, which sample the answers.
     - `names`: the names that answer, such as seat `A`, or the cascade `A->B`, in which B answers after reading A's
       answer.
     - `temperature`: the sampling temperature of all answers. 0 is greedy decoding.
-    - `plain`: whether a question is sent to a seat unchanged. False means that a question is posed as a problem, in the
-      same words as in training. A cascade always poses it as a problem.
-    - `seed`: the sampling seed of the first message. Each later message gets the next number.
+    - `plain`: whether a question is sent unchanged. False means that it is put into the prompt template of the run's
+      training problems. For a cascade it always is.
+    - `seed`: the sampling seed for all answers to the user's first message. Each later message, of any kind, gets the
+      next number.
     - `waits`: a function that is called with a name just before that name answers.
     """
 
@@ -236,28 +247,30 @@ class Talk:
         self.names = tuple(dict.fromkeys(names))
 
     def ask(self, text: str) -> Entry:
-        """Send the new question `text` to all chosen names. Returns the question with their answers. Raises
-        RequestError if `text` is empty, longer than a million characters or too long for the model's context. Raises
-        Interrupted if a signal requests a stop."""
+        """Send the question `text` to each of the `names`, without any earlier message. Returns the question with the
+        answers. Raises RequestError if `text` is empty or longer than a million characters, or if a prompt and the
+        longest allowed completion together exceed the model's context. Raises Interrupted if a signal requests a
+        stop."""
         asks = {name: text if self.plain or ARROW in name else self.speakers.prompt(text) for name in self.names}
         return self._answered("message", text, asks)
 
     def follow(self, text: str) -> Entry:
-        """Send the message `text` to all seats that answered the last question, each in its own conversation since
-        then. Returns the message with their answers. A cascade (`A->B`, in which seat B reads A's answer) has no
-        conversation and does not answer. Raises RequestError if there is no conversation yet, or if `text` is empty,
-        longer than a million characters or too long for the model's context. Raises Interrupted if a signal requests a
-        stop."""
+        """Send the message `text` to all names that answered the last question, except cascades (`A->B`, in which seat
+        B reads A's answer). Each gets the messages since that question, with its own answers. Returns the message with
+        the new answers. Raises RequestError if there was no question yet or only cascades answered it, or if `text` is
+        empty or longer than a million characters. Raises it also if one of the conversations and the longest allowed
+        completion together exceed the model's context. Raises Interrupted if a signal requests a stop."""
         if not self._said:
             raise RequestError("nothing to follow up: ask a question first (cascades take no follow-ups)")
         return self._answered("follow", text, {name: (*said, Turn("user", text)) for name, said in self._said.items()})
 
     def duel(self, text: str, name: str | None = None) -> Entry:
         """Let one seat draft an answer to the problem `text`, and another seat answer after reading the part of the
-        draft that the game shows. Returns the problem with the answer. `name` is the pair of seats: in `A->B`, seat A
-        drafts. None means the first pair in `Speakers.cascades`. Raises RequestError if `name` is not a pair, if seats
-        do not read answers in the run's game, or for a `text` that `ask` refuses. Raises UnknownNameError for an
-        unknown seat, and Interrupted if a signal requests a stop."""
+        draft that the game shows. Returns the problem with the draft and the answer. The conversations that `follow`
+        continues stay as they are. `name` is the pair of seats: in `A->B`, seat A drafts. None means the first pair in
+        `Speakers.cascades`. Raises RequestError if `name` is not a pair, if seats do not read answers in the run's
+        game, or if `text` is empty, longer than a million characters or too long for the model's context. Raises
+        UnknownNameError for an unknown seat, and Interrupted if a signal requests a stop."""
         if name is None and not self.speakers.cascades:
             raise RequestError(
                 f"no duels: in the game of {self.speakers.target.name}, seats do not read each other's answers"

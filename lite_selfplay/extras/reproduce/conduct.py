@@ -3,12 +3,14 @@ that are already done. The experiment's folder OUT contains these files, in whic
 
 OUT/experiment.yaml              the experiment; another experiment needs another folder
 OUT/search/                      the search for each arm's learning rate, as an experiment of its own
-OUT/seed-0/cold-start/           the run whose adapters all trained arms of this seed start from
+OUT/seed-0/cold-start/           the run of the shared cold start, from whose adapters trained arms start
+OUT/seed-0/cold-start-GAME/      the same for arms whose seats GAME teaches instead (see `Experiment.teaching`)
 OUT/seed-0/ARM/                  the run folder of the arm's training
 OUT/seed-0/ARM.json              the record of the arm's training and evaluations; complete or absent
 OUT/table.md, figure.png         the results of all arms; also in results.json
 
-Several processes may share one experiment in one folder: each works on arms that no other is working on.
+Several processes may run the same experiment in one folder at the same time. Each works on pairs of arm and seed that
+no other process is working on.
 """
 
 import contextlib
@@ -43,12 +45,14 @@ EXPERIMENT, SEARCH = "experiment.yaml", "search"
 def conduct(
     experiment: Experiment, out: Path, *, data_dir: str | None = None, progress: Progress
 ) -> list[dict[str, Any]]:
-    """Run an experiment in the folder `out`, or continue it. Returns one record for each arm (training method) and
-    seed, with its training and its evaluations. The record is also written to `ARM.json` in the seed's folder.
-    `data_dir` is the folder of downloaded data sets, which may change between calls. None means the experiment's own.
-    Raises ConfigError if the comparison is unfair (see `require_fair`), RunFolderError if `out` holds other files or
-    another experiment, and any error that training or evaluating raises. Raises Interrupted after a signal; the same
-    call then continues."""
+    """Run an experiment in the folder `out`, or continue it. Returns one record for each pair of an arm (training
+    method) and a seed. A record describes the arm's training and holds the results of its evaluations. It is also
+    written to `ARM.json` in the seed's folder, where ARM is the arm's name. `data_dir` is the path of the folder of
+    downloaded data sets, and may be another path when the experiment is continued. None means `tasks.data_dir` of the
+    experiment's configuration. Raises ConfigError if the comparison is unfair (see `require_fair`), and any error that
+    training or evaluating raises. Raises RunFolderError if `out` holds another experiment, or files but no
+    `experiment.yaml`. Raises Interrupted after a signal; calling `conduct` again with the same arguments continues the
+    experiment."""
     require_fair(experiment)
     _claim(experiment, out)
     if experiment.search is not None:
@@ -78,9 +82,9 @@ def conduct(
 
 
 def chosen_rates(experiment: Experiment, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """For each trained arm (training method), the learning rate with the highest mean pass@1 in the experiment's
-    search. The lowest of several equally good rates is chosen. `records` has the search's results, one for each arm,
-    rate and seed."""
+    """For each trained arm (training method), the learning rate with the highest pass@1 in the experiment's search, as
+    a mean over the search's evaluations and seeds. The lowest of several equally good rates is chosen. `records` is the
+    result of `conduct` for the search, with one record for each arm, rate and seed."""
     assert experiment.search is not None
     found: dict[str, list[float]] = {}
     for record in records:
@@ -99,8 +103,8 @@ def _lock(path: Path, patience: float) -> FileLock:
 def require_fair(experiment: Experiment) -> None:
     """Raise ConfigError if the comparison of trained arms (training methods) is unfair. By default all arms must sample
     the same number of completions; an arm whose number is not known in advance is not compared. If the experiment's
-    `budget` is `steps`, all arms must have the same number of steps instead. If it is `recipes`, the numbers may
-    differ. No arm may have a limit in minutes, since its number of steps would then depend on the machine. If the
+    `budget` is `steps`, all arms must have the same number of steps instead. If the `budget` is `recipes`, both numbers
+    may differ. No arm may have a limit in minutes, since its number of steps would then depend on the machine. If the
     experiment names a training task (`tasks.train`), at least one arm must use it."""
     budgets: dict[str, int] = {}
     drawn = not experiment.trained() or experiment.shared.tasks.train is None
@@ -123,10 +127,11 @@ def require_fair(experiment: Experiment) -> None:
 
 
 def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
-    """Lines that describe the experiment before its start: its seeds, the plan and cost of each arm (training method),
-    and its evaluations. `data_dir` is the folder of downloaded data sets; None means the experiment's own. Loads no
-    model and writes nothing. Raises ConfigError if the comparison is unfair (see `require_fair`), and TaskError if a
-    task cannot be loaded."""
+    """Lines of text that describe the experiment before its start: its seeds, its evaluations, and for each trained arm
+    (training method) the plan of the run, as `lite_selfplay.runs.planning.plan` makes it. `data_dir` is the folder of
+    downloaded data sets; None means `tasks.data_dir` of the experiment's configuration. Loads no model and writes
+    nothing. Raises ConfigError if the comparison is unfair: `require_fair` says which numbers the trained arms must
+    have in common. Raises TaskError if a task cannot be loaded."""
     require_fair(experiment)
     experiment = experiment.having({"tasks": {"data_dir": data_dir}} if data_dir else {})
     lines = [experiment.about, f"seeds: {', '.join(map(str, experiment.seeds))}"]
@@ -152,9 +157,10 @@ def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
 
 
 def _claim(experiment: Experiment, out: Path) -> None:
-    """Create the folder `out` for the experiment, and write the experiment to `experiment.yaml` in it. If the file
-    exists, the experiment may differ from it only by added arms (training methods) and seeds. Raises RunFolderError if
-    the folder holds another experiment or other files, and ConfigError if the existing file is not a YAML mapping."""
+    """Create the folder `out` for the experiment, and write the experiment to `experiment.yaml` in it. If that file
+    exists, the experiment may only add arms (training methods) and seeds to the one in the file, which is then written
+    again with them. Raises RunFolderError if the file holds another experiment, or if there is no such file and the
+    folder is not empty. Raises ConfigError if the existing file is not a YAML mapping."""
     path, values = out / EXPERIMENT, experiment.model_dump(mode="json")
     with write_errors(f"to {out}"):
         if path.is_file():
@@ -176,8 +182,10 @@ def _claim(experiment: Experiment, out: Path) -> None:
 def _record(
     experiment: Experiment, name: str, arm: ArmSection, seed: int, out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Train the arm (training method) `arm` with one seed, unless that is done or the arm trains nothing, and evaluate
-    it. Returns the record for its `ARM.json`. `name` is the arm's name, and `out` the experiment's folder."""
+    """Evaluate the arm (training method) `arm` with one seed. If the run whose seats it evaluates is not complete, that
+    run is started or resumed first: the arm's own training, the training of the arm in `of`, or a cold start. Returns
+    the record of the arm and seed, which the caller writes to a file. `name` is the arm's name, and `out` the
+    experiment's folder."""
     folder = out / f"seed-{seed}"
     spent: dict[str, Any] = {}
     if arm.start == "base":
@@ -204,16 +212,17 @@ def _record(
 
 
 def _lengths(found: Evaluation) -> dict[str, float]:
-    """For each problem in the evaluation `found`, by the problem's id, the mean tokens of the final answers to it. The
-    mean is over samples, and over the measured seats or directions (in the direction `A->B`, seat B answers after
-    reading A's answer)."""
+    """For each problem in the evaluation `found`, by the problem's id, the mean number of tokens of the judged
+    completions. In the direction `A->B`, in which seat B answers after reading A's answer, these are B's completions.
+    The mean is over the samples and over the evaluated seats or directions."""
     every = [[fmean(answer.tokens for answer in row) for row in found.rows[name]] for name in found.scores]
     return {key: fmean(row) for key, row in zip(found.per_problem, zip(*every, strict=True), strict=True)}
 
 
 def _cold_start_run(experiment: Experiment, game: str, seed: int, folder: Path, progress: Progress) -> Path:
-    """The run folder, inside `folder`, of the cold start of `game` with this seed. A cold start is the supervised steps
-    before training. It is run first if its run is not complete."""
+    """The folder of the run that does the cold start (supervised steps before training) of `game` with this seed. The
+    run folder is inside `folder`, the folder of the seed. If the cold start is not complete, this function first runs
+    it from the beginning."""
     path = folder / (COLD_START if game == experiment.teaching() else f"{COLD_START}-{game}")
     with _lock(path, -1):
         if _steps_done(path) is None:
@@ -223,8 +232,8 @@ def _cold_start_run(experiment: Experiment, game: str, seed: int, folder: Path, 
 
 
 def _trained_run(experiment: Experiment, name: str, seed: int, folder: Path, progress: Progress) -> Path:
-    """The run folder, inside `folder`, of the arm (training method) `name` trained with this seed. If the training is
-    not complete, it is started or resumed first."""
+    """The folder of the run that trains the arm (training method) `name` with this seed. The run folder is inside
+    `folder`, the folder of the seed. If the training is not complete, this function first starts or resumes it."""
     path, init = folder / name, None
     if experiment.starts_taught(name):
         init = _cold_start_run(experiment, experiment.teaching(name), seed, folder, progress)
@@ -248,17 +257,19 @@ def _steps_done(path: Path) -> int | None:
 
 
 def _aside(path: Path) -> None:
-    """Rename the folder `path`, if it exists, to `NAME-stopped-1` or the next free number. Such a folder belongs to a
-    run that was killed before its first checkpoint. The run cannot be resumed, so it starts again in a new folder."""
+    """Rename the folder `path`, if it exists, to `NAME-stopped-1`, or to the next free number. The caller must have
+    checked that `path` has no complete checkpoint: its run was killed before the first one and cannot be resumed, so
+    it starts again in a new folder."""
     if path.exists():
         names = (path.with_name(f"{path.name}-stopped-{number}") for number in count(1))
         path.rename(next(name for name in names if not name.exists()))
 
 
 def _training_record(path: Path, curve: str) -> dict[str, Any]:
-    """The entry `training` of a record, made from the run folder `path` of a finished run. It has the run's steps,
-    seconds and sampled tokens, the completions trained on by role, the updates by seat, the game's statistics and the
-    versions of the software. `curve` is the metric to record over the steps (see `_curve`)."""
+    """The entry `training` of a record, made from the run folder `path` of a finished run. It has the number of steps,
+    seconds and sampled tokens of the run, for each role the number of completions used in training, for each seat the
+    number of updates, the game's statistics, and the versions of the software. `curve` names the metric whose values
+    over the steps are recorded (see `_curve`)."""
     run = load_run(path)
     rows: Sequence[Mapping[str, Any]] = run.metrics_rows()
     return {
@@ -277,7 +288,8 @@ def _training_record(path: Path, curve: str) -> dict[str, Any]:
 
 def _curve(run: Run, curve: str) -> list[tuple[int, float]]:
     """The values of one metric over a run's steps, as (step, value) pairs. `curve` is a key of `metrics.jsonl`, such as
-    `game.nash_conv`, or `evaluation` for pass@1 in the evaluations during training. Empty if it was not recorded."""
+    `game.nash_conv`, or `evaluation` for pass@1 in the evaluations during training. The result is empty if the run did
+    not record the metric."""
     if curve == EVALUATION:  # without the untouched base
         return [(step, mean_pass_rate(each)) for step, each in run.evaluations().items() if step >= 0]
     table = run.metrics().set_index("step")

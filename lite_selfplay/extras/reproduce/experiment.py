@@ -1,4 +1,5 @@
-"""The contents of an experiment's YAML file: arms (the compared training methods), seeds, evaluations and sizes."""
+"""The contents of an experiment's YAML file: arms (the compared training methods), seeds, evaluations, and sizes (named
+variants of the experiment, such as a smaller one)."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -36,12 +37,15 @@ class ArmSection(Section):
     - `start`: the untrained model that this arm evaluates, either the base model or the seats after the cold start.
     - `set`: configuration keys for this arm's training, such as `game.reward: coop`. They override the keys shared by
       all arms. A `preset` among them replaces the shared preset.
-    - `mode`: the evaluation mode, if the evaluation names none. None means the default mode of the arm's game.
-    - `seats`: the seats to evaluate, also from checkpoints (`solver@best`). None means those that the game evaluates.
-    - `shots`: the number of worked examples before each evaluated problem. None means the evaluation's own number.
-    - `cold_start`: the game of this arm's cold start (supervised steps before training). None: see
-      `Experiment.teaching`.
-    - `seeds`: those of the experiment's seeds that this arm uses. None means all.
+    - `mode`: the mode of those evaluations that name none. None means the default mode of the evaluated run's game, or
+      `single` for the base model.
+    - `seats`: the seats to evaluate, also from checkpoints (`solver@best`). None means those that this game evaluates.
+    - `shots`: the number of worked examples before each evaluated problem. None means the number that the evaluation
+      sets.
+    - `cold_start`: the game whose cold start (supervised steps before training) teaches this arm's seats. None means
+      the game of the experiment's cold start, with the exception that `Experiment.teaching` explains.
+    - `seeds`: those of the experiment's seeds that this arm uses. None means all. The base model is evaluated only with
+      the experiment's first seed.
     - `paper`: the results printed in the paper for this arm, by name of a task or of a mean over several tasks.
     """
 
@@ -74,10 +78,10 @@ class ArmSection(Section):
 
 class EvaluationSection(MeasuringSection):
     """Held-out problems on which an experiment evaluates all its arms (training methods), with the settings for
-    sampling. The problems are named either by `tasks` or by `suite`, the name of a paper's evaluation protocol in
-    `lite_selfplay.evaluation.suites`; the other one is None. A suite also sets the samples per problem, the sampling
-    and the worked examples, and other keys of this section override it. `mode` is the evaluation mode for all arms.
-    None means each arm's own mode."""
+    sampling. Exactly one of `tasks` and `suite` is set: `tasks` is a comma-separated list of tasks, and `suite` the
+    name of a paper's evaluation protocol in `lite_selfplay.evaluation.suites`. A suite also sets the samples per
+    problem, the sampling and the worked examples, and other keys of this section override it. `mode` is the evaluation
+    mode for all arms. None means that `ArmSection.mode` of each arm decides."""
 
     tasks: str | None = None
     suite: str | None = None
@@ -97,9 +101,10 @@ class EvaluationSection(MeasuringSection):
 
     def settings(self, shared: RunConfig, arm: ArmSection) -> Settings:
         """The settings for evaluating `arm` (a training method). This section's settings override those of its suite,
-        and the arm's settings override both. `shared` is the configuration of all arms. It gives the folder of data
-        sets, the rule for reading answers (`answer_from`: anywhere in a completion, or only in its `<answer>` block),
-        the default limit of tokens, and the precision of an untrained base model."""
+        and the arm's `seats` and `shots` override both. The mode is not among the settings. `shared` is the
+        configuration shared by all arms. It gives the folder of data sets, the rule for reading answers (`answer_from`:
+        anywhere in a completion, or only in its `<answer>` block), the default of `max_completion_tokens`, and the
+        precision of an untrained base model."""
         untrained = arm.start == "base"
         chosen: dict[str, Any] = {
             "data_dir": shared.tasks.data_dir,
@@ -115,8 +120,9 @@ class EvaluationSection(MeasuringSection):
 
 class SearchSection(Section):
     """The search for the learning rate of each trained arm (training method), made before the experiment itself. Each
-    arm is trained at each of the `rates` with each of the `seeds`, and measured on `evaluations`, which replace the
-    experiment's own. The rate with the highest mean pass@1 is chosen; the lowest, if several are equally good."""
+    arm is trained at each of the `rates` with each of the `seeds`, and measured on the `evaluations`, which the search
+    uses instead of the experiment's. The rate with the highest pass@1 is chosen, as a mean over seeds and evaluations;
+    the lowest, if several are equally good."""
 
     rates: tuple[float, ...] = Field(..., min_length=1)
     seeds: tuple[int, ...] = Field(..., min_length=1)
@@ -139,11 +145,12 @@ class Experiment(Section):
     - `search`: the search for each trained arm's learning rate. None means that the configuration's rates are used.
     - `arms`: the arms by name.
     - `baseline`: the name of the arm with which the others are compared. Empty means the first arm.
-    - `budget`: the number that all trained arms must share, of sampled completions or of steps. `recipes` means
-      neither.
+    - `budget`: the number that must be equal for all trained arms: `completions` (sampled in training) or `steps`. With
+      `recipes` both may differ. `conduct` checks it.
     - `curve`: the metric drawn over the training steps, either a key of `metrics.jsonl` such as `game.nash_conv`, or
       `evaluation` for pass@1 in the evaluations during training. Empty means that no curve is drawn.
-    - `scale`: the chosen size, a set of keys in the file that override the others. `full` means the file unchanged.
+    - `scale`: the name of the chosen size, already applied. The file's section `scales` has, under each name, keys that
+      override the rest of the file. `full` means the file without any of them.
     """
 
     name: str
@@ -163,7 +170,8 @@ class Experiment(Section):
 
     @property
     def against(self) -> str:
-        """The name of the arm (training method) to compare others with: `baseline`, or the first arm if it is empty."""
+        """The name of the arm (training method) to compare others with: the field `baseline`, or if that is empty, the
+        name of the first arm."""
         return self.baseline or next(iter(self.arms))
 
     def trained(self) -> dict[str, ArmSection]:
@@ -229,16 +237,17 @@ class Experiment(Section):
         return merge(preset_layer(preset), shared) if preset else shared
 
     def starts_taught(self, arm: str) -> bool:
-        """Whether the seats (LoRA adapters) of the trained arm (training method) named `arm` start from the
-        experiment's cold start, the supervised steps before training. False if the experiment has no cold start, or the
+        """Whether the seats (LoRA adapters) of the trained arm (training method) named `arm` start from a cold start
+        (supervised steps before training) that the experiment runs. False if the experiment has no cold start, or the
         arm sets `run.init: null`."""
         return self.cold_start is not None and self.arms[arm].set.get("run.init", "") is not None
 
     def teaching(self, arm: str | None = None) -> str:
         """The game whose cold start (supervised steps before training) teaches the seats (LoRA adapters) of the arm
-        named `arm`. It is the arm's `cold_start`, if that is set, or else the game in the experiment's (`self-refine`
-        by default). But if the experiment's game has one seat and the arm's own game several, the own game teaches
-        them, since all would otherwise start with equal weights. With `arm` None, it is the experiment's game."""
+        named `arm`. If the arm sets `cold_start`, it is that game. Otherwise it is the shared game, named by
+        `cold_start.game` of the experiment (`self-refine` if that is missing), with one exception: if the shared game
+        trains one seat and the arm's `game` several, it is the arm's `game`, since the arm's seats would otherwise all
+        start with equal weights. With `arm` None, it is the shared game."""
         shared = str((self.cold_start or {}).get("game", "self-refine"))
         if arm and (chosen := self.arms[arm].cold_start):
             return chosen
@@ -247,10 +256,12 @@ class Experiment(Section):
         return own if several else shared
 
     def start_of(self, arm: str) -> str | None:
-        """The name of the arm that evaluates the seats (LoRA adapters) of the arm named `arm` as they were before
-        training. None if there is no such arm. With a cold start (supervised steps before training), it is the
-        untrained arm with the same cold start. Without one, it is an arm that evaluates the same seats at step 0 (such
-        as `A@0`). An arm that only evaluates a trained arm's seats has the same start as the trained arm."""
+        """The name of the arm (training method) that evaluates the weights from which the training of the arm named
+        `arm` started. If that training started from a cold start (supervised steps before training), the result is the
+        first arm with `start: cold-start` that uses the same cold start. Otherwise it is the first other arm that only
+        evaluates seats (LoRA adapters) of the trained arm at step 0, such as `A@0` for seat A. If `arm` only evaluates
+        the seats of a trained arm, the training of that arm is meant. None if there is no such arm, or if `arm`
+        evaluates untrained weights."""
         trained = self.arms[arm].of or arm
         if self.arms[trained].game is None:
             return None
@@ -265,8 +276,8 @@ class Experiment(Section):
         return next((name for name in starts if self.teaching(name) == self.teaching(trained)), None)
 
     def cold_start_config(self, game: str, seed: int, folder: Path) -> RunConfig:
-        """The configuration of a run in `folder`, with this seed, that only does the cold start (supervised steps
-        before training) of the seats of `game`."""
+        """The configuration of a run, in the run folder `folder` and with this seed, that only does the cold start
+        (supervised steps before training) of the seats of `game`."""
         keys = {key: value for key, value in (self.cold_start or {}).items() if key != "game"}
         taught = {"cold_start": {**keys, "enabled": True}, "eval": {"tasks": None}}
         run = {"run": {"seed": seed, "dir": str(folder), "preflight": False}}
@@ -279,11 +290,11 @@ def experiment_names() -> list[str]:
 
 
 def load_experiment(name: str, scale: str = "full") -> Experiment:
-    """Read an experiment: the one called `name` that comes with this library, or the YAML file `name`. `scale` is the
-    name of a size, a set of keys in the file that override the others; `full` means the file unchanged. Raises
-    UnknownNameError, which suggests similar names, for an unknown experiment or size. Raises ConfigError if the file
-    cannot be read, has a wrong key or value, refers to a missing arm, or names Python code not run before by this
-    user."""
+    """Read an experiment: the one called `name` that comes with this library, or else the YAML file at the path `name`.
+    `scale` is the name of a size in the file's section `scales`, whose keys override the rest of the file; `full` means
+    none. Raises UnknownNameError, which suggests similar names, for an unknown experiment or size. Raises ConfigError
+    if the file cannot be read, has a wrong key or value, or refers to a missing arm. Also raises it, with the command
+    that accepts the code, if the file names a Python file of the user that the user has not yet run on this machine."""
     if name in experiment_names():
         text, stem = EXPERIMENTS.joinpath(f"{name}.yaml").read_text(encoding="utf-8"), name
     elif name.endswith((".yaml", ".yml")):

@@ -37,30 +37,38 @@ class Finding:
 
     - `arm`: the name of the arm.
     - `task`: the name of the task, or of the mean over tasks.
-    - `n`: the number of problems, of all tasks together.
+    - `n`: the number of problems. For a mean over tasks, the sum over these tasks.
     - `seeds`: the training seeds.
-    - `values`: the pass@1 of each seed, as a mean over the evaluated seats or directions.
+    - `values`: the pass@1 of each training seed, as a mean over the evaluated seats or directions.
     - `pass_at_1`: the mean of `values`.
-    - `interval`: the interval of `pass_at_1`. It is Student's t over several seeds. For one seed it is Clopper-Pearson
-      if each problem has one answer, otherwise the bootstrap over problems; for a mean over tasks it is normal.
+    - `interval`: the interval of `pass_at_1`. With several training seeds it is Student's t over these. With one seed
+      it is over problems: normal for a mean over tasks; for a single task Clopper-Pearson if every problem was answered
+      always right or always wrong, and otherwise from the bootstrap.
     - `std`: the standard deviation of `values`. None for one seed.
     - `better`: the pass@1 of the best seat or direction, chosen on these same problems. None if there is only one.
     - `better_interval`: the interval of `better`, widened for the choice (Bonferroni).
-    - `otherwise`: the pass@1 if answers are read by the rule that was not chosen (anywhere, or only in `<answer>`), or
-      None.
-    - `difference`: the arm's pass@1 minus the baseline arm's, on the problems of both. None for the baseline itself.
+    - `otherwise`: the pass@1 if the same completions are read by the other rule for reading answers (anywhere, or only
+      in `<answer>`). None if no evaluation reports it, as for kinds of problems that no such rule applies to.
+    - `difference`: the arm's pass@1 minus the baseline arm's, on the problems that both arms answered. None for the
+      baseline itself, or if there are too few such problems for an interval.
     - `difference_interval`: the interval of `difference` over problems.
-    - `by_seed`: the interval of the difference over the seeds of both arms (Student's t). None if they share only one.
-    - `gain`: pass@1 minus the pass@1 of the same seats before training. None if that was not measured.
-    - `gain_interval`: the interval of `gain` over seeds. None for one seed.
-    - `p_value`: the p-value of McNemar's test of `difference`. None for several seeds, tasks or answers to a problem.
-    - `own`: pass@k and the evaluation mode's own columns, by name.
-    - `final`: the mean tokens of the final answers.
+    - `by_seed`: the interval of the difference in pass@1, paired over the training seeds that both arms have (Student's
+      t). None if these are fewer than two, and for the baseline itself.
+    - `gain`: pass@1 minus the pass@1 of the same seats before training, as a mean over the training seeds with which
+      both were measured. None if there are none.
+    - `gain_interval`: the interval of `gain` over these seeds (Student's t). None if there is only one.
+    - `p_value`: the p-value of McNemar's test of `difference`. None without a `difference`, for a mean over tasks, or
+      if either arm's answers to a problem, over samples, seeds and seats, are neither all right nor all wrong.
+    - `own`: the values of pass@k for each k above 1 and of the columns that the evaluation mode adds, by name. Each is
+      a mean over the evaluated seats or directions, seeds and tasks.
+    - `final`: the mean number of tokens of the judged completions. In a direction `A->B`, these are B's.
     - `longer`: `final` minus the baseline arm's, on the problems of both. None for the baseline or a mean over tasks.
     - `longer_interval`: the interval of `longer` over problems.
-    - `total`: the mean tokens of a final answer together with the answers that were read before it.
-    - `seconds`: the duration of the arm's evaluations.
-    - `trained_on`: whether all evaluated problems of a task were training problems, so that none was held out.
+    - `total`: as `final`, with the tokens of the earlier completions that the judged one read. In a direction `A->B`,
+      these are A's.
+    - `seconds`: the duration of the arm's evaluations, as a sum over seeds and tasks.
+    - `trained_on`: whether any evaluation used only problems from the arm's training data, so that no problem was held
+      out.
     """
 
     arm: str
@@ -90,8 +98,9 @@ class Finding:
 
 
 def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]:
-    """The results of all arms (training methods), on each task and on each mean over tasks that a suite (a paper's
-    evaluation protocol) reports. `records` has one record for each arm and seed, as `conduct` returns them."""
+    """The results of all arms (training methods): one `Finding` for each pair of a task and an arm, and one for each
+    pair of an arm and a mean over tasks that a suite (a paper's evaluation protocol) reports. `records` has one record
+    for each arm and seed, as `conduct` returns them."""
     of: dict[str, dict[str, list[Record]]] = {}
     for record in records:
         for result in record["evaluations"]:
@@ -112,10 +121,10 @@ def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]
 
 
 def _finding(arm: str, task: str, parts: Parts, baseline: Parts | None, start: Parts | None) -> Finding:
-    """The result of the arm (training method) named `arm` on `task`, a single task or a mean over several. `parts` has
-    the arm's evaluations: for each task, a list with one for each seed. `baseline` has the evaluations of the arm to
-    compare with, and `start` those of the arm that evaluates the same seats (LoRA adapters) before training. Both may
-    be None."""
+    """The result of the arm (training method) named `arm`, over all evaluations in `parts`: for each task, a list with
+    one evaluation for each seed. `task` is the name of the result: of the only task, or of the mean over the tasks.
+    `baseline` has, as `parts`, the evaluations of the arm to compare with, and `start` those of the arm that evaluates
+    the same seats (LoRA adapters) before training. Both may be None."""
     evaluations = [result for part in parts for result in part]
     rows, values = [_outcomes(part) for part in parts], _over_tasks(parts)
     scores = [score for result in evaluations for score in scores_shown(result).values()]
@@ -170,22 +179,25 @@ def _trained_on(results: Sequence[Record]) -> bool:
 
 
 def _lengths(results: Sequence[Record]) -> dict[str, float]:
-    """For each problem, by its id, the mean tokens of the final answers to it. `results` has the evaluations of one arm
-    on one task, one for each seed. An evaluation without lengths is left out of the mean."""
+    """For each problem, by the problem's id, the mean number of tokens of the judged completions (in a cascade `A->B`,
+    B's completions). The mean is over seeds. `results` has, for each seed, the evaluation of one arm on one task. An
+    evaluation without the entry `lengths` is left out of the mean."""
     return means_of(result.get("lengths", {}) for result in results)
 
 
 def _share(score: Record, column: str) -> float:
-    """The value of `column` in `score`, the scores of a seat (LoRA adapter) or of two that answer in turn. A count is
-    divided by the number of answers."""
+    """The value of `column` in `score`, the scores of a seat (LoRA adapter) or of a direction such as `A->B`, in which
+    seat B answers after reading A's answer. An int is a count, and is divided by the number of judged completions;
+    other values are returned unchanged."""
     value: float = score[column]
     return value / (score["n"] * score["samples"]) if isinstance(value, int) else value
 
 
 def _outcomes(results: Sequence[Record], name: str | None = None) -> dict[str, float]:
-    """For each problem, by its id, the share of right answers. It is a mean over the evaluations `results` of one arm
-    on one task, one for each seed, and over the evaluated seats or directions. With `name` it is only of that seat, or
-    of that direction, such as `A->B`, in which seat B answers after reading seat A's answer."""
+    """For each problem, by the problem's id, the share of right answers. `results` has, for each seed, the evaluation
+    of one arm on one task. The share is a mean over those evaluations that contain the problem, and over the evaluated
+    seats or directions. With `name` it is only of that seat, or of that direction, such as `A->B`, in which seat B
+    answers after reading seat A's answer."""
     return means_of(outcomes_of(result, name) if name else mean_outcomes(result) for result in results)
 
 
@@ -197,9 +209,10 @@ def _over_tasks(parts: Parts, name: str | None = None) -> list[float]:
 
 
 def _by_seed(one: Parts | None, other: Parts) -> tuple[float | None, Interval | None]:
-    """The mean difference in pass@1 between two arms, `other` minus `one`, over the seeds that both have, and its 95%
-    interval. An arm is given by its evaluations: for each task, a list with one for each seed. Both results are None if
-    `one` is None or the arms share no seed. Only the interval is None if they share a single seed."""
+    """The mean difference in pass@1 between two arms, `other` minus `one`, paired by the training seeds that both arms
+    have, and the 95% interval of this mean. `one` and `other` have the evaluations of an arm: for each task, a list
+    with one evaluation for each seed. Both results are None if `one` is None or the arms share no seed. Only the
+    interval is None if they share a single seed."""
     first, second = (
         {result["seed"]: mean for result, mean in zip(parts[0], _over_tasks(parts), strict=True)} if parts else {}
         for parts in (one, other)
@@ -209,9 +222,10 @@ def _by_seed(one: Parts | None, other: Parts) -> tuple[float | None, Interval | 
 
 
 def _better(parts: Parts) -> tuple[float | None, Interval | None]:
-    """The pass@1 of an arm's best seat (LoRA adapter) or direction, as a mean over seeds, and its interval, which is
-    valid for all of them at once. In the direction `A->B`, seat B answers after reading A's answer. Both results are
-    None if there is only one. `parts` has the arm's evaluations: for each task, a list with one for each seed."""
+    """The highest pass@1 of an arm's seats (LoRA adapters) or directions, after the mean over training seeds, and the
+    95% interval of that pass@1, widened for the choice among the seats or directions (Bonferroni). In the direction
+    `A->B`, seat B answers after reading A's answer. Both results are None if only one seat or direction was evaluated.
+    `parts` has the arm's evaluations: for each task, a list with one evaluation for each seed."""
     names = list(scores_shown(parts[0][0]))
     if len(names) == 1:
         return None, None
@@ -223,8 +237,8 @@ def _better(parts: Parts) -> tuple[float | None, Interval | None]:
 
 def _interval(values: Sequence[float], rows: Sequence[Mapping[str, float]], confidence: float = 0.95) -> Interval:
     """The confidence interval, within [0, 1], of an arm's mean pass@1. `values` has the arm's pass@1 for each seed.
-    `rows` has, for each task, the share of right answers to each problem. The interval is over seeds if there are
-    several, otherwise over problems."""
+    `rows` has, for each task, the share of right answers to each problem, by the problem's id. The interval is over
+    seeds if there are several seeds, otherwise over problems."""
     outcomes = list(rows[0].values())
     if (spread := over_seeds(values, confidence)).interval is not None:
         low, high = spread.interval
@@ -246,8 +260,9 @@ def _around(rows: Sequence[Sequence[float]], confidence: float) -> Interval:
 
 
 def table(experiment: Experiment, records: Sequence[Record]) -> str:
-    """The contents of `table.md`: a Markdown table for each task and each mean over tasks, with a row for each arm
-    (training method), and notes. `records` has one record for each arm and seed, as `conduct` returns them."""
+    """The contents of `table.md`: a Markdown table for each task and for each mean over tasks in `findings`, with a row
+    for each arm (training method), and notes. `records` has one record for each arm and seed, as `conduct` returns
+    them."""
     found, spent = findings(experiment, records), _spent(records)
     lines = [f"# {experiment.name}", "", experiment.about, ""]
     for task in dict.fromkeys(each.task for each in found):
@@ -311,9 +326,9 @@ def means_of(logs: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _by_step(experiment: Experiment, records: Sequence[Record]) -> list[str]:
-    """A section of `table.md`, as lines of Markdown, that shows the experiment's curve: the values of a metric over the
+    """A section of `table.md`, as lines of Markdown, that shows the values of the metric `experiment.curve` over the
     training steps. For each arm it has the mean and standard deviation over seeds, at up to ten steps, always including
-    the last step. Empty if no record has a curve."""
+    the last step. Empty if no record has values of the metric."""
     curves = {arm: found for arm in experiment.trained() if (found := _curves(records, arm))}
     steps = sorted({step for each in curves.values() for curve in each for step in curve})
     if not steps:
@@ -329,8 +344,8 @@ def _by_step(experiment: Experiment, records: Sequence[Record]) -> list[str]:
 
 
 def _curves(records: Sequence[Record], arm: str) -> list[dict[int, float]]:
-    """The curves of the arm (training method) named `arm`, as mappings from step to value: one for each seed with a
-    curve."""
+    """The values of the metric `Experiment.curve`, recorded in the training of the arm (training method) named `arm`.
+    The list has a mapping from training step to value for each seed whose record has such values."""
     return [dict(found) for each in records if each["arm"] == arm and (found := each["training"].get("curve"))]
 
 
@@ -399,8 +414,8 @@ def _signed(share: float) -> str:
 
 
 def _spent(records: Sequence[Record]) -> dict[str, tuple[float, int]]:
-    """For each trained arm (training method), by name, the seconds of its training and the tokens sampled, over all
-    seeds."""
+    """For each trained arm (training method), by name, the seconds of its training and the number of tokens sampled in
+    it, both as sums over seeds."""
     found: dict[str, tuple[float, int]] = {}
     for record in records:
         if training := record["training"]:
@@ -410,8 +425,8 @@ def _spent(records: Sequence[Record]) -> dict[str, tuple[float, int]]:
 
 
 def to_json(experiment: Experiment, records: Sequence[Record]) -> dict[str, Any]:
-    """The contents of `results.json`: the experiment, the result and the training time of each arm (training method),
-    and the `records` themselves, one for each arm and seed."""
+    """The contents of `results.json`: the experiment, the list of all `findings`, the training time and sampled tokens
+    of each arm (training method), and the `records` themselves, one for each arm and seed."""
     return {
         "experiment": experiment.model_dump(mode="json"),
         "arms": [each.__dict__ for each in findings(experiment, records)],
@@ -421,9 +436,10 @@ def to_json(experiment: Experiment, records: Sequence[Record]) -> dict[str, Any]
 
 
 def draw(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
-    """Draw the experiment's figure into the image file `path`. It is the experiment's curve over the training steps, if
-    there is one. Otherwise a panel for each task shows pass@1 over the mean length of final answers, as a point with
-    its interval for each arm (training method). `records` has one record for each arm and seed, from `conduct`."""
+    """Draw the experiment's figure into the image file `path`. If `experiment.curve` names a metric, the figure shows
+    the metric over the training steps. Otherwise it has a panel for each task and each mean over tasks, with a point
+    for each arm (training method): pass@1, with its interval, over the mean number of tokens of the judged completions.
+    `records` has one record for each arm and seed, as `conduct` returns them."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
@@ -448,8 +464,9 @@ def draw(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
 
 
 def _draw_curve(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
-    """Draw the experiment's curve over the training steps into the image file `path`. Each trained arm (training
-    method) has a line for the median over seeds, and a faint line for each seed."""
+    """Draw the metric `experiment.curve` over the training steps into the image file `path`. Each trained arm (training
+    method) whose records have values of the metric has a line for the median over seeds, and a faint line for each
+    seed."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.4, 4.2), layout="constrained")
@@ -471,8 +488,8 @@ def _draw_curve(experiment: Experiment, records: Sequence[Record], path: Path) -
 
 def write_findings(experiment: Experiment, records: Sequence[Record], out: Path) -> list[Path]:
     """Write the experiment's results to `table.md`, `results.json` and `figure.png` in the folder `out`. Without
-    matplotlib no figure is written. Returns the paths of the files that exist. `records` has one record for each arm
-    (training method) and seed, as `conduct` returns them."""
+    matplotlib no figure is written, and one from an earlier call remains. Returns the paths of those of the three files
+    that now exist. `records` has one record for each arm (training method) and seed, as `conduct` returns them."""
     with write_errors(f"to {out}"), FileLock(out / f".{TABLE}.lock"):  # two processes may finish at once
         write_whole(out / TABLE, table(experiment, records))
         text = json.dumps(to_json(experiment, records), indent=1, ensure_ascii=False, allow_nan=False)
