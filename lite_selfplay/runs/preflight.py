@@ -219,8 +219,10 @@ def _stream_line(game: type[Game], role: str, stream: Mapping[str, Any]) -> str:
     parts = [f"{percent(stream[key])} {word}" for key, word in words.items() if stream[key] is not None]
     if groups := stream["groups"]:
         parts.append(f"{groups - stream['zero_variance_groups']} of {groups} groups with variance")
-    who = role if stream["seat"] == role else f"{role} {stream['seat']}"
-    return f"{who}: {', '.join(parts)}, mean length {stream['tokens_mean']:.0f} tokens"
+    return (
+        f"{' '.join(dict.fromkeys((role, stream['seat'])))}: {', '.join(parts)}, mean length "
+        f"{stream['tokens_mean']:.0f} tokens"
+    )
 
 
 # (group size, problems) of a small step: the first with few enough completions is taken.

@@ -385,7 +385,7 @@ def _rows(
                 MISSING if each.otherwise is None else _points(each.otherwise),
                 *(_points(each.own[column]) if column in each.own else MISSING for column in own),
                 against,
-                _shown(each.difference, each.by_seed, _signed),
+                _shown(fmean(each.by_seed) if each.by_seed else each.difference, each.by_seed, _signed),
                 _shown(each.gain, each.gain_interval, _signed),
                 f"{each.final:.0f}" + (f" ({longer})" if each.longer_interval else ""),
                 f"{each.total:.0f}",

@@ -9,6 +9,7 @@ import math
 import os
 import re
 import secrets
+import sys
 from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -63,8 +64,9 @@ class RunServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}/{self.token}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore any exception raised while a connection is served, usually since the browser has disconnected. The
-        base class calls this; its own version prints the exception."""
+        """Print an error of this program as the base class does; ignore a browser that disconnects too early."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):

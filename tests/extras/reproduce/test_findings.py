@@ -237,6 +237,18 @@ def test_a_seat_that_was_taught_in_its_own_run_gains_over_itself_at_step_0():
     assert [experiment.start_of(arm) for arm in arms] == ["own, taught", None, "own, taught", None, "taught"]
 
 
+def test_the_difference_over_seeds_is_that_of_the_seeds_that_both_arms_have():
+    """Over all seeds 5 of 12 against 3 of 8; in both shared seeds one of four more."""
+    arms = dict.fromkeys(("solo", "more"), EXPERIMENT.arms["solo"])
+    experiment = EXPERIMENT.model_copy(update={"arms": arms, "seeds": (0, 1, 2), "baseline": "solo"})
+    right = {"solo": ([T, F, F, F], [T, T, F, F]), "more": ([T, T, F, F], [T, T, T, F], [F] * 4)}
+    records = [record(arm, seed, evaluation({"A": row}, {})) for arm in arms for seed, row in enumerate(right[arm])]
+    row = next(line for line in table(experiment, records).splitlines() if line.startswith("| more"))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert "+25.0 [+25.0, +25.0]" in cells
+    assert any(cell.startswith("+4.2 [") for cell in cells)
+
+
 def test_each_panel_of_the_figure_names_the_problems_of_its_own_task(monkeypatch, tmp_path):
     figure_of = pytest.importorskip("matplotlib.figure").Figure
     drawn: list[Any] = []

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,7 +19,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import LiteSelfPlayError, RunFolderError
 from lite_selfplay.extras.view import answers
 from lite_selfplay.extras.view.answers import EpisodeIndex, ViewedRun, answer, find, read_row
-from lite_selfplay.extras.view.page import HOST, PAGE, RunServer, bundle, page_file, write_bundle
+from lite_selfplay.extras.view.page import HOST, PAGE, Handler, RunServer, bundle, page_file, write_bundle
 from lite_selfplay.runs.folder import RunFolder
 
 from .conftest import LONE, SCRIPT, append, episode, pair
@@ -220,6 +221,19 @@ def test_what_is_refused(run: Path, serve: Callable[..., RunServer]):
         file.write("nonsense\n")
     status, _, content = request(server, "OURS/api/run")
     assert (status, "metrics.jsonl" in json.loads(content)["error"]) == (409, True)  # damaged meanwhile
+
+
+def test_an_error_of_the_program_is_printed_and_a_browser_that_leaves_is_not(
+    run: Path, serve: Callable[..., RunServer], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    server, printed = serve(run), {}
+    for error in (ConnectionResetError("left"), ZeroDivisionError("wrong")):
+        monkeypatch.setattr(Handler, "do_GET", Mock(side_effect=error))
+        with pytest.raises(ConnectionError):
+            request(server, "")
+        printed[type(error)] = capfd.readouterr().err
+    assert printed[ConnectionResetError] == ""
+    assert "ZeroDivisionError: wrong" in printed[ZeroDivisionError]
 
 
 def test_hostile_texts_arrive_as_they_are(hostile: Path, serve: Callable[..., RunServer]):
