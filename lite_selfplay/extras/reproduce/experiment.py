@@ -100,11 +100,11 @@ class EvaluationSection(MeasuringSection):
         return find_suite(self.suite).samples if self.suite else split_specs(self.tasks or "")
 
     def settings(self, shared: RunConfig, arm: ArmSection) -> Settings:
-        """The settings for evaluating `arm` (a training method). This section's settings override those of its suite,
-        and the arm's `seats` and `shots` override both. The mode is not among the settings. `shared` is the
-        configuration shared by all arms. It gives the folder of data sets, the rule for reading answers (`answer_from`:
-        anywhere in a completion, or only in its `<answer>` block), the default of `max_completion_tokens`, and the
-        precision of an untrained base model."""
+        """The settings for evaluating `arm` (a training method). This section's settings override those of its suite (a
+        named set of tasks), and the arm's `seats` and `shots` override both. `shared` is the configuration of all arms.
+        It gives the folder of data sets, the rule for reading answers (`answer_from`: anywhere in a completion, or only
+        in its `<answer>` block), the default of `max_completion_tokens`, and the precision of an untrained base
+        model."""
         untrained = arm.start == "base"
         chosen: dict[str, Any] = {
             "data_dir": shared.tasks.data_dir,
