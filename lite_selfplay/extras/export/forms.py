@@ -43,10 +43,9 @@ def write(
     """Write the files of the export request `asked` into `folder`, except the model card. The base model is `model`.
     With `verify`, another tool's scores are compared with those of the seat (a LoRA adapter), unless the tool is
     llama.cpp and not installed. The function `poll` is called often, and may raise to stop the export. Returns the
-    comparison (None if it was not made), and a paragraph about it for the model card. A comparison that failed is
-    returned, too. Raises VerificationFailed if the tool cannot load the files, RequestError if the format does not
-    support the model, and RunFolderError if the seat's saved weights are damaged. The caller deletes `folder` after an
-    error."""
+    comparison, whether the scores agree or not (None if there was none), and a paragraph about it for the model card.
+    Raises VerificationFailed if the tool cannot load the files, RequestError if the format does not support the model,
+    and RunFolderError if the seat's saved weights are damaged. The caller deletes `folder` after an error."""
     section, why = asked.config.model, "the export was made with `--no-verify`"
     if verify and asked.form == "gguf" and find_spec("xllamacpp") is None:
         verify, why = False, 'llama.cpp is not installed (`pip install "lite-selfplay[llama-cpp]"`)'

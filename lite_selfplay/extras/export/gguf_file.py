@@ -4,7 +4,7 @@ Tensor names come from llama.cpp's own package `gguf`. This module adds the conf
 weights of a Llama, whose rotary dimensions have another order in llama.cpp. It refuses models that llama.cpp would
 compute differently. A GGUF file names the rule by which its tokenizer splits text. As in llama.cpp's own converter
 (https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py), the rule is found by splitting sample texts
-and comparing the results. `lite_selfplay.models.sources.gguf_tokenizer` reads the tokenizers of GGUF files.
+and comparing the pieces with those of known rules. `lite_selfplay.models.sources.gguf_tokenizer` reads the tokenizers of GGUF files.
 """
 
 import json

@@ -180,7 +180,8 @@ class Experiment(Section):
 
     @property
     def shared(self) -> RunConfig:
-        """The configuration shared by all arms (training methods), for evaluations. Its game is only a placeholder."""
+        """The settings that all arms (training methods) have in common, which evaluations use. The game in them is only a
+        placeholder."""
         return RunConfig.of(self._layer("grpo"), {"game": "grpo"})
 
     def having(self, *layers: Mapping[str, Any]) -> "Experiment":
