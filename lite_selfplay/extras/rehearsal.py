@@ -170,7 +170,7 @@ def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[Tried]
 
 def in_a_sentence(found: Sequence[Tried]) -> str:
     """A sentence on whether a reward function is fit for training, judged by its rewards `found` for made-up
-    completions. The rewards must not all be equal, and right answers must earn more than wrong ones on average."""
+    completions. It is fit if the rewards are not all equal, and right answers earn more than wrong ones on average."""
     if len({each.reward for each in found}) == 1:
         return f"Every completion earns {found[0].reward:g}: a group without variance gives no signal."
     right, wrong = ([each.reward for each in found if each.kind == kind] for kind in ("right", "wrong"))

@@ -6,8 +6,8 @@ again, to another server if there is one. Before the first step and in every ste
 log-probabilities with its own. So a server with another base ends the run before its first step, and a step sampled
 from older weights does not update the seats.
 
-The HTTP interface is vLLM 0.33's OpenAI-compatible protocol; a request whose answer breaks it has failed. vLLM does the
-following silently, so the backend works around it:
+The HTTP interface is vLLM 0.33's OpenAI-compatible protocol; a request fails if its answer does not conform to it. vLLM
+does the following silently, so the backend works around it:
 
 - It takes settings missing in a request from the model's `generation_config.json` (such as top-k) or from its own
   command line (such as a watermark), so the backend sends every setting.

@@ -109,8 +109,8 @@ class Speakers:
         Returns one stage, or two for a cascade: seat A's and then seat B's.
 
         Raises UnknownNameError for an unknown name. Raises RequestError if a prompt and `sampling.max_tokens` together
-        exceed the tokens of `context`, or if `name` is a cascade and seats do not read answers in the run's game.
-        Raises Interrupted if a signal requests a stop, before the next token is sampled."""
+        exceed the model's context (`context`, in tokens), or if `name` is a cascade and seats do not read answers in
+        the run's game. Raises Interrupted if a signal requests a stop, before the next token is sampled."""
         first, *others = self.seats_of(name)
         with Interrupts() as self._interrupts[0]:
             self._interrupts[0].poll()  # from here on, a signal takes effect at the next poll, between two tokens
@@ -223,9 +223,9 @@ class Talk:
       answer.
     - `temperature`: the sampling temperature of all answers. 0 is greedy decoding.
     - `plain`: whether a question is sent unchanged. False means that it is put into the prompt template of the run's
-      training problems. For a cascade it always is.
-    - `seed`: the sampling seed for all answers to the user's first message. Each later message, of any kind, gets the
-      next number.
+      training problems. A cascade always uses the template.
+    - `seed`: the sampling seed for all answers to the user's first message. Each later message, a question or
+      a follow-up, gets the next number.
     - `waits`: a function that is called with a name just before that name answers.
     """
 

@@ -162,10 +162,10 @@ def export(
 
     Raises RequestError if `run` is not a run folder, the seat is unknown, `seat` is None and the run has several seats,
     the format is unknown or does not support the base model, the folder to create exists, the base model has changed
-    since training, or `ask` does not trust the code of the base model, game or tasks. Raises SaveFailed if files cannot
-    be written, and Interrupted after a signal; in both cases no folder is left. Raises VerificationFailed if the other
-    tool cannot load the files (no folder is left), or if the verification finds another model than the seat (the folder
-    stays, and its `verification.json` has the reasons).
+    since training, or the base model, game or tasks have code of their own that is not trusted (see `ask`). Raises
+    SaveFailed if files cannot be written, and Interrupted after a signal; in both cases no folder is left. Raises
+    VerificationFailed if the other tool cannot load the files (no folder is left), or if the verification finds another
+    model than the seat (the folder stays, and its `verification.json` has the reasons).
     """
     said = as_progress(progress)
     asked = ask(RunFolder.open(Path(run)), seat, to, out, trust_remote_code)

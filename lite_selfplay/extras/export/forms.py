@@ -43,7 +43,7 @@ def write(
     """Write the files of the export request `asked` into `folder`, except the model card. The base model is `model`.
     With `verify`, another tool's scores are compared with those of the seat (a LoRA adapter), unless the tool is
     llama.cpp and not installed. The function `poll` is called often, and may raise to stop the export. Returns the
-    comparison, whether the scores agree or not (None if there was none), and a paragraph about it for the model card.
+    comparison (also if the scores disagree; None if nothing was compared) and a paragraph about it for the model card.
     Raises VerificationFailed if the tool cannot load the files, RequestError if the format does not support the model,
     and RunFolderError if the seat's saved weights are damaged. The caller deletes `folder` after an error."""
     section, why = asked.config.model, "the export was made with `--no-verify`"
@@ -82,11 +82,11 @@ def _from_memory(
     asked: "Asked", model: ResolvedModel, folder: Path, chat: Chat, verify: bool, progress: Progress, poll: Poll
 ) -> tuple[list[Question], str]:
     """Do the parts of the export request `asked` that need the base `model` with the seat's adapter in memory. With
-    `verify`, the seat answers the prompts of the comparison. In the formats `merged` and `gguf`, the files are written
-    into `folder`; `peft` needs no model for that (`write_adapter`). `chat` has the tokenizer and chat template. The
-    function `poll` is called often, and may raise to stop. Returns the prompts with the seat's answers (empty without
-    `verify`), and the name of the torch dtype in which the model computes. Raises RequestError if the format does not
-    support the model."""
+    `verify`, the seat answers the prompts on which another tool will be compared with it. In the formats `merged` and
+    `gguf`, the files are written into `folder`; `peft` needs no model for that (`write_adapter`). `chat` has the
+    tokenizer and chat template. The function `poll` is called often, and may raise to stop. Returns the prompts with
+    the seat's answers (empty without `verify`), and the name of the torch dtype in which the model computes. Raises
+    RequestError if the format does not support the model."""
     with reading(model.path):
         config = AutoConfig.from_pretrained(model.path, trust_remote_code=asked.config.model.trust_remote_code)
     if asked.form == "gguf":

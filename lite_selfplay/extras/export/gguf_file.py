@@ -4,7 +4,8 @@ Tensor names come from llama.cpp's own package `gguf`. This module adds the conf
 weights of a Llama, whose rotary dimensions have another order in llama.cpp. It refuses models that llama.cpp would
 compute differently. A GGUF file names the rule by which its tokenizer splits text. As in llama.cpp's own converter
 (https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py), the rule is found by splitting sample texts
-and comparing the pieces with those of known rules. `lite_selfplay.models.sources.gguf_tokenizer` reads the tokenizers of GGUF files.
+and comparing the pieces with those of known rules. `lite_selfplay.models.sources.gguf_tokenizer` reads the tokenizers
+of GGUF files.
 """
 
 import json
@@ -173,7 +174,8 @@ def rule_of(tokenizer: Any, merges: Sequence[str], described: Any) -> str:
     """llama.cpp's name for the rule by which the transformers tokenizer `tokenizer` splits text before it merges
     tokens. `merges` are the tokenizer's BPE merges, and `described` is the parsed content of its `tokenizer.json`. The
     rule is the first in lite-selfplay's list `SPLITTING_RULES` that splits every one of three sample texts as the
-    tokenizer does, and agrees with it on ignoring merges. Raises RequestError if there is none."""
+    tokenizer does, and has its setting `ignore_merges` (a piece that is a token is taken without merging). Raises
+    RequestError if there is none."""
     if not merges:
         return "gpt-2"  # every byte is a token, so the rule does not matter
     own = tokenizer.backend_tokenizer.pre_tokenizer

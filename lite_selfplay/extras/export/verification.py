@@ -141,9 +141,9 @@ def verify(
     - `base`: the folder of the base model
     - `questions`: the result of `ask_seat`
     - `compute`: the name of the torch dtype in which the tool computes
-    - `plain_token`: the id of any token that is ordinary text and no special token. llama.cpp is made to sample it at
-      every position, since it may report nothing for other tokens (see `reader.by_llama_cpp`); the result does not
-      depend on it
+    - `plain_token`: the id of any token of ordinary text. llama.cpp reports log-probabilities only where it samples a
+      token, and may report none if that token is special. So it is forced to sample this token everywhere (see
+      `reader.by_llama_cpp`); the result is the same with any
     - `poll`: a function that is called while the tool runs, and may raise to stop it
 
     Raises VerificationFailed if the tool fails. If the log-probabilities or the token ids of prompts differ, nothing is

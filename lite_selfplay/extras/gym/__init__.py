@@ -194,8 +194,8 @@ START_SECONDS = 120.0  # importing reasoning-gym takes seconds, far more on a lo
 
 @dataclass(eq=False)
 class Scorer(Worker):
-    """The parent's handle of a process that scores answers with reasoning-gym. `heard` has the bytes received from the
-    process that the method `message` has not parsed yet."""
+    """The parent's handle of a process that scores answers with reasoning-gym. `heard` is the part of the
+    process's output that was received and not yet parsed by the method `message`."""
 
     heard: bytes = b""
 

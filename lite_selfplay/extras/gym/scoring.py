@@ -82,8 +82,9 @@ def reply_to(question: dict[str, Any]) -> dict[str, str]:
 
 
 def by_its_own_rules() -> Reply:
-    """Import reasoning-gym by making one of its data sets, and return the function `reply_to`, which scores an answer
-    with the scorer of its data set. Raises TaskError if the package cannot be imported or cannot make the data set."""
+    """Import reasoning-gym, make one of its data sets to see whether the package works, and return the function
+    `reply_to`, which scores an answer with the scorer of its data set. Raises TaskError if the package cannot be
+    imported or cannot make the data set."""
     open_dataset("chain_sum", {})
     return reply_to
 

@@ -39,7 +39,8 @@ class ArmSection(Section):
       all arms. A `preset` among them replaces the shared preset.
     - `mode`: the mode of those evaluations that name none. None means the default mode of the evaluated run's game, or
       `single` for the base model.
-    - `seats`: the seats to evaluate, also from checkpoints (`solver@best`). None means those that this game evaluates.
+    - `seats`: the seats to evaluate, also from checkpoints (`solver@best`). None means those that the game of the
+      evaluated run evaluates.
     - `shots`: the number of worked examples before each evaluated problem. None means the number that the evaluation
       sets.
     - `cold_start`: the game whose cold start (supervised steps before training) teaches this arm's seats. None means
@@ -180,7 +181,7 @@ class Experiment(Section):
 
     @property
     def shared(self) -> RunConfig:
-        """The settings that all arms (training methods) have in common, which evaluations use. The game in them is only a
+        """The settings that all arms (training methods) have in common, which evaluations use. The game in them is a
         placeholder."""
         return RunConfig.of(self._layer("grpo"), {"game": "grpo"})
 
@@ -257,12 +258,12 @@ class Experiment(Section):
         return own if several else shared
 
     def start_of(self, arm: str) -> str | None:
-        """The name of the arm (training method) that evaluates the weights from which the training of the arm named
-        `arm` started. If that training started from a cold start (supervised steps before training), the result is the
-        first arm with `start: cold-start` that uses the same cold start. Otherwise it is the first other arm that only
-        evaluates seats (LoRA adapters) of the trained arm at step 0, such as `A@0` for seat A. If `arm` only evaluates
-        the seats of a trained arm, the training of that arm is meant. None if there is no such arm, or if `arm`
-        evaluates untrained weights."""
+        """The name of the arm (training method) that evaluates the weights from which `arm` was trained, to measure the
+        gain of training. If `arm` only evaluates the seats (LoRA adapters) of a trained arm, that trained arm takes its
+        place. After a cold start (supervised steps before training), the result is the first arm with `start:
+        cold-start` and the same cold start. Otherwise it is the first other arm that only evaluates the trained arm's
+        seats at step 0, such as `A@0` for seat A. None if there is no such arm, or if `arm` evaluates untrained
+        weights."""
         trained = self.arms[arm].of or arm
         if self.arms[trained].game is None:
             return None

@@ -42,8 +42,8 @@ class Finding:
     - `values`: the pass@1 of each training seed, as a mean over the evaluated seats or directions.
     - `pass_at_1`: the mean of `values`.
     - `interval`: the interval of `pass_at_1`. With several training seeds it is Student's t over these. With one seed
-      it is over problems: normal for a mean over tasks; for a single task Clopper-Pearson if every problem was answered
-      always right or always wrong, and otherwise from the bootstrap.
+      it is over problems: normal for a mean over tasks; for a single task the bootstrap if a problem was answered
+      sometimes right and sometimes wrong, and otherwise Clopper-Pearson.
     - `std`: the standard deviation of `values`. None for one seed.
     - `better`: the pass@1 of the best seat or direction, chosen on these same problems. None if there is only one.
     - `better_interval`: the interval of `better`, widened for the choice (Bonferroni).
@@ -58,7 +58,7 @@ class Finding:
       both were measured. None if there are none.
     - `gain_interval`: the interval of `gain` over these seeds (Student's t). None if there is only one.
     - `p_value`: the p-value of McNemar's test of `difference`. None without a `difference`, for a mean over tasks, or
-      if either arm's answers to a problem, over samples, seeds and seats, are neither all right nor all wrong.
+      if an arm answered a problem sometimes right and sometimes wrong (over its samples, seeds and seats).
     - `own`: the values of pass@k for each k above 1 and of the columns that the evaluation mode adds, by name. Each is
       a mean over the evaluated seats or directions, seeds and tasks.
     - `final`: the mean number of tokens of the judged completions. In a direction `A->B`, these are B's.
@@ -121,10 +121,10 @@ def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]
 
 
 def _finding(arm: str, task: str, parts: Parts, baseline: Parts | None, start: Parts | None) -> Finding:
-    """The result of the arm (training method) named `arm`, over all evaluations in `parts`: for each task, a list with
-    one evaluation for each seed. `task` is the name of the result: of the only task, or of the mean over the tasks.
-    `baseline` has, as `parts`, the evaluations of the arm to compare with, and `start` those of the arm that evaluates
-    the same seats (LoRA adapters) before training. Both may be None."""
+    """The result of the arm (training method) named `arm`, over all evaluations in `parts`. `parts` has, for each task,
+    a list with one evaluation for each seed. `task` is the name that the result gets: that of the only task, or that of
+    the mean over the tasks. `baseline` and `start` have the same form as `parts`: the evaluations of the arm to compare
+    with, and those of the arm that evaluates the same seats (LoRA adapters) before training. Both may be None."""
     evaluations = [result for part in parts for result in part]
     rows, values = [_outcomes(part) for part in parts], _over_tasks(parts)
     scores = [score for result in evaluations for score in scores_shown(result).values()]
@@ -196,8 +196,8 @@ def _share(score: Record, column: str) -> float:
 def _outcomes(results: Sequence[Record], name: str | None = None) -> dict[str, float]:
     """For each problem, by the problem's id, the share of right answers. `results` has, for each seed, the evaluation
     of one arm on one task. The share is a mean over those evaluations that contain the problem, and over the evaluated
-    seats or directions. With `name` it is only of that seat, or of that direction, such as `A->B`, in which seat B
-    answers after reading seat A's answer."""
+    seats, or over the evaluated directions, such as `A->B`, in which seat B answers after reading seat A's answer. With
+    `name` it is the share of that seat or direction only."""
     return means_of(outcomes_of(result, name) if name else mean_outcomes(result) for result in results)
 
 
@@ -260,8 +260,8 @@ def _around(rows: Sequence[Sequence[float]], confidence: float) -> Interval:
 
 
 def table(experiment: Experiment, records: Sequence[Record]) -> str:
-    """The contents of `table.md`: a Markdown table for each task and for each mean over tasks in `findings`, with a row
-    for each arm (training method), and notes. `records` has one record for each arm and seed, as `conduct` returns
+    """The contents of `table.md`: a Markdown table for each task and for each mean over several tasks, with a row for
+    each arm (training method), and notes. `records` has one record for each arm and seed, as `conduct` returns
     them."""
     found, spent = findings(experiment, records), _spent(records)
     lines = [f"# {experiment.name}", "", experiment.about, ""]
@@ -438,8 +438,9 @@ def to_json(experiment: Experiment, records: Sequence[Record]) -> dict[str, Any]
 def draw(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
     """Draw the experiment's figure into the image file `path`. If `experiment.curve` names a metric, the figure shows
     the metric over the training steps. Otherwise it has a panel for each task and each mean over tasks, with a point
-    for each arm (training method): pass@1, with its interval, over the mean number of tokens of the judged completions.
-    `records` has one record for each arm and seed, as `conduct` returns them."""
+    for each arm (training method). Its height is pass@1, with the 95% interval as a bar, and its horizontal position is
+    the mean number of tokens of the judged completions. `records` has one record for each arm and seed, as `conduct`
+    returns them."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 

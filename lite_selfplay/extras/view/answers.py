@@ -262,8 +262,8 @@ def _case(
 def _to_read(row: Row, first: Row | None) -> dict[str, Any]:
     """The fields of the completion `row` that the page gets only when the case of `row` (completions that belong
     together, such as a draft and its challenge) is opened. `first` is the case's first completion, or None if `row` is
-    the first one. If the prompt of `row` begins with the whole prompt of `first`, the field `seen` has only the part
-    after that, and the field `saw` says so in words."""
+    the first one. The field `seen` has the prompt of `row`. If this prompt begins with the whole prompt of `first`,
+    `seen` has only the rest, and the field `saw` has a sentence that says so."""
     sentence, extra = ("", row["prompt"]) if first is None else seen(first, row)
     more = {as_words(key): value for key, value in row.items() if key not in _SHOWN_APART}
     return {

@@ -148,8 +148,8 @@ def write_bundle(runs: Sequence[ViewedRun], folder: Path) -> Path:
 
 def bundle(runs: Sequence[ViewedRun], limit: int = LIMIT) -> str:
     """The page with the data of `runs` as the text of one HTML file. The file's content security policy allows only its
-    own code and style, and no requests. `limit` is about the most bytes of completions in the file. Each run may use an
-    equal part of it; a run with more completions keeps those of evenly spread steps."""
+    own code and style, and no requests. The file holds at most approximately `limit` bytes of completions. Each run may
+    use an equal part of these bytes; of a run with more completions, only those of evenly spread steps are kept."""
     style, scripts = page_file("style.css"), [page_file("charts.js"), page_file("page.js")]
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src {' '.join(repr(_hash(s)) for s in scripts)}; "
