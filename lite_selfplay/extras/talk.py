@@ -86,10 +86,10 @@ class Speakers:
 
     def seats_of(self, name: str) -> tuple[str, ...]:
         """The seats that answer under `name`, in the order of answering: `(A,)` for `A`, and `(A, B)` for the cascade
-        `A->B`, in which seat B answers after reading seat A's answer. A cascade may consist of any two names in the
-        property `alone`, also of twice the same. Raises UnknownNameError, which suggests similar names, for a name
-        outside `alone` or a cascade of more than two. Raises RequestError for a cascade if seats do not read answers in
-        the run's game."""
+        `A->B`, in which seat B answers after reading seat A's answer. A cascade may combine any two names in the
+        property `alone`, also a name with itself (`A->A`). Raises UnknownNameError, which suggests similar names, for a
+        name outside `alone` or a cascade of more than two. Raises RequestError for a cascade if seats do not read
+        answers in the run's game."""
         seats = tuple(part.strip() for part in name.split(ARROW))
         if len(seats) > 2 or not all(seat in self.alone for seat in seats):
             raise UnknownNameError("speaker", name, [*self.alone, *self.cascades])
@@ -266,11 +266,11 @@ class Talk:
 
     def duel(self, text: str, name: str | None = None) -> Entry:
         """Let one seat draft an answer to the problem `text`, and another seat answer after reading the part of the
-        draft that the game shows. Returns the problem with the draft and the answer. The conversations that `follow`
-        continues stay as they are. `name` is the pair of seats: in `A->B`, seat A drafts. None means the first pair in
-        `Speakers.cascades`. Raises RequestError if `name` is not a pair, if seats do not read answers in the run's
-        game, or if `text` is empty, longer than a million characters or too long for the model's context. Raises
-        UnknownNameError for an unknown seat, and Interrupted if a signal requests a stop."""
+        draft that the game shows. Returns the problem with the draft and the answer. This does not change the
+        conversations that the method `follow` continues. `name` is the pair of seats: in `A->B`, seat A drafts. None
+        means the first pair in `Speakers.cascades`. Raises RequestError if `name` is not a pair, if seats do not read
+        answers in the run's game, or if `text` is empty, longer than a million characters or too long for the model's
+        context. Raises UnknownNameError for an unknown seat, and Interrupted if a signal requests a stop."""
         if name is None and not self.speakers.cascades:
             raise RequestError(
                 f"no duels: in the game of {self.speakers.target.name}, seats do not read each other's answers"

@@ -141,7 +141,7 @@ def run(elsewhere: Path, here: Path, call: Callable[..., Any]) -> Path:
         asked = ("--tasks", "letters", "--steps", 2, *SMALL, "--eval-tasks", "letters", "--eval-limit", "4")
         ended = call("train", elsewhere / "hint.py:Hint", *asked, "--run-dir", elsewhere / "run")
         assert ended.code == 0, ended.err
-        assert re.search(r"step 2/2 \| guide guide: \d+% usable.* \| walker walker: \d+% arrived", ended.out)
+        assert re.search(r"step 2/2 \| guide: \d+% usable.* \| walker: \d+% arrived", ended.out)
         assert re.search(r"\| short hints (0|25|50|75|100)% \| hints 4 \|", ended.out)
         assert "warning: oddity is at 2" in ended.err
     return Path(shutil.copytree(elsewhere / "run", here / "run"))

@@ -68,9 +68,9 @@ def by_llama_cpp(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     makes. Returns a dict for each of its `questions`: `prompt_ids` are the token ids that llama.cpp makes of the
     prompt's text, and `logprobs` are the log-probabilities of the tokens of the seat's answer. For each sampled token,
     llama.cpp reports the log-probabilities of the 50 likeliest tokens at that position, but nothing if the sampled
-    token is an incomplete character. So llama.cpp is called once for each token of an answer, and is forced to sample
-    plain text there; this changes no log-probability. An answer's token that is not among the 50 gets the lowest
-    reported log-probability."""
+    token is an incomplete character. So llama.cpp is called once for each token of an answer, and is forced to sample a
+    complete character at that position; this changes no log-probability. An answer's token that is not among the 50
+    gets the lowest reported log-probability."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()

@@ -64,8 +64,8 @@ class Verification:
     @property
     def failures(self) -> list[str]:
         """The reasons why the files do not count as the same model as the seat, empty if they do. There are two
-        possible reasons. The tool `reader` turns some prompts into other token ids than this library. Or
-        `mean_difference`, of the tool's log-probabilities from the seat's, is above `limit`."""
+        possible reasons: the other tool (named in `reader`) turns some prompts into other token ids than this library
+        does, or the mean difference between that tool's log-probabilities and the seat's is above `limit`."""
         found = []
         if (other := self.questions - self.prompts_same) > 0:
             found.append(f"{other} of {self.questions} prompts become other tokens")

@@ -200,9 +200,9 @@ class Scorer(Worker):
     heard: bytes = b""
 
     def message(self) -> dict[str, Any]:
-        """Parse the bytes received so far as a JSON object, and forget them; nothing more is received. WorkerPool calls
-        this once the process has sent a whole line, or has ended. The result is empty if the bytes are not a JSON
-        object, for example because the process ended in the middle of a line."""
+        """Parse the bytes received so far as a JSON object, and discard them. This reads nothing more from the process.
+        WorkerPool calls this once the process has sent a whole line, or has ended. The result is empty if the bytes are
+        not a JSON object, for example because the process ended in the middle of a line."""
         line, self.heard = self.heard, b""
         try:
             found = json.loads(line or b"{}")

@@ -4,7 +4,7 @@ that are already done. The experiment's folder OUT contains these files, in whic
 OUT/experiment.yaml              the experiment; another experiment needs another folder
 OUT/search/                      the search for each arm's learning rate, as an experiment of its own
 OUT/seed-0/cold-start/           the run of the shared cold start, from whose adapters trained arms start
-OUT/seed-0/cold-start-GAME/      the same for arms whose seats GAME teaches instead (see `Experiment.teaching`)
+OUT/seed-0/cold-start-GAME/      the same for arms that start from the cold start of another game, GAME
 OUT/seed-0/ARM/                  the run folder of the arm's training
 OUT/seed-0/ARM.json              the record of the arm's training and evaluations; complete or absent
 OUT/table.md, figure.png         the results of all arms; also in results.json
@@ -182,8 +182,9 @@ def _claim(experiment: Experiment, out: Path) -> None:
 def _record(
     experiment: Experiment, name: str, arm: ArmSection, seed: int, out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Evaluate the arm (training method) `arm` with one seed. If the run whose seats it evaluates is not complete, that
-    run is started or resumed first: the arm's own training, the training of the arm in `of`, or a cold start. Returns
+    """Evaluate the arm (training method) `arm` with one seed. If the run whose seats the arm evaluates is not complete,
+    that run is started or resumed first. It is the arm's own training, the training of another arm (`arm.of`), or a
+    cold start (supervised steps before training). Returns
     the record of the arm and seed, which the caller writes to a file. `name` is the arm's name, and `out` the
     experiment's folder."""
     folder = out / f"seed-{seed}"

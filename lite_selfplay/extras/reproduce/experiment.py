@@ -138,9 +138,9 @@ class Experiment(Section):
     - `source`: the paper's tables, figures or sections that the experiment repeats.
     - `paper`: the model, data and hardware behind the paper's numbers.
     - `base`: the configuration keys shared by all arms.
-    - `cold_start`: the shared cold start (supervised steps before training), run once for each seed: the `game` whose
-      seats (named LoRA adapters) it teaches, and keys of the configuration's section `cold_start`. Trained arms start
-      from the taught seats. None means that there is no shared cold start.
+    - `cold_start`: the shared cold start (supervised steps before training), run once for each seed. Its keys are
+      `game`, the game whose seats (named LoRA adapters) it teaches, and those of the configuration's section
+      `cold_start`. Trained arms start from the taught seats. None means that there is no shared cold start.
     - `seeds`: the seeds with which each arm is trained.
     - `evaluations`: the held-out problems on which all arms are evaluated, with the settings for sampling.
     - `search`: the search for each trained arm's learning rate. None means that the configuration's rates are used.
@@ -295,8 +295,9 @@ def load_experiment(name: str, scale: str = "full") -> Experiment:
     """Read an experiment: the one called `name` that comes with this library, or else the YAML file at the path `name`.
     `scale` is the name of a size in the file's section `scales`, whose keys override the rest of the file; `full` means
     none. Raises UnknownNameError, which suggests similar names, for an unknown experiment or size. Raises ConfigError
-    if the file cannot be read, has a wrong key or value, or refers to a missing arm. Also raises it, with the command
-    that accepts the code, if the file names a Python file of the user that the user has not yet run on this machine."""
+    if the file cannot be read, has a wrong key or value, or refers to a missing arm. Also raises
+    ConfigError if the file names a Python file that the user has never run on this machine; the message has the command
+    with which the user allows that code to run."""
     if name in experiment_names():
         text, stem = EXPERIMENTS.joinpath(f"{name}.yaml").read_text(encoding="utf-8"), name
     elif name.endswith((".yaml", ".yml")):

@@ -98,9 +98,9 @@ class Finding:
 
 
 def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]:
-    """The results of all arms (training methods): one `Finding` for each pair of a task and an arm, and one for each
-    pair of an arm and a mean over tasks that a suite (a paper's evaluation protocol) reports. `records` has one record
-    for each arm and seed, as `conduct` returns them."""
+    """The results of all arms (training methods): one `Finding` for each task and arm. Some suites (papers' evaluation
+    protocols) also report means over tasks; there is one `Finding` for each such mean and arm, too. `records` has one
+    record for each arm and seed, as `conduct` returns them."""
     of: dict[str, dict[str, list[Record]]] = {}
     for record in records:
         for result in record["evaluations"]:

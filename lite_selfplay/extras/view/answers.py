@@ -323,7 +323,8 @@ class NotAsked(Exception):
 def answer(runs: Sequence[ViewedRun], question: str, about: Mapping[str, str]) -> Any:
     """Answer a request of the page with a value for JSON. `question` is the kind of request, such as `run`, `step`,
     `case` or `find`. `about` has the parameters of the request's URL; its `run` is an index in `runs`. Raises NotAsked
-    for an unknown kind, an invalid number or a missing case; RunFolderError or ConfigError for damaged files."""
+    for an unknown kind, an invalid number, or a case (see `cases_of`) that is not in the run; RunFolderError or
+    ConfigError for damaged files."""
     run = runs[_number(about, "run", most=len(runs) - 1)]
     asked = json.dumps(about.get("id", ""), ensure_ascii=False)
     answers: dict[str, Callable[[], Any]] = {
