@@ -184,9 +184,8 @@ def _record(
 ) -> dict[str, Any]:
     """Evaluate the arm (training method) `arm` with one seed. If the run whose seats the arm evaluates is not complete,
     that run is started or resumed first. It is the arm's own training, the training of another arm (`arm.of`), or a
-    cold start (supervised steps before training). Returns
-    the record of the arm and seed, which the caller writes to a file. `name` is the arm's name, and `out` the
-    experiment's folder."""
+    cold start (supervised steps before training). Returns the record of the arm and seed, which the caller writes to a
+    file. `name` is the arm's name, and `out` the experiment's folder."""
     folder = out / f"seed-{seed}"
     spent: dict[str, Any] = {}
     if arm.start == "base":

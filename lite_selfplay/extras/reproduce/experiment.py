@@ -181,8 +181,8 @@ class Experiment(Section):
 
     @property
     def shared(self) -> RunConfig:
-        """The settings that all arms (training methods) have in common, which evaluations use. The game in them is a
-        placeholder."""
+        """The configuration for evaluations: the settings that all arms (training methods) share. It names a game only
+        because every configuration has to name one."""
         return RunConfig.of(self._layer("grpo"), {"game": "grpo"})
 
     def having(self, *layers: Mapping[str, Any]) -> "Experiment":
@@ -295,9 +295,9 @@ def load_experiment(name: str, scale: str = "full") -> Experiment:
     """Read an experiment: the one called `name` that comes with this library, or else the YAML file at the path `name`.
     `scale` is the name of a size in the file's section `scales`, whose keys override the rest of the file; `full` means
     none. Raises UnknownNameError, which suggests similar names, for an unknown experiment or size. Raises ConfigError
-    if the file cannot be read, has a wrong key or value, or refers to a missing arm. Also raises
-    ConfigError if the file names a Python file that the user has never run on this machine; the message has the command
-    with which the user allows that code to run."""
+    if the file cannot be read, has a wrong key or value, or refers to a missing arm. Also raises ConfigError
+    if the file names a Python file that the user has never run on this machine; the message has the command with which
+    the user allows that code to run."""
     if name in experiment_names():
         text, stem = EXPERIMENTS.joinpath(f"{name}.yaml").read_text(encoding="utf-8"), name
     elif name.endswith((".yaml", ".yml")):
