@@ -80,8 +80,8 @@ def ask(folder: RunFolder, name: str | None, form: Form, out: Path | str | None,
 
     Returns the request with all that the export needs. Raises RequestError if the seat is unknown or not saved, if
     `name` is None and the run has several seats, if the format is unknown or does not support the model, if the base
-    model has Python code and `trusted` is false, if this user has never run the code of the run's game or tasks, or if
-    `out` exists.
+    model has Python code and `trusted` is false, if the run's game or tasks are in a Python file that the user has not
+    allowed on this machine by running it before, or if `out` exists.
     """
     config = folder.config_to_load(trusted, unsafe_code=True)  # an export runs no code that the model writes
     if form not in FORMS:
