@@ -155,17 +155,18 @@ def export(
     - `to`: the format, which is `peft` (an adapter), `merged` (a full bf16 model) or `gguf` (a float16 file, and a
       Modelfile for Ollama)
     - `out`: the folder to create, or None for `exports/RUN-SEAT-TO` in the working directory
-    - `verify`: whether another tool loads the files in a fresh process, and its scores are compared with those of the
-      seat; skipped for `gguf` if llama.cpp is not installed
+    - `verify`: whether another tool loads the files in a fresh process and computes the log-probabilities of some of
+      the seat's answers, which are compared with those that the seat computes; skipped for `gguf` if llama.cpp is
+      missing
     - `trust_remote_code`: whether the base model's own Python code may run
     - `progress`: the receiver of progress reports, a function for lines of text, or None for no reports
 
     Raises RequestError if `run` is not a run folder, the seat is unknown, `seat` is None and the run has several seats,
     the format is unknown or does not support the base model, the folder to create exists, the base model has changed
-    since training, or the base model, game or tasks have code of their own that is not trusted (see `ask`). Raises
-    SaveFailed if files cannot be written, and Interrupted after a signal; in both cases no folder is left. Raises
-    VerificationFailed if the other tool cannot load the files (no folder is left), or if the verification finds another
-    model than the seat (the folder stays, and its `verification.json` has the reasons).
+    since training, or the base model, game or tasks need Python code that the user has not allowed. Raises SaveFailed
+    if files cannot be written, and Interrupted after a signal; in both cases no folder is left. Raises
+    VerificationFailed if the other tool cannot load the files (no folder is left), or if the log-probabilities or the
+    token ids of prompts differ (the folder stays, and its `verification.json` has the reasons).
     """
     said = as_progress(progress)
     asked = ask(RunFolder.open(Path(run)), seat, to, out, trust_remote_code)

@@ -41,11 +41,12 @@ def write(
     asked: "Asked", model: ResolvedModel, folder: Path, verify: bool, progress: Progress, poll: Poll
 ) -> tuple[Verification | None, str]:
     """Write the files of the export request `asked` into `folder`, except the model card. The base model is `model`.
-    With `verify`, another tool's scores are compared with those of the seat (a LoRA adapter), unless the tool is
-    llama.cpp and not installed. The function `poll` is called often, and may raise to stop the export. Returns the
-    comparison (also if the scores disagree; None if nothing was compared) and a paragraph about it for the model card.
-    Raises VerificationFailed if the tool cannot load the files, RequestError if the format does not support the model,
-    and RunFolderError if the seat's saved weights are damaged. The caller deletes `folder` after an error."""
+    With `verify`, another tool computes the log-probabilities of the answers of the seat (a LoRA adapter), which are
+    compared with the seat's own, unless the tool is llama.cpp and not installed. The function `poll` is called often,
+    and may raise to stop the export. Returns the comparison (also if it failed; None if nothing was compared) and a
+    paragraph about it for the model card. Raises VerificationFailed if the tool cannot load the files, RequestError if
+    the format does not support the model, and RunFolderError if the seat's saved weights are damaged. The caller
+    deletes `folder` after an error."""
     section, why = asked.config.model, "the export was made with `--no-verify`"
     if verify and asked.form == "gguf" and find_spec("xllamacpp") is None:
         verify, why = False, 'llama.cpp is not installed (`pip install "lite-selfplay[llama-cpp]"`)'

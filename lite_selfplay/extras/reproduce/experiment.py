@@ -259,11 +259,11 @@ class Experiment(Section):
 
     def start_of(self, arm: str) -> str | None:
         """The name of the arm (training method) that evaluates the weights from which `arm` was trained, to measure the
-        gain of training. If `arm` trains nothing and evaluates the seats (LoRA adapters) of a trained arm, the result is
-        that for the trained arm. If the trained arm started from a cold start (supervised steps before training), it is
-        the first arm with `start: cold-start` and the same cold start. If not, it is the first arm, other than `arm`,
-        that trains nothing and evaluates the trained arm's seats as they were at step 0, such as `A@0` for seat A. None
-        if there is no such arm, or if `arm` evaluates untrained weights."""
+        gain of training. If `arm` trains nothing and evaluates the seats (LoRA adapters) of a trained arm, the result
+        is that for the trained arm. If the trained arm started from a cold start (supervised steps before training), it
+        is the first arm with `start: cold-start` and the same cold start. If not, it is the first arm, other than
+        `arm`, that trains nothing and evaluates the trained arm's seats as they were at step 0, such as `A@0` for seat
+        A. None if there is no such arm, or if `arm` evaluates untrained weights."""
         trained = self.arms[arm].of or arm
         if self.arms[trained].game is None:
             return None
