@@ -215,8 +215,9 @@ MOST_CHARACTERS = 1_000_000
 
 @dataclass
 class Talk:
-    """A chat in which all chosen names answer each question of the user. A question (`ask`) starts a new conversation
-    with each name, and further messages (`follow`) continue these conversations. Cascades have no conversation.
+    """A chat in which all chosen names answer each question of the user (`ask`). A question starts a new conversation
+    with each name that is no cascade, and further messages (`follow`) continue these conversations. A cascade answers
+    questions only.
 
     - `speakers`: the base model and the seats (named LoRA adapters) in memory, which sample the answers.
     - `names`: the names that answer, such as seat `A`, or the cascade `A->B`, in which B answers after reading A's

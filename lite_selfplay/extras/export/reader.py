@@ -53,9 +53,9 @@ def by_transformers(request: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _ids(tokenizer: Any, prompt: str) -> list[int]:
-    """The token ids of the text `prompt`. If the transformers tokenizer `tokenizer` has a chat template, they are those
-    of a user's message and the beginning of the assistant's turn; otherwise those of the text, with the special tokens
-    (such as BOS) that the tokenizer adds."""
+    """The token ids of the text `prompt`. If the transformers tokenizer `tokenizer` has a chat template, the text
+    becomes a user's message, followed by the beginning of the assistant's turn. Otherwise the tokenizer adds its
+    special tokens, such as BOS."""
     if not tokenizer.chat_template:
         return list(tokenizer(prompt)["input_ids"])
     turns = [{"role": "user", "content": prompt}]

@@ -120,10 +120,10 @@ def read_row(line: bytes) -> dict[str, Any] | None:
 
 
 class ViewedRun:
-    """A run as the page shows it. `path` is the run folder, and `folder` is the object that reads it. `game` is the
-    class of the run's game; if that class is not available, it is the base class `Game`, and `without_game` says why.
-    `index` is the index of the run's completions. The constructor raises RunFolderError if `path` is not a run folder
-    or its `episodes.jsonl` is a symbolic link, and ConfigError if the run's configuration is damaged."""
+    """A run as the page shows it. `path` is the path of the run folder, and the object `folder` reads its files. `game`
+    is the class of the run's game; if that class is not available, it is the base class `Game`, and `without_game` says
+    why. `index` is the index of the run's completions. The constructor raises RunFolderError if `path` is not a run
+    folder or its `episodes.jsonl` is a symbolic link, and ConfigError if the run's configuration is damaged."""
 
     def __init__(self, path: Path):
         self.folder, self.path = RunFolder.open(path), path

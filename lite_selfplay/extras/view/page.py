@@ -115,8 +115,8 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Reply to a malformed request with the status `code`, and to a request that is not a GET with 405; then close
-        the connection. The base class calls this. `message` and `explain` are ignored."""
+        """Reply to a malformed request with the status `code`, then close the connection. A request with another method
+        than GET gets the status 405 instead. The base class calls this. `message` and `explain` are ignored."""
         self.close_connection = True
         self._refuse(405 if code == 501 else code, "only GET is answered here: this page writes nothing")
 
