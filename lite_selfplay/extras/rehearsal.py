@@ -98,9 +98,10 @@ def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
 
 def _made_up_words(game: Game, rng: random.Random) -> Callable[[str, str, Sequence[Problem]], str]:
     """A function that makes up a completion's text from a role's name, the prompt, and the problems drawn so far. The
-    text is the answer that the game's cold start (supervised steps before training) would teach the role: for a drawn
-    problem whose text is in the prompt, or else for a problem of the library's task `stories`. If the cold start has
-    none for the role, the text gives a random number as the answer. All random choices are made with `rng`."""
+    text is an answer as the game's cold start (supervised steps before training) teaches it to the role. It answers the
+    drawn problem whose text is in the prompt, or a problem of the library's task `stories` if there is none. If the
+    cold start teaches the role no answers, the text has a random number as the answer. All random choices are made with
+    `rng`."""
     stories = iter(load_task("stories").problems)
 
     def say(role: str, prompt: str, drawn: Sequence[Problem]) -> str:

@@ -34,13 +34,14 @@ class ArmSection(Section):
     - `about`: a description for readers of the YAML file.
     - `game`: the game in which this arm trains its seats.
     - `of`: the name of a trained arm whose seats this arm evaluates, for example in another mode.
-    - `start`: the untrained model that this arm evaluates, either the base model or the seats after the cold start.
+    - `start`: what this arm evaluates without training in a game, either the base model or the seats after the cold
+      start.
     - `set`: configuration keys for this arm's training, such as `game.reward: coop`. They override the keys shared by
       all arms. A `preset` among them replaces the shared preset.
     - `mode`: the mode of those evaluations that name none. None means the default mode of the evaluated run's game, or
       `single` for the base model.
-    - `seats`: the seats to evaluate, also from checkpoints (`solver@best`). None means those that the game of the
-      evaluated run evaluates.
+    - `seats`: the seats to evaluate, also from checkpoints (`solver@best`). None means the seats that the game
+      names for evaluation. (The game is that of the run whose seats are evaluated.)
     - `shots`: the number of worked examples before each evaluated problem. None means the number that the evaluation
       sets.
     - `cold_start`: the game whose cold start (supervised steps before training) teaches this arm's seats. None means

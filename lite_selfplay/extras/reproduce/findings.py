@@ -64,8 +64,8 @@ class Finding:
     - `final`: the mean number of tokens of the judged completions. In a direction `A->B`, these are B's.
     - `longer`: `final` minus the baseline arm's, on the problems of both. None for the baseline or a mean over tasks.
     - `longer_interval`: the interval of `longer` over problems.
-    - `total`: as `final`, with the tokens of the earlier completions that the judged one read. In a direction `A->B`,
-      these are A's.
+    - `total`: as `final`, plus the tokens of the earlier completions that the judged one read. In a direction `A->B`,
+      the tokens of A and B together.
     - `seconds`: the duration of the arm's evaluations, as a sum over seeds and tasks.
     - `trained_on`: whether any evaluation used only problems from the arm's training data, so that no problem was held
       out.
