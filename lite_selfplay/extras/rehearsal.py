@@ -71,8 +71,8 @@ def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], l
 
 def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
     """Play the game of the planned run `ready` with made-up completions until every role has been asked, for at most 40
-    training steps. Returns, by the name of each role that was asked, its first made-up completion, which holds the
-    prompt. `chat` holds the base model's tokenizer. No model is loaded."""
+    training steps. Returns a dict from the name of each role that was asked to the role's first made-up completion; a
+    completion also holds its prompt. `chat` holds the base model's tokenizer. No model is loaded."""
     from lite_selfplay.runs.preflight import RecordingTable
     from lite_selfplay.training.rollout import Loaded
 
@@ -98,10 +98,10 @@ def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
 
 def _made_up_words(game: Game, rng: random.Random) -> Callable[[str, str, Sequence[Problem]], str]:
     """A function that makes up a completion's text from a role's name, the prompt, and the problems drawn so far. The
-    text is an answer as the game's cold start (supervised steps before training) teaches it to the role. It answers the
-    drawn problem whose text is in the prompt, or a problem of the library's task `stories` if there is none. If the
-    cold start teaches the role no answers, the text has a random number as the answer. All random choices are made with
-    `rng`."""
+    text is an answer in the form that the game's cold start (supervised steps before training) teaches the role. It
+    answers the drawn problem whose text is in the prompt, or a problem of the library's task `stories` if there is
+    none. If the cold start teaches the role no answers, the text has a random number as the answer. All random choices
+    are made with `rng`."""
     stories = iter(load_task("stories").problems)
 
     def say(role: str, prompt: str, drawn: Sequence[Problem]) -> str:

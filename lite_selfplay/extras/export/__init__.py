@@ -1,3 +1,4 @@
 """Exports a seat (a LoRA adapter) of a run as files for other tools, and verifies the files with those tools. Read the
 modules in this order: `exporting` has `export` and the model card, `forms` writes the three formats, `gguf_file` writes
-files for llama.cpp and Ollama, `verification` compares scores, `reader` runs the other tool without this library."""
+files for llama.cpp and Ollama, `verification` compares scores, `reader` is the script that scores with such a tool and
+imports nothing of this library."""

@@ -41,8 +41,9 @@ def write(
     asked: "Asked", model: ResolvedModel, folder: Path, verify: bool, progress: Progress, poll: Poll
 ) -> tuple[Verification | None, str]:
     """Write the files of the export request `asked` into `folder`, except the model card. The base model is `model`.
-    With `verify`, another tool computes the log-probabilities of the answers of the seat (a LoRA adapter), which are
-    compared with the seat's own, unless the tool is llama.cpp and not installed. The function `poll` is called often,
+    With `verify`, another tool loads the files and computes the log-probabilities of some answers that the seat (a LoRA
+    adapter) gave; they are compared with the seat's own. If that tool is llama.cpp and not installed, nothing is
+    compared. The function `poll` is called often,
     and may raise to stop the export. Returns the comparison (also if it failed; None if nothing was compared) and a
     paragraph about it for the model card. Raises VerificationFailed if the tool cannot load the files, RequestError if
     the format does not support the model, and RunFolderError if the seat's saved weights are damaged. The caller

@@ -173,9 +173,9 @@ def add_vocabulary(writer: Any, tokenizer: Any, *, rows: int, eos_ids: Sequence[
 def rule_of(tokenizer: Any, merges: Sequence[str], described: Any) -> str:
     """llama.cpp's name for the rule by which the transformers tokenizer `tokenizer` splits text before it merges
     tokens. `merges` are the tokenizer's BPE merges, and `described` is the parsed content of its `tokenizer.json`. The
-    rule is the first in lite-selfplay's list `SPLITTING_RULES` that splits every one of three sample texts as the
-    tokenizer does, and has its setting `ignore_merges` (a piece that is a token is taken without merging). Raises
-    RequestError if there is none."""
+    rule is the first in lite-selfplay's list `SPLITTING_RULES` that splits each of three sample texts as the tokenizer
+    does, and has the same value of `ignore_merges` as the tokenizer (whether a piece that is itself a token is kept
+    whole, without applying merges). Raises RequestError if there is none."""
     if not merges:
         return "gpt-2"  # every byte is a token, so the rule does not matter
     own = tokenizer.backend_tokenizer.pre_tokenizer

@@ -66,10 +66,11 @@ def _ids(tokenizer: Any, prompt: str) -> list[int]:
 def by_llama_cpp(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Score a seat's answers with llama.cpp (package `xllamacpp`). `request` is the dict that `verification.verify`
     makes. Returns a dict for each of its `questions`: `prompt_ids` are the token ids that llama.cpp makes of the
-    prompt's text, and `logprobs` are the log-probabilities of the tokens of the seat's answer. For each sampled token,
-    llama.cpp reports the log-probabilities of the 50 likeliest tokens at that position, but nothing if the sampled
-    token is an incomplete character. So llama.cpp is called once for each token of an answer, and is forced to sample a
-    complete character at that position; this changes no log-probability. An answer's token that is not among the 50
+    prompt's text, and `logprobs` are the log-probabilities of the tokens of the seat's answer. llama.cpp
+    reports the log-probabilities of the 50 likeliest tokens at each position where it samples, but none if the sampled
+    token is only part of a UTF-8 character. So, for each token of an answer, llama.cpp is called with the text before
+    that token and forced to sample a token that is a whole character. The reported log-probabilities are those before
+    the forcing. An answer's token that is not among the 50
     gets the lowest reported log-probability."""
     import xllamacpp
 

@@ -108,8 +108,8 @@ def choose_prompts(seen: Sequence[str], is_plain: Callable[[str], bool]) -> list
 
 
 def ask_seat(backend: Backend, chat: Chat, seat: str, prompts: Sequence[str]) -> list[Question]:
-    """Sample answers of at most 24 tokens of the seat (LoRA adapter) named `seat`, greedily. `prompts` are plain texts,
-    which the chat template makes a user's message. `backend` holds the model in memory, and `chat` has the model's
+    """Sample answers of at most 24 tokens of the seat (LoRA adapter) named `seat`, greedily. `prompts` are plain texts;
+    the chat template turns each into a user's message. `backend` holds the model in memory, and `chat` has the model's
     tokenizer and chat template. Returns a dict for each prompt: the plain text, the token ids of the rendered prompt,
     the answer's token ids, and their log-probabilities under the seat and under the base model alone."""
     ids = [list(chat.encode(prompt).ids) for prompt in prompts]
@@ -141,9 +141,9 @@ def verify(
     - `base`: the folder of the base model
     - `questions`: the result of `ask_seat`
     - `compute`: the name of the torch dtype in which the tool computes
-    - `plain_token`: the id of any token of ordinary text. llama.cpp reports log-probabilities only where it samples a
-      token, and may report none if that token is special. So it is forced to sample this token everywhere (see
-      `reader.by_llama_cpp`); the result is the same with any
+    - `plain_token`: the id of a token of ordinary text; it does not matter which. llama.cpp reports log-probabilities
+      only at positions where it samples a token, and may report none where the sampled token is special. So llama.cpp
+      is forced to sample `plain_token` at every position (see `reader.by_llama_cpp`)
     - `poll`: a function that is called while the tool runs, and may raise to stop it
 
     Raises VerificationFailed if the tool fails. If the log-probabilities or the token ids of prompts differ, nothing is

@@ -86,9 +86,9 @@ def reasoning_gym(seed: int = 0, held_out: bool = False, /, dataset: str = "", *
 
     A problem's `extra` has the data set's entry, which the scorer needs. A problem's `answer` is None if the data set
     has no reference answer. Raises UnknownNameError if reasoning-gym has no data set of this name. Raises TaskError if
-    `dataset` is empty, the package cannot be imported, an option is unknown, or an option's value is rejected. Raises
-    TaskError, too, for a data set that ignores the seed, and, if PYTHONHASHSEED is not set, for one that depends on
-    Python's hash seed; their problems would differ between processes.
+    `dataset` is empty, the package cannot be imported, an option is unknown, or an option's value is rejected. Also
+    raises TaskError for a data set whose problems would differ between processes: one that draws random numbers without
+    the seed, or one that depends on Python's hash seed while PYTHONHASHSEED is not set.
     """
     if not dataset:
         raise TaskError(f"{KIND} needs the name of a data set, as in {KIND}:chain_sum,max_terms=3")
@@ -220,9 +220,9 @@ class WorkerPool(Workers[Scorer, Question, str]):
 
     The method `work` takes questions (dicts, see `scoring`) and returns an outcome for each. An outcome is the
     program's reply, such as `score 0.5` or `unparsable`; "timeout" if the process was killed at the deadline; "crash"
-    if two processes died on the question; or "not_judged" if the machine was too busy to let the process run for the
-    seconds of the deadline, even with no other question beside it. `work` raises WorkerStartError if no process can be
-    started.
+    if two processes died on the question; or "not_judged" if the machine was so busy that the process did not get
+    `deadline` seconds of CPU time, even when no other question was scored at the same time. `work` raises
+    WorkerStartError if no process can be started.
     """
 
     late, given_up, not_judged = "timeout", "crash", NOT_JUDGED

@@ -102,7 +102,7 @@ def _lock(path: Path, patience: float) -> FileLock:
 
 def require_fair(experiment: Experiment) -> None:
     """Raise ConfigError if the comparison of trained arms (training methods) is unfair. By default all arms must sample
-    the same number of completions; an arm whose number is not known in advance is not compared. If the experiment's
+    the same number of completions; an arm whose number is not known in advance is exempt. If the experiment's
     `budget` is `steps`, all arms must have the same number of steps instead. If the `budget` is `recipes`, both numbers
     may differ. No arm may have a limit in minutes, since its number of steps would then depend on the machine. If the
     experiment names a training task (`tasks.train`), at least one arm must use it."""

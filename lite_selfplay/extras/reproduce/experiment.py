@@ -81,9 +81,9 @@ class ArmSection(Section):
 class EvaluationSection(MeasuringSection):
     """Held-out problems on which an experiment evaluates all its arms (training methods), with the settings for
     sampling. Exactly one of `tasks` and `suite` is set: `tasks` is a comma-separated list of tasks, and `suite` the
-    name of a paper's evaluation protocol in `lite_selfplay.evaluation.suites`. A suite also sets the samples per
-    problem, the sampling and the worked examples, and other keys of this section override it. `mode` is the evaluation
-    mode for all arms. None means that `ArmSection.mode` of each arm decides."""
+    name of a paper's evaluation protocol in `lite_selfplay.evaluation.suites`. A suite also sets the number of samples
+    per problem, the sampling and the worked examples. Other keys of this section override what it sets. `mode` is the
+    evaluation mode for all arms. None means that `ArmSection.mode` of each arm decides."""
 
     tasks: str | None = None
     suite: str | None = None
@@ -123,8 +123,8 @@ class EvaluationSection(MeasuringSection):
 class SearchSection(Section):
     """The search for the learning rate of each trained arm (training method), made before the experiment itself. Each
     arm is trained at each of the `rates` with each of the `seeds`, and measured on the `evaluations`, which the search
-    uses instead of the experiment's. The rate with the highest pass@1 is chosen, as a mean over seeds and evaluations;
-    the lowest, if several are equally good."""
+    uses instead of the experiment's. The search chooses the rate with the highest mean pass@1 over seeds and
+    evaluations; of several equally good rates, the lowest."""
 
     rates: tuple[float, ...] = Field(..., min_length=1)
     seeds: tuple[int, ...] = Field(..., min_length=1)
@@ -151,8 +151,9 @@ class Experiment(Section):
       `recipes` both may differ. `conduct` checks it.
     - `curve`: the metric drawn over the training steps, either a key of `metrics.jsonl` such as `game.nash_conv`, or
       `evaluation` for pass@1 in the evaluations during training. Empty means that no curve is drawn.
-    - `scale`: the name of the chosen size, already applied. The file's section `scales` has, under each name, keys that
-      override the rest of the file. `full` means the file without any of them.
+    - `scale`: the name of the chosen entry in the file's section `scales`. Each entry has keys that override the rest
+      of the file, for a smaller experiment, for example; the other fields here already have them. `full` means the file
+      without any.
     """
 
     name: str
@@ -228,7 +229,7 @@ class Experiment(Section):
     def _layer(self, game: str, preset: str | None = None) -> dict[str, Any]:
         """The configuration keys shared by all arms (training methods), prepared for a run of `game`. An arm's own keys
         override them. `preset` is a preset that replaces the shared preset; None keeps the shared one. If the shared
-        keys are for another game, the result has neither that game's options nor keys for single roles and seats."""
+        keys are for another game, that game's options, and the keys of one particular role or seat, are left out."""
         shared = nested(self.base)
         common = shared.pop("preset", None)
         below = preset_layer(common) if common else {}
@@ -260,11 +261,11 @@ class Experiment(Section):
 
     def start_of(self, arm: str) -> str | None:
         """The name of the arm (training method) that evaluates the weights from which `arm` was trained, to measure the
-        gain of training. If `arm` trains nothing and evaluates the seats (LoRA adapters) of a trained arm, the result
-        is that for the trained arm. If the trained arm started from a cold start (supervised steps before training), it
-        is the first arm with `start: cold-start` and the same cold start. If not, it is the first arm, other than
-        `arm`, that trains nothing and evaluates the trained arm's seats as they were at step 0, such as `A@0` for seat
-        A. None if there is no such arm, or if `arm` evaluates untrained weights."""
+        gain of training. For an arm that trains nothing and evaluates the seats (LoRA adapters) of a trained arm, the
+        result is the same as for the trained arm. If the training began with a cold start (supervised steps before
+        training), the result is the first arm with `start: cold-start` and the same cold start. If it began without
+        one, the result is the first other arm that trains nothing and evaluates the trained arm's seats as they were at
+        step 0, such as `A@0` for seat A. None if there is no such arm, or if `arm` evaluates untrained weights."""
         trained = self.arms[arm].of or arm
         if self.arms[trained].game is None:
             return None
@@ -294,11 +295,11 @@ def experiment_names() -> list[str]:
 
 def load_experiment(name: str, scale: str = "full") -> Experiment:
     """Read an experiment: the one called `name` that comes with this library, or else the YAML file at the path `name`.
-    `scale` is the name of a size in the file's section `scales`, whose keys override the rest of the file; `full` means
-    none. Raises UnknownNameError, which suggests similar names, for an unknown experiment or size. Raises ConfigError
-    if the file cannot be read, has a wrong key or value, or refers to a missing arm. Also raises ConfigError
-    if the file names a Python file that the user has never run on this machine; the message has the command with which
-    the user allows that code to run."""
+    `scale` is the name of an entry in the file's section `scales`; the entry's keys override the rest of the file. With
+    `full`, nothing is overridden. Raises UnknownNameError, which suggests similar names, for an unknown experiment or
+    size. Raises ConfigError if the file cannot be read, has a wrong key or value, or refers to a missing arm. Also
+    raises ConfigError if the file names a Python file that the user has never run on this machine; the message has the
+    command with which the user allows that code to run."""
     if name in experiment_names():
         text, stem = EXPERIMENTS.joinpath(f"{name}.yaml").read_text(encoding="utf-8"), name
     elif name.endswith((".yaml", ".yml")):

@@ -30,7 +30,8 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of an arm (training method) over its seeds, on one task or as a paper's mean over several tasks.
+    """The result of an arm (training method) over its seeds, on one task, or as a mean over several tasks that its
+    suite names.
 
     In some evaluation modes two seats (named LoRA adapters) answer in turn. Such a mode has directions: in `A->B`, seat
     B answers after reading seat A's answer. All intervals are 95% confidence intervals.
@@ -122,9 +123,10 @@ def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]
 
 def _finding(arm: str, task: str, parts: Parts, baseline: Parts | None, start: Parts | None) -> Finding:
     """The result of the arm (training method) named `arm`, over all evaluations in `parts`. `parts` has, for each task,
-    a list with one evaluation for each seed. `task` is the name that the result gets: that of the only task, or that of
-    the mean over the tasks. `baseline` and `start` have the same form as `parts`: the evaluations of the arm to compare
-    with, and those of the arm that evaluates the same seats (LoRA adapters) before training. Both may be None."""
+    a list with one evaluation for each seed. `task` is the label of the result: the task's name if `parts` has one
+    task, otherwise the name of the mean over its tasks. `baseline` and `start` have the same form as `parts`: the
+    evaluations of the arm to compare with, and those of the arm that evaluates the same seats (LoRA adapters) before
+    training. Both may be None."""
     evaluations = [result for part in parts for result in part]
     rows, values = [_outcomes(part) for part in parts], _over_tasks(parts)
     scores = [score for result in evaluations for score in scores_shown(result).values()]
@@ -222,10 +224,10 @@ def _by_seed(one: Parts | None, other: Parts) -> tuple[float | None, Interval | 
 
 
 def _better(parts: Parts) -> tuple[float | None, Interval | None]:
-    """The highest pass@1 of an arm's seats (LoRA adapters) or directions, after the mean over training seeds, and the
-    95% interval of that pass@1, widened for the choice among the seats or directions (Bonferroni). In the direction
-    `A->B`, seat B answers after reading A's answer. Both results are None if only one seat or direction was evaluated.
-    `parts` has the arm's evaluations: for each task, a list with one evaluation for each seed."""
+    """The pass@1 of an arm's best seat (LoRA adapter) or direction, and its 95% interval, widened for the choice among
+    them (Bonferroni). The best one has the highest mean pass@1 over the training seeds, and this mean is the result. In
+    the direction `A->B`, seat B answers after reading A's answer. Both results are None if only one seat or direction
+    was evaluated. `parts` has the arm's evaluations: for each task, a list with one evaluation for each seed."""
     names = list(scores_shown(parts[0][0]))
     if len(names) == 1:
         return None, None
@@ -252,8 +254,8 @@ def _interval(values: Sequence[float], rows: Sequence[Mapping[str, float]], conf
 
 
 def _around(rows: Sequence[Sequence[float]], confidence: float) -> Interval:
-    """The normal confidence interval of an unweighted mean over tasks. `rows` has the values of each task's
-    problems."""
+    """The confidence interval, by the normal distribution, of the unweighted mean of the tasks' means. Each row of
+    `rows` has the values of one task's problems."""
     error = sqrt(sum(variance(row) / len(row) for row in rows if len(row) > 1)) / len(rows)
     mean, half = fmean(map(fmean, rows)), NormalDist().inv_cdf((1 + confidence) / 2) * error
     return mean - half, mean + half

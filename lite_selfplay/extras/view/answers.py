@@ -104,9 +104,10 @@ class EpisodeIndex:
 
 def read_row(line: bytes) -> dict[str, Any] | None:
     """Parse a line of `episodes.jsonl` as a completion. Returns None unless the line is a JSON object with an integer
-    `step` and a text `role`. `prompt`, `text` and `seat` become empty if they are missing or no text, `problem_id` and
-    `stop` become None, and `group` and `sample` become 0 if they are no integer. The other keys that the page reads,
-    such as `reward`, become None if they are missing, and otherwise may have any type. Invalid UTF-8 is replaced."""
+    `step` and a text `role`. If they are missing or no text, `prompt`, `text` and `seat` become empty, and `problem_id`
+    and `stop` become None. If they are missing or no integer, `group` and `sample` become 0. The other keys that the
+    page reads, such as `reward`, become None if they are missing, and otherwise may have any type. Invalid UTF-8 is
+    replaced."""
     try:
         row = _DECODER.decode(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError):

@@ -46,9 +46,9 @@ _HEADERS = {
 
 
 class RunServer(ThreadingHTTPServer):
-    """A web server for this machine only, which shows the runs `runs`, from `serve_forever` to `server_close`. Its
-    property `url` is the address to open. `port` 0 chooses a free port. The constructor raises ConfigError if the port
-    is not available."""
+    """A web server that shows the runs `runs`, reachable only from this machine. It serves from the call of
+    `serve_forever` until `server_close`. Its property `url` is the address to open. `port` 0 chooses a free port. The
+    constructor raises ConfigError if the port is not available."""
 
     daemon_threads = True
 
