@@ -103,14 +103,14 @@ class Speakers:
 
     def say(self, name: str, prompt: str | Sequence[Turn], sampling: Sampling, seed: int = 0) -> list[Stage]:
         """Sample the answer of `name`: the base model or one seat (see the property `alone`), or a cascade `A->B`, in
-        which seat B answers after reading A's answer. For a cascade, `prompt` is the text of a problem, which this
-        function puts into a prompt. Otherwise `prompt` is sent as it is: a text as one user message, or the messages of
-        a conversation. Every completion is sampled with the settings `sampling`. Equal seeds give equal answers.
-        Returns one stage, or two for a cascade: seat A's and then seat B's.
+        which seat B answers after reading A's answer. For a cascade, `prompt` is only the text of a problem; this
+        function writes the whole prompt around it. Otherwise `prompt` is sent as it is: a text as one user message, or
+        the messages of a conversation. Every completion is sampled with the settings `sampling`. Equal seeds give equal
+        answers. Returns one stage, or two for a cascade: seat A's and then seat B's.
 
         Raises UnknownNameError for an unknown name. Raises RequestError if a prompt and `sampling.max_tokens` together
         exceed the model's context (`context`, in tokens), or if `name` is a cascade and seats do not read answers in
-        the run's game. Raises Interrupted if a signal requests a stop, before the next token is sampled."""
+        the run's game. Raises Interrupted, without sampling another token, if a signal requests a stop."""
         first, *others = self.seats_of(name)
         with Interrupts() as self._interrupts[0]:
             self._interrupts[0].poll()  # from here on, a signal takes effect at the next poll, between two tokens

@@ -322,10 +322,10 @@ class NotAsked(Exception):
 
 
 def answer(runs: Sequence[ViewedRun], question: str, about: Mapping[str, str]) -> Any:
-    """Answer a request of the page with a value for JSON. `question` is the kind of request, such as `run`, `step`,
-    `case` or `find`. `about` has the parameters of the request's URL; its `run` is an index in `runs`. Raises NotAsked
-    for an unknown kind, an invalid number, or a case (see `cases_of`) that is not in the run; RunFolderError or
-    ConfigError for damaged files."""
+    """Answer a request of the page with a value that can be written as JSON. `question` is the kind of request, such as
+    `run`, `step`, `case` or `find`. `about` has the parameters of the request's URL; its `run` is an index in `runs`.
+    Raises NotAsked for an unknown kind, an invalid number, or a case (see `cases_of`) that is not in the run;
+    RunFolderError or ConfigError for damaged files."""
     run = runs[_number(about, "run", most=len(runs) - 1)]
     asked = json.dumps(about.get("id", ""), ensure_ascii=False)
     answers: dict[str, Callable[[], Any]] = {
@@ -346,9 +346,10 @@ def find(run: ViewedRun, about: Mapping[str, str], patience_s: float = PATIENCE_
     """Search a run's cases (completions that belong together, such as a draft and its challenge), step by step. The
     search returns early at the end of the step in which `patience_s` seconds or 60 found cases are reached. `about` has
     the parameters of a URL, all optional: `from` and `to` are the first and last step to search, `filter` is a kind or
-    flag (see `cases_of`), and `q` is a text to find (see `holds`). Returns the found `cases`, the number of the run's
-    `steps`, the step to continue from (`next`, None if the search is complete), and the number of the run's steps
-    before `next` (`looked`). Raises NotAsked if `from` or `to` is not a whole number."""
+    flag (see `cases_of`), and `q` is a text to find (see `holds`). Returns a dict: `cases` are the cases found; `steps`
+    is how many steps the run has; `next` is the step to continue from, or None if the search is complete; and `looked`
+    is how many of the run's steps come before `next`, or all if it is None. Raises NotAsked if `from` or `to` is not a
+    whole number."""
     steps = list(run.index.steps())
     first, last = _number(about, "from"), _number(about, "to") if "to" in about else None
     chosen, words = about.get("filter", ""), about.get("q", "").casefold()
