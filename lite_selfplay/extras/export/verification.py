@@ -108,10 +108,11 @@ def choose_prompts(seen: Sequence[str], is_plain: Callable[[str], bool]) -> list
 
 
 def ask_seat(backend: Backend, chat: Chat, seat: str, prompts: Sequence[str]) -> list[Question]:
-    """Sample answers of at most 24 tokens of the seat (LoRA adapter) named `seat`, greedily. `prompts` are plain texts;
-    the chat template turns each into a user's message. `backend` holds the model in memory, and `chat` has the model's
-    tokenizer and chat template. Returns a dict for each prompt: the plain text, the token ids of the rendered prompt,
-    the answer's token ids, and their log-probabilities under the seat and under the base model alone."""
+    """Let the seat (LoRA adapter) named `seat` answer prompts by greedy decoding, with at most 24 tokens. `prompts` are
+    plain texts; the chat template turns each into a user's message. `backend` holds the model in memory, and `chat` has
+    the model's tokenizer and chat template. Returns a dict for each prompt: the plain text, the token ids of the
+    rendered prompt, the answer's token ids, and their log-probabilities under the seat and under the base model
+    alone."""
     ids = [list(chat.encode(prompt).ids) for prompt in prompts]
     greedy = Sampling(temperature=0.0, max_tokens=TOKENS)
     said = backend.generate(GenerationRequest(seat, ids, 1, greedy, [[0]] * len(ids)))

@@ -33,10 +33,10 @@ Reply = Callable[[dict[str, Any]], dict[str, str]]  # maps a question to its rep
 
 def run(prepare: Callable[[], Reply]) -> None:
     """Run this program: read questions from stdin and write replies to stdout, one JSON object per line, until stdin
-    ends. `prepare` is called once at the beginning, and returns the function that maps a question to its reply. The
-    program's first command-line argument is the seconds that its parent allows for a question; if a question takes 5
-    seconds of CPU time more than these, an alarm kills the program. The second argument is the memory limit in MiB; at
-    the limit, the program exits without a reply."""
+    ends. `prepare` is called once at the beginning, and returns a `Reply`: the function that maps a question to the
+    reply to it. The program's first command-line argument is the time in seconds that its parent allows for a question.
+    If a question takes more CPU time than that plus 5 seconds, an alarm kills the program. The second argument is the
+    memory limit in MiB; at the limit, the program exits without a reply."""
     # Only the parent handles Ctrl-C: if it ended a worker, the pending answer would count as wrong.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable()

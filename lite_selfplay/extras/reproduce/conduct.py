@@ -182,9 +182,9 @@ def _claim(experiment: Experiment, out: Path) -> None:
 def _record(
     experiment: Experiment, name: str, arm: ArmSection, seed: int, out: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Evaluate the arm (training method) `arm` with one seed. If the run whose seats the arm evaluates is not complete,
-    that run is started or resumed first. It is the arm's own training, the training of another arm (`arm.of`), or a
-    cold start (supervised steps before training). Returns the record of the arm and seed, which the caller writes to a
+    """Evaluate the seats of the arm (training method) `arm` for one seed. The seats come from one run: the arm's own
+    training, the training of another arm (`arm.of`), or a cold start (supervised steps before training). If that run is
+    not complete, it is started or resumed first. Returns the record of the arm and seed, which the caller writes to a
     file. `name` is the arm's name, and `out` the experiment's folder."""
     folder = out / f"seed-{seed}"
     spent: dict[str, Any] = {}

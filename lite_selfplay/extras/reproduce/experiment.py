@@ -229,7 +229,8 @@ class Experiment(Section):
     def _layer(self, game: str, preset: str | None = None) -> dict[str, Any]:
         """The configuration keys shared by all arms (training methods), prepared for a run of `game`. An arm's own keys
         override them. `preset` is a preset that replaces the shared preset; None keeps the shared one. If the shared
-        keys are for another game, that game's options, and the keys of one particular role or seat, are left out."""
+        keys are written for another game than `game`, two kinds of them are left out: the options of that other game,
+        and every key that applies to a single role or seat."""
         shared = nested(self.base)
         common = shared.pop("preset", None)
         below = preset_layer(common) if common else {}

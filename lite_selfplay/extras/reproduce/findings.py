@@ -224,10 +224,11 @@ def _by_seed(one: Parts | None, other: Parts) -> tuple[float | None, Interval | 
 
 
 def _better(parts: Parts) -> tuple[float | None, Interval | None]:
-    """The pass@1 of an arm's best seat (LoRA adapter) or direction, and its 95% interval, widened for the choice among
-    them (Bonferroni). The best one has the highest mean pass@1 over the training seeds, and this mean is the result. In
-    the direction `A->B`, seat B answers after reading A's answer. Both results are None if only one seat or direction
-    was evaluated. `parts` has the arm's evaluations: for each task, a list with one evaluation for each seed."""
+    """The pass@1 of the best of an arm's seats (LoRA adapters) and cascades (`A->B`: seat B answers after reading A's
+    answer), and its 95% interval. The best one has the highest mean pass@1 over the training seeds; this mean is
+    returned. The interval is widened (Bonferroni), because the best is chosen among several. Returns (None, None) if
+    only one seat or cascade was evaluated. `parts` has the arm's evaluations: for each task (a set of problems), a list
+    with one evaluation for each seed."""
     names = list(scores_shown(parts[0][0]))
     if len(names) == 1:
         return None, None
