@@ -480,8 +480,8 @@ def _draw_curve(experiment: Experiment, records: Sequence[Record], path: Path) -
         for curve in curves:
             panel.plot(*zip(*curve.items(), strict=True), color=f"C{number % 10}", alpha=0.25, linewidth=0.8)
         if curves:
-            steps = min(map(list, curves), key=len)
-            medians = [median(values) for values in zip(*(curve.values() for curve in curves), strict=False)]
+            steps = sorted(set.intersection(*map(set, curves)))
+            medians = [median(curve[step] for curve in curves) for step in steps]
             panel.plot(steps, medians, color=f"C{number % 10}", label=f"{arm} ({counted(len(curves), 'seed')})")
     panel.set_xlabel("step")
     panel.set_ylabel(_label(experiment))

@@ -266,3 +266,18 @@ def test_each_panel_of_the_figure_names_the_problems_of_its_own_task(monkeypatch
         "sums: pass@1 of 2 problems",
         "gsm8k: pass@1 of 3 problems",
     ]
+
+
+def test_the_median_of_a_curve_is_over_values_of_the_same_step(monkeypatch, tmp_path):
+    figure_of = pytest.importorskip("matplotlib.figure").Figure
+    drawn: list[Any] = []
+    monkeypatch.setattr(figure_of, "savefig", lambda figure, path, **how: drawn.append(figure))
+    experiment = EXPERIMENT.model_copy(update={"arms": {"solo": EXPERIMENT.arms["solo"]}, "curve": "evaluation"})
+    curves = ([(1, 0.1), (2, 0.2)], [(2, 0.4), (3, 0.5)])
+    records = [record("solo", seed, evaluation({"solver": [T]}, {})) for seed in (0, 1)]
+    for each, curve in zip(records, curves, strict=True):
+        each["training"]["curve"] = curve
+    draw(experiment, records, tmp_path / "figure.png")
+    lines = [line.get_xydata().tolist() for line in drawn[0].axes[0].lines]
+    assert lines[:2] == [[list(point) for point in curve] for curve in curves]
+    assert lines[2] == [[2, pytest.approx(0.3)]]
