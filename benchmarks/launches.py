@@ -243,11 +243,10 @@ def _trl_update(card: Any, folder: Path, precision: str) -> Counts:
 
 def _parts(precision: str) -> dict[str, Any]:
     """Kernels, waits and bytes of an update of recorded lengths and of a token, from models of one and two layers."""
-    import trl
+    from trl import GRPOTrainer  # noqa: F401 - before there is a pretend card
 
     from tests.pretend_gpu import counts, pretend
 
-    getattr(trl, "GRPOTrainer")  # noqa: B009 - is imported before there is a pretend card
     h100 = pretend.Model("NVIDIA H100 80GB HBM3", 79 * pretend.GIB, (9, 0), 132)
     seen: dict[str, list[Any]] = {"An update of a step": [], f"A decoded token of {ROWS} rows": []}
     update, token = seen.values()

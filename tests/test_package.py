@@ -55,6 +55,16 @@ PLACES = re.compile(
 )
 
 
+def test_git_tracks_nothing_that_it_ignores():
+    """Runs, exports and caches are not committed."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout")
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (listed.returncode, listed.stdout) == (0, "")
+
+
 def test_the_tree_holds_code_prompts_presets_and_a_page_only():
     assert [name for name in in_tree() if not PLACES.fullmatch(name)] == []
     assert {Path(name).suffix for name in in_tree()} >= {".py", ".typed", ".txt", ".html", ".css", ".js", ".yaml"}

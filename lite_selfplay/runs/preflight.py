@@ -219,7 +219,7 @@ def _stream_line(game: type[Game], role: str, stream: Mapping[str, Any]) -> str:
     parts = [f"{percent(stream[key])} {word}" for key, word in words.items() if stream[key] is not None]
     if groups := stream["groups"]:
         parts.append(f"{groups - stream['zero_variance_groups']} of {groups} groups with variance")
-    return (
+    return (  # a seat that is called like its role is named once
         f"{' '.join(dict.fromkeys((role, stream['seat'])))}: {', '.join(parts)}, mean length "
         f"{stream['tokens_mean']:.0f} tokens"
     )

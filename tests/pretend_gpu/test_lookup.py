@@ -1,5 +1,6 @@
 """Prompt lookup on the pretend GPU: the same tokens as without it, in fewer forward passes."""
 
+import contextlib
 import dataclasses
 import shutil
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from lite_selfplay.models.generation.generate import generate
 from lite_selfplay.models.generation.lookup import Text
 from lite_selfplay.models.generation.slots import CachePool
 from lite_selfplay.runs.api import resume
+from lite_selfplay.training.sampler_check import BOUNDS
 from tests.gpu.test_runs import LESSONS, played
 from tests.made import same_weights
 from tests.made_runs import seat_weights
@@ -37,7 +39,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The rows of every pass. The flash kernel takes float32 as well here, so that texts are the same to the token."""
+    """The rows of every pass. A model in float32 is one in float64 here, with the flash kernel, so that texts are the
+    same to the token."""
     made: list[int] = []
     step, flash = CachePool.step, operations.flash
 
@@ -46,11 +49,15 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         step(self, model, rows, *given)
 
     def exact(card: Any, *given: Any, **more: Any) -> Any:
-        monkeypatch.setattr(operations, "HALVES", (torch.float32,))
+        assert given[0].dtype == torch.float64
+        monkeypatch.setattr(operations, "HALVES", (torch.float64,))
         return flash(card, *given, **more)
 
     monkeypatch.setattr(CachePool, "step", counted)
     monkeypatch.setattr(operations, "flash", exact)
+    monkeypatch.setitem(transformers._DTYPES, "fp32", torch.float64)
+    monkeypatch.setitem(BOUNDS, "float64", BOUNDS["float32"])
+    monkeypatch.setattr(transformers.TransformersBackend, "autocast", lambda backend: contextlib.nullcontext())
     return made
 
 
@@ -124,7 +131,7 @@ def test_every_game_has_the_same_texts(
     problems, last = (8, 112) if game == "grpo" else (12, 122)
 
     def exact(model: Any, request: Any, decoding: Any) -> Any:
-        """In float32, in which a GPU has neither flash attention nor lookup."""
+        """In float64, in which a GPU has neither flash attention nor lookup."""
         ends = [*decoding.eos_ids, *range(97, last)]
         given = dataclasses.replace(decoding, flash=True, lookup=lookup, loop="fixed", eos_ids=ends)
         return generate(model, request, given)

@@ -132,6 +132,7 @@ def progress_line(
     parts = [f"step {metrics['step']}" + ("" if steps is None else f"/{steps}")]
     for role, stream in metrics["streams"].items():
         shown = stream_words(game, role, stream, verbose)
+        # A seat that is called like its role is named once.
         parts.append(f"{' '.join(dict.fromkeys((role, stream['seat'])))}: {', '.join(shown) or 'recorded only'}")
     parts += game.step_words(log)
     if what := metrics.get("nonfinite_what") or metrics.get("sampler_what") or game.why_skipped(log):

@@ -348,9 +348,10 @@ def flash(
     assert int((first + used).max()) <= len(k)
     number = torch.arange(int(used.max()))
     places = (first[:, None] + number).clamp_(max=len(k) - 1)
-    scores = torch.bmm(q.float(), k[places, 0].float().mT).mul_(scale)
+    exact = torch.promote_types(q.dtype, torch.float32)
+    scores = torch.bmm(q.to(exact), k[places, 0].to(exact).mT).mul_(scale)
     scores.masked_fill_((number >= used[:, None])[:, None], -torch.inf)
-    out = torch.bmm(scores.softmax(-1).to(q.dtype).float(), v[places, 0].float()).to(q.dtype)
+    out = torch.bmm(scores.softmax(-1).to(q.dtype).to(exact), v[places, 0].to(exact)).to(q.dtype)
     return _made(card, out, q.new_zeros(groups, count), *(q.new_zeros(0) for _ in range(3)))
 
 
