@@ -8,7 +8,7 @@ take, one after the other, at a cost per launch that is assumed. Beside it stand
 every token, by a card's data sheet. Neither is a time, and nothing here was run on a card.
 
 `--parts` counts, for a model as wide as Qwen2.5-0.5B, an update of completions as long as those of a recorded step, and
-a token, by part. Their bytes are those of the arguments and results of every operation, which a kernel moves at least.
+a token, by part. The bytes are those of all operations' arguments and results: the least that their kernels move.
 """
 
 import contextlib
