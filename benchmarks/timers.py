@@ -103,7 +103,7 @@ class Timers:
         for name in ("keep_rows", "join_rows"):
             if function := getattr(sys.modules.get("lite_selfplay.models.generation.kv_cache"), name, None):
                 everywhere(function, self.around(function, self._cache_part))
-        on_class(Adapters, "inference_dense", self._entering)
+        on_class(Adapters, "inference_packed", self._entering)
         register_optimizer_step_pre_hook(lambda *_: self._open(OPTIMIZER))
         register_optimizer_step_post_hook(lambda *_: self._close())
 

@@ -31,7 +31,7 @@ from lite_selfplay.data import BASE
 from lite_selfplay.errors import LiteSelfPlayError, UnknownNameError
 from lite_selfplay.models.adapter_files import CONFIG, WEIGHTS, SnapshotWeights, State, check_folder, require_fit
 from lite_selfplay.models.linear import LowRank, cast, linear
-from lite_selfplay.models.stacked import SameInput, Stack, UnstackedLayer, take, together
+from lite_selfplay.models.stacked import SameInput, Stack, UnstackedLayer, packed, take, together
 from lite_selfplay.models.transfers import on_host
 
 _TWIN = "-frozen"
@@ -119,19 +119,6 @@ class Adapters:
             self.activate(before)
 
     @contextlib.contextmanager
-    def inference_dense(self, name: str, dense: Callable[[nn.Module], Tensor]) -> Iterator[None]:
-        """`inference` through dense weights for the length of the context: a 4-bit weight is expanded once, not at
-        every token.
-
-        `dense(layer)` is a base layer's weight (out, in) in float32. Adding the adapter to it changes only the last
-        bits; in a half precision it would be rounded away, so stacks are used there.
-        """
-        with self.inference(name), torch.no_grad():
-            forwards = {layer: _dense_forward(layer, dense) for layer in self._layers.values()}
-            with _having("forward", forwards):
-                yield
-
-    @contextlib.contextmanager
     def inference_stacked(self, name: str, stacks: Stacks) -> Iterator[None]:
         """`inference` through stacks of this base, into which a seat's weights are copied once."""
         with self.inference(name), torch.no_grad():
@@ -142,8 +129,22 @@ class Adapters:
             with _having("forward", forwards):
                 yield
 
-    def stacked(self, dense: Callable[[nn.Module], Tensor], *, instead: bool) -> Stacks:
-        """Stacks of the base's weights, with `dense(layer)` as in `inference_dense`. `instead`: the base's own weights
+    @contextlib.contextmanager
+    def inference_packed(self, name: str, dense: Callable[[nn.Module], Tensor]) -> Iterator[None]:
+        """`inference` on a CPU, through packed copies of all weights for the length of the context. `dense(layer)` is a
+        base layer's weight (out, in), expanded from 4 bits, in the type of products."""
+        stacks = self.stacked(dense, instead=False)
+        base: Any = self.model.get_base_model()
+        head = base.get_output_embeddings()
+        with self.inference_stacked(name, stacks):
+            for stack, _ in stacks:
+                stack.pack()
+            forward = packed(head.weight, head.bias) if type(head) is nn.Linear else None
+            with _having("forward", {head: forward} if forward else {}):
+                yield
+
+    def stacked(self, dense: Callable[[nn.Module], Tensor], *, instead: bool) -> Sequence[tuple[Stack, Sequence[Any]]]:
+        """Stacks of the base's weights, with `dense(layer)` as in `inference_packed`. `instead`: the base's own weights
         move into them, so that only adapters take more memory."""
         stacks = []
         for names in together(self._layers):
@@ -170,7 +171,7 @@ class Adapters:
 
     def compute_together(self, dense: Callable[[nn.Module], Tensor]) -> None:
         """From now on replace PEFT's forward pass of each adapted layer by `models.linear.linear`, which computes layer
-        and adapter together, on a GPU also layers with the same input. `dense` as in `inference_dense`."""
+        and adapter together, on a GPU also layers with the same input. `dense` as in `inference_packed`."""
         self._together = list(self._layers.values())
         groups = together(self._layers) if self.model.device.type == "cuda" else [[name] for name in self._layers]
         for names in groups:
@@ -191,7 +192,7 @@ class Adapters:
             yield
 
     def dense_bytes(self, dtype: torch.dtype) -> list[int]:
-        """The bytes in `dtype` of each weight that `inference_dense` expands."""
+        """The bytes in `dtype` of each weight that `inference_packed` copies."""
         return [dtype.itemsize * layer.in_features * layer.out_features for layer in self._layers.values()]
 
     @functools.cached_property
@@ -436,12 +437,3 @@ def _outputs(layers: Sequence[Any], dense: Callable[[nn.Module], Tensor], x: Ten
     weights = [functools.partial(dense, base) for base in bases]
     biases = [getattr(base, "bias", None) for base in bases]
     return linear(x, weights, biases, [_active_adapter(layer) for layer in layers])
-
-
-def _dense_forward(layer: Any, dense: Callable[[nn.Module], Tensor]) -> Callable[[Tensor], Tensor]:
-    """An adapted layer's forward pass in `Adapters.inference_dense`: the adapter is merged in."""
-    base, adapter = layer.get_base_layer(), _active_adapter(layer)
-    weight = dense(base)
-    if adapter is not None:
-        weight = torch.addmm(weight, adapter.scale * adapter.up, adapter.down)
-    return functools.partial(nn.functional.linear, weight=weight, bias=getattr(base, "bias", None))

@@ -20,10 +20,6 @@ HEAD_SHARE = 600
 HEAD_POSITIONS = 64
 """The fewest positions per product with the head: with fewer, reading the head's weight dominates."""
 
-MANY_ROWS = 16
-"""From this many completions sampled together, expanding 4-bit weights at every token is cheap beside the products: a
-tenth with 32 rows of SmolLM2-135M in float32."""
-
 NF4_BYTES = 0.5 + 4 / 64
 """Bytes of a 4-bit weight: half a byte, and a float32 scale for each block of 64."""
 
@@ -157,9 +153,9 @@ def estimate(
         Part("activations", held * per_token, generating=False),
         Part("logits, update", (8 + compute) * logits, generating=False),
     ]
-    if section.precision == "4bit":
-        expanded = expands(section, shape, compute, memory) and not (lean and together >= MANY_ROWS)
-        parts += [Part("dense weights", shape.linear_parameters * compute, updating=False)] * expanded
+    if on_cpu or (section.precision == "4bit" and expands(section, shape, compute, memory)):
+        copied = shape.linear_parameters + on_cpu * shape.vocabulary * shape.hidden
+        parts.append(Part("dense weights", copied * compute, updating=False))
     if memory is not None and memory - Estimate(parts).generating >= ROOMY * memory:
         parts = [replace(part, updating=part.updating or part.name != "logits, sampling") for part in parts]
     return Estimate(parts)

@@ -63,12 +63,14 @@ TRL, PEFT = Requirement("trl>=1.10,<1.17"), Requirement("peft>=0.20,<0.22")
 @dataclass(frozen=True)
 class Private:
     """Names in the tried releases of a package: attributes of `owner` (`module:Class`, or a module). `of_instance`: the
-    class's constructor sets them, so they are checked on an object."""
+    class's constructor sets them, so they are checked on an object. Without those that are not `needed` a run is only
+    slower."""
 
     package: Requirement
     owner: str
     names: tuple[str, ...]
     of_instance: bool = False
+    needed: bool = True
 
 
 PRIVATE = (
@@ -76,6 +78,12 @@ PRIVATE = (
     Private(TORCH, "torch.cpu", ("_is_avx512_bf16_supported",)),
     Private(TORCH, "torch.cuda.jiterator", ("_create_jit_fn", "_create_multi_output_jit_fn")),
     Private(TORCH, "torch.ops.aten", ("_flash_attention_backward", "_flash_attention_forward")),
+    Private(
+        TORCH,
+        "torch.ops.mkldnn",
+        ("_is_mkldnn_bf16_supported", "_linear_pointwise", "_reorder_linear_weight"),
+        needed=False,
+    ),
     Private(TORCH, "torch:Tensor", ("_version",)),
     Private(TORCH, "torch.nn:Linear", ("_forward_hooks", "_forward_pre_hooks"), of_instance=True),
     Private(TRANSFORMERS, "transformers:PreTrainedConfig", ("_attn_implementation",)),
@@ -100,7 +108,7 @@ def require(*packages: str, instance: Any = None) -> None:
     """Raises RequestError, with the remedy, if an installed package lacks one of its names; with an `instance`, one
     that its constructor sets."""
     for private in PRIVATE:
-        if private.package.name in packages and private.of_instance is (instance is not None):
+        if private.needed and private.package.name in packages and private.of_instance is (instance is not None):
             owner = instance
             if instance is None:
                 with contextlib.suppress(ImportError, AttributeError):  # it has no such module or class

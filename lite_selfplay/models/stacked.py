@@ -1,9 +1,10 @@
-"""Frozen linear layers and their adapters in two products, on tensors that stay where they are.
+"""Frozen linear layers and their adapters in two products, for sampling.
 
-On a GPU launches take the time. Layers with the same input (queries, keys and values; gate and up) are one product
-here, with the adapter's down-projections stacked under their weights; a second product adds the up-projections. Another
-seat (a named LoRA adapter) is another few rows of these tensors, so a recorded CUDA graph stays valid. Shapes: `N`
-tokens, `O` outputs of all layers of a stack, `r` ranks of all.
+Layers with the same input (queries, keys and values; gate and up) are one product here, with the adapter's
+down-projections stacked under their weights; a second product adds the up-projections. On a GPU, where launches take
+the time, another seat (a named LoRA adapter) is another few rows of these tensors, which stay where they are, so that a
+recorded CUDA graph stays valid. On a CPU the weights are packed: a plain product of few rows rearranges its weight each
+time, which takes longer than the product. Shapes: `N` tokens, `O` outputs of all layers of a stack, `r` ranks of all.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -47,7 +48,7 @@ class Stack(SameInput):
         self._ends = torch.tensor([len(weight) for weight in weights]).cumsum(0).tolist()
         self._outputs, self._rank, total = self._ends[-1], rank, rank * len(weights)
         first = weights[0]
-        self.weight = first.new_zeros(self._outputs + total, first.shape[1])
+        self.weight = first.new_empty(self._outputs + total, first.shape[1])
         # Block-diagonal: each layer's adapter reads only its own part.
         self.up = first.new_zeros(self._outputs, total)
         self.bias: Tensor | None = None
@@ -58,6 +59,7 @@ class Stack(SameInput):
             if bias is not None and self.bias is not None:
                 self.bias[end - len(weight) : end] = bias
         self._adapted = False
+        self._packed: Forward | None = None
 
     def part(self, i: int) -> Tensor:
         """Layer i's weight (out, in) inside the stack."""
@@ -74,18 +76,40 @@ class Stack(SameInput):
 
     def compute(self, x: Tensor) -> list[Tensor]:
         """All layers' outputs for x (..., in)."""
-        rows = x.reshape(-1, x.shape[-1]).to(self.weight.dtype)
+        rows = x.reshape(-1, x.shape[-1]).to(self.up.dtype)
+        both = self._packed(rows) if self._packed else nn.functional.linear(rows, *self._used())
+        out = both[:, : self._outputs]
         if self._adapted:
-            both = nn.functional.linear(rows, self.weight, self.bias)
-            out = both[:, : self._outputs].addmm_(both[:, self._outputs :], self.up.T)
-        else:
-            bias = None if self.bias is None else self.bias[: self._outputs]
-            out = nn.functional.linear(rows, self.weight[: self._outputs], bias)
+            out = out.addmm_(both[:, self._outputs :], self.up.T)
         whole = out.view(*x.shape[:-1], self._outputs)
         return [whole[..., self._begin(i) : end] for i, end in enumerate(self._ends)]
 
+    def pack(self) -> None:
+        """Compute these layers and adapters through a packed copy of the weights, if there is one, and free the
+        weights."""
+        self._packed = packed(*self._used())
+        if self._packed:
+            self.weight = self.weight.new_empty(0)
+
+    def _used(self) -> tuple[Tensor, Tensor | None]:
+        """The weight and the bias of the first product."""
+        used = None if self._adapted else self._outputs
+        return self.weight[:used], None if self.bias is None else self.bias[:used]
+
     def _begin(self, i: int) -> int:
         return self._ends[i - 1] if i else 0
+
+
+def packed(weight: Tensor, bias: Tensor | None) -> Forward | None:
+    """A linear layer (out, in) whose weight is copied into the order in which oneDNN multiplies it; None if this CPU,
+    or this build of torch, has no such products for its type."""
+    onednn = torch.ops.mkldnn
+    if weight.is_cuda or not torch.backends.mkldnn.is_available() or not hasattr(onednn, "_linear_pointwise"):
+        return None
+    if weight.dtype != torch.float32 and not (weight.dtype == torch.bfloat16 and onednn._is_mkldnn_bf16_supported()):
+        return None
+    copy = onednn._reorder_linear_weight(weight)
+    return lambda x: onednn._linear_pointwise(x, copy, bias, "none", [], "")
 
 
 class UnstackedLayer:

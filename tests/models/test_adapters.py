@@ -142,10 +142,10 @@ def test_unknown_names_and_unfit_weights_are_refused(adapters, make):
             make(**{name: STRONG})
 
 
-def test_dense_weights_go_after_an_error_and_their_memory_is_that_of_all_linear_layers(adapters, base):
+def test_packed_weights_go_after_an_error_and_their_memory_is_that_of_all_linear_layers(adapters, base):
     plain = heard(adapters, "A")
     dense = functools.partial(dense_weight, dtype=torch.float32)
-    with pytest.raises(KeyboardInterrupt), adapters.inference_dense("B", dense):
+    with pytest.raises(KeyboardInterrupt), adapters.inference_packed("B", dense):
         raise KeyboardInterrupt
     assert torch.equal(heard(adapters, "A"), plain)
     linear = {id(m): m for n, m in base().named_modules() if isinstance(m, torch.nn.Linear) and n != "lm_head"}

@@ -257,9 +257,11 @@ def test_logits_that_are_held_at_once():
     assert head_elements(151_936, lean=True) == 64 * 151_936
 
 
-@pytest.mark.parametrize(("rows", "expanded"), [(15, True), (16, False)])
-def test_a_lean_base_holds_no_expanded_weights_while_many_rows_are_sampled(rows, expanded):
+@pytest.mark.parametrize("precision", ["4bit", "fp32"])
+def test_a_cpu_copies_the_weights_of_all_layers_and_of_the_head_to_sample(precision):
     shape = shape_of("smollm2-135m")
-    told = parts(config(model=SMOLLM2), shape, Load(rows, 50, 50), on_cpu=True)
-    assert told.get("dense weights") == (4 * shape.linear_parameters if expanded else None)
+    base = config(model=SMOLLM2 | {"precision": precision})
+    told = parts(base, shape, Load(16, 50, 50), on_cpu=True)
+    assert told["dense weights"] == 4 * (shape.linear_parameters + 49_152 * 576)
     assert told["logits, update"] == 12 * 2**22
+    assert ("dense weights" in parts(base, shape, Load(16, 50, 50))) == (precision == "4bit")

@@ -10,7 +10,7 @@ from lite_selfplay.config import SeatConfig
 from lite_selfplay.models.adapters import BASE, Adapters
 from lite_selfplay.models.backends.transformers import dense_weight, load_base
 from lite_selfplay.models.linear import LowRank
-from lite_selfplay.models.stacked import Stack, take, together
+from lite_selfplay.models.stacked import Stack, packed, take, together
 from tests.models.watch import heard, move, said, trainable
 from tests.near import near
 
@@ -26,7 +26,7 @@ def adapters(tiny_path):
     return Adapters(load_base(tiny_path, "fp32", torch.float32, torch.device("cpu")), SEATS, seed=0)
 
 
-@pytest.mark.parametrize("way", ["dense", "instead", "expanded", "beside"])
+@pytest.mark.parametrize("way", ["packed", "instead", "expanded", "beside"])
 def test_every_seat_samples_the_same_however_often_they_take_turns_and_leaves_no_trace(adapters, way):
     adapters.snapshot("A", "A@then")
     move(adapters, "A")
@@ -44,8 +44,8 @@ def test_every_seat_samples_the_same_however_often_they_take_turns_and_leaves_no
 
     before = places()
     for name in ("A", "B", BASE, "A@then", "B", "A"):
-        dense = way == "dense"
-        with adapters.inference_dense(name, DENSE) if dense else adapters.inference_stacked(name, stacks):
+        packed = way == "packed"
+        with adapters.inference_packed(name, DENSE) if packed else adapters.inference_stacked(name, stacks):
             assert near(said(adapters.model), plain[name], 2e-4)
             assert places() == before  # a seat that takes over moves no tensor
         assert near(heard(adapters, name), plain[name], 1e-6)
@@ -99,3 +99,30 @@ def test_biases_adapters_of_some_layers_and_inputs_that_differ():
             assert near(stack.forward(0, x), first, 1e-6)
             assert near(stack.forward(0, x), first, 1e-6)  # and again
             assert near(stack.forward(1, y), layers[1](y), 1e-6)  # another input before both were asked
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "wide", "high"), [(1, 64, 64), (5, 33, 7), (16, 96, 130), (200, 64, 300)])
+def test_a_packed_layer_computes_its_product_whatever_its_shape(dtype, rows, wide, high):
+    draw = torch.Generator().manual_seed(rows)
+    weight, x, bias = (torch.randn(*size, generator=draw) for size in ((high, wide), (rows, wide), (high,)))
+    for own in (bias.to(dtype), None):
+        forward = packed(weight.to(dtype), own)
+        if forward is None:
+            assert dtype != torch.float32 or not torch.backends.mkldnn.is_available()
+            pytest.skip("this CPU has no such products")
+        for given in (x, x[None]):
+            found = forward(given.to(dtype)).double()
+            right = given.to(dtype).double() @ weight.to(dtype).double().T + (0 if own is None else own.double())
+            assert found.shape == right.shape
+            assert (found - right).abs().max() < (1e-4 if dtype == torch.float32 else 0.1)
+
+
+def test_without_packed_products_weights_stay_as_they_are(adapters, monkeypatch):
+    stacks = adapters.stacked(DENSE, instead=False)
+    assert all(packed(stack.weight.to(torch.float16), None) is None for stack, _ in stacks)
+    plain = heard(adapters, "A")
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert packed(torch.ones(2, 2), None) is None
+    with adapters.inference_packed("A", DENSE):
+        assert near(said(adapters.model), plain, 2e-4)

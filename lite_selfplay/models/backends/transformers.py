@@ -39,7 +39,6 @@ from lite_selfplay.models.logprobs.token_logprobs import goes_by_hidden_states, 
 from lite_selfplay.models.memory import (
     CONTEXT_BYTES,
     GIB,
-    MANY_ROWS,
     ROOMY,
     expands,
     head_elements,
@@ -203,7 +202,7 @@ class TransformersBackend:
         return made
 
     def _generate(self, request: GenerationRequest) -> list[list[Generation]]:
-        expand, decoding = self._expands(request), self._decoding
+        expand, decoding = self._expands(), self._decoding
         if self._stacks is not None:
             decoding = dataclasses.replace(decoding, weights=(id(self._stacks), request.seat == BASE))
         dense = [0] if expand else self.adapters.dense_bytes(self.compute_dtype)
@@ -222,12 +221,10 @@ class TransformersBackend:
             self._release_kept()
             self._decoding = whole
 
-    def _expands(self, request: GenerationRequest) -> bool:
-        """Whether 4-bit weights are expanded for sampling, except on a lean base if many rows share the work at every
-        token. On a GPU they stay expanded until an update or scores need the memory."""
-        if self.device.type == "cpu":
-            return self._samples_dense and not (self._lean and self._layout(*request.sizes).rows >= MANY_ROWS)
-        if self._stacks is None and self.adapters.stackable:
+    def _expands(self) -> bool:
+        """Whether weights are copied for sampling, expanded from 4 bits: on a GPU until an update or scores need the
+        memory."""
+        if self.device.type == "cuda" and self._stacks is None and self.adapters.stackable:
             stacked = functools.partial(self.adapters.stacked, self._dense, instead=False)
             self._stacks = stacked() if self._samples_dense else self.adapters.beside(self.compute_dtype)
         return self._samples_dense
@@ -253,10 +250,8 @@ class TransformersBackend:
         """A seat in the forward pass, in the fastest way for sampling, with expanded weights or not."""
         if self._stacks is not None:
             return self.adapters.inference_stacked(seat, self._stacks)
-        if expand and self.compute_dtype == torch.float32:
-            return self.adapters.inference_dense(seat, self._dense)
         if expand and self.adapters.stackable:
-            return self.adapters.inference_stacked(seat, self.adapters.stacked(self._dense, instead=False))
+            return self.adapters.inference_packed(seat, self._dense)
         return self.adapters.inference(seat)
 
     def _halve_cache(self, longest: int) -> None:

@@ -82,23 +82,22 @@ def test_a_base_whose_activations_are_computed_again_keeps_no_large_tensor(make_
 
 
 @on_a_cpu
-def test_a_lean_base_expands_weights_at_every_token_of_many_rows(make_backend, asked, monkeypatch):
+def test_a_base_without_room_to_copy_its_weights_expands_them_at_every_token(make_backend, asked, monkeypatch):
     backend = make_backend("4bit", compute_dtype="fp32", gradient_checkpointing=True)
     monkeypatch.setattr(backend.adapters, "dense_bytes", lambda dtype: [2**20, 5 * 2**20])
-    expanded = noted(monkeypatch, backend.adapters, "inference_dense", lambda seat, dense: seat)
+    copied = noted(monkeypatch, backend.adapters, "inference_packed", lambda seat, dense: seat)
 
-    def said(rows, cache_tokens=65536):
+    def said():
         asked.clear()
-        return completions(backend, request("A", [[1, 2, 3]], rows, max_tokens=4), cache_tokens=cache_tokens)
+        return completions(backend, request("A", [[1, 2, 3]], 16, max_tokens=4))
 
-    few = said(15)
-    assert (expanded, asked[1]) == (["A"], ("mallopt", -3, 2**20))
-    many = said(16)
+    roomy = said()
+    assert (copied, asked[1]) == (["A"], ("mallopt", -3, 2**20))
+    backend._samples_dense = False
+    tight = said()
     # A weight of 5 MiB is freed at each token: kept for the next one, as is what is smaller.
-    assert (expanded, asked[1]) == (["A"], ("mallopt", -3, 5 * 2**20 + 4096))
-    assert_alike(many[:15], few)
-    said(16, cache_tokens=15 * 7)  # of which 15 find room at once
-    assert expanded == ["A", "A"]
+    assert (copied, asked[1]) == (["A"], ("mallopt", -3, 5 * 2**20 + 4096))
+    assert_alike(tight, roomy)
 
 
 @on_a_cpu
