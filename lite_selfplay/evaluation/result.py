@@ -17,6 +17,8 @@ from lite_selfplay.stats import Paired, maj_at_k, paired, pass_at_k
 
 Result = Mapping[str, Any]
 AT_K = ("pass_at_k", "mean_at_k", "maj_at_k")
+# The share of answers cut off by the token limit above which a result's line says so.
+MOST_CUT_OFF = 0.1
 # The most characters of an answer in the JSON.
 LONGEST_ANSWER = 200
 
@@ -151,7 +153,17 @@ def headline(result: Result) -> str:
         parts.append(f"{mean_label(result)} {percent(result['mean_of_directions'])}")
     n, samples = result["n"], result["samples"]
     repeated = f", {samples} samples each" if samples > 1 else ""
-    return f"{', '.join(parts)}; {n} problem{'s' if n != 1 else ''}{repeated}"
+    cut = f"; {said}" if (said := cut_off(result)) else ""
+    return f"{', '.join(parts)}; {n} problem{'s' if n != 1 else ''}{repeated}{cut}"
+
+
+def cut_off(result: Result) -> str:
+    """The share of answers that reached the token limit, in words, for the seat or direction with the most; empty if it
+    is at most a tenth."""
+    scores = scores_of(result)
+    name = max(scores, key=lambda each: scores[each].get("truncated") or 0.0)
+    share, limit = scores[name].get("truncated") or 0.0, result.get("max_completion_tokens")
+    return f"{percent(share)} of {name}'s answers were cut off at {limit} tokens" if share > MOST_CUT_OFF else ""
 
 
 def comparison(results: Mapping[str, Result]) -> tuple[list[str], list[list[str]]]:

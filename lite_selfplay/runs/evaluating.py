@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
-from lite_selfplay.config import TasksSection
+from lite_selfplay.config import RunConfig, TasksSection
 from lite_selfplay.data import EvalSpec, Problem
 from lite_selfplay.errors import Interrupted, ProcessLost, RequestError, TaskError
 from lite_selfplay.evaluation.examiner import SUFFIX, Answers, Exam, key_of, measure, require_enough
@@ -224,7 +224,7 @@ def _choose(
     samples = settings.samples or max(task.samples, *(settings.k or ()), *(find_mode(it.mode).samples for it in specs))
     for each in specs:
         require_enough(each, find_mode(each.mode), samples, settings.k or ())
-    tokens = settings.max_completion_tokens or target.config.run.max_completion_tokens or task.max_completion_tokens
+    tokens = settings.max_completion_tokens or _limit(target.config, spec, task)
     sampling = settings.sampling_of(target.config, specs, tokens)
     data = {**data_facts(task), "asked": fingerprint(problems)}
     if repeated := data.get("repeated"):
@@ -232,6 +232,14 @@ def _choose(
     ks = settings.k or ((1, samples) if samples > 1 else ())
     about = {"data": data, **({"overlap": seen} if seen else {})}
     return Exam(problems, sampling, samples, ks, settings.shots, settings.seed, name, about)
+
+
+def _limit(config: RunConfig, spec: str, task: Task) -> int:
+    """The tokens of an answer: the run's limit for its own tasks, for others at least what the task suggests."""
+    own, suggested = config.run.max_completion_tokens or 0, task.max_completion_tokens
+    if {spec, os.path.realpath(spec)} & {config.tasks.train, config.eval.tasks}:
+        return own or suggested
+    return max(own, suggested)
 
 
 def _unseen(

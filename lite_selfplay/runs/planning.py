@@ -155,7 +155,8 @@ class Plan:
     def _evaluation_line(self) -> str:
         section, spec = self.config.eval, self.game.evaluation()
         if not self.held_out:
-            return "none; --eval-tasks T evaluates the run on the problems of T"
+            idle = "" if section.limit is None else f", so that eval.limit={section.limit} does nothing"
+            return f"none{idle}; --eval-tasks T evaluates the run on the problems of T"
         times = "before and after" if self.game.open_ended else f"{len(evaluation_steps(self.config))} times"
         each = find_mode(spec.mode).stages(spec.seats) * len(self.held_out) * section.samples
         seats = " and ".join(spec.seats)

@@ -18,14 +18,14 @@ from typing import Any
 
 from lite_selfplay.config import RunConfig, RunSection
 from lite_selfplay.config.user_files import unnoticed
-from lite_selfplay.data import Completion, Episode, Problem, Sampling, TokenScores, Turn, Verdict
+from lite_selfplay.data import Completion, Episode, Group, Problem, Sampling, TokenScores, Turn, Verdict
 from lite_selfplay.errors import GameError, LiteSelfPlayError, PreflightError, SaveFailed
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.runs.defaults import LONGEST, Streams, after_probe, left_open, sized
 from lite_selfplay.runs.folder import COLLECTIONS, PREFLIGHT, RunFolder
-from lite_selfplay.runs.report.diagnosis import FEWEST_WELL_FORMED, MOST_SILENT, Cause, foreseen
+from lite_selfplay.runs.report.diagnosis import FEWEST_WELL_FORMED, FORMLESS, MOST_SILENT, Cause, foreseen
 from lite_selfplay.runs.report.figures import MEANINGS
 from lite_selfplay.runs.report.step_rows import figures, only_finite
 from lite_selfplay.runs.resources import Resources
@@ -187,6 +187,10 @@ def doubts(found: Played, config: RunConfig, game: type[Game], path: Path) -> li
         certain = {"truncation": full, "loops": looped, "format": not cut and shaped is False, "no variance": silent}
         row = {"step": 0, "streams": {role: stream}, "seats": {}, "game": {}}
         causes += [cause for cause in foreseen(path, config, game, row) if certain[cause.name]]
+        varied = stream["groups"] - stream["zero_variance_groups"]
+        if 2 * stream["by_form"] > varied:
+            said = f"{stream['by_form']} of the {role}'s {varied} groups with variance are paid for the form alone."
+            causes.append(Cause("form alone", "watch", said, next=f"{FORMLESS}, so that it is not learned first"))
     return causes
 
 
@@ -218,7 +222,8 @@ def _stream_line(game: type[Game], role: str, stream: Mapping[str, Any]) -> str:
     words |= {"loops": "repetitive"} if stream["loops"] else {}
     parts = [f"{percent(stream[key])} {word}" for key, word in words.items() if stream[key] is not None]
     if groups := stream["groups"]:
-        parts.append(f"{groups - stream['zero_variance_groups']} of {groups} groups with variance")
+        alone = f", {stream['by_form']} by the form alone" if stream["by_form"] else ""
+        parts.append(f"{groups - stream['zero_variance_groups']} of {groups} groups with variance{alone}")
     return (  # a seat that is called like its role is named once
         f"{' '.join(dict.fromkeys((role, stream['seat'])))}: {', '.join(parts)}, mean length "
         f"{stream['tokens_mean']:.0f} tokens"
@@ -354,8 +359,18 @@ class RecordingTable(LiveTable):
                 whole = zip(groups, ended, strict=True)  # or with at least two samples: one has no variance
                 known = [replace(g, samples=own) for g, own in whole if len(own) >= min(2, len(g.samples))]
                 seat = seats.get(role, completions[0].seat)
-                found[role] = {**figures(seat, completions, judged, known), "judged": len(judged)}
+                own = figures(seat, completions, judged, known)
+                found[role] = {**own, "judged": len(judged), "by_form": sum(map(_differs_by_form, known))}
         return found
+
+
+def _differs_by_form(group: Group) -> bool:
+    """Whether rewards differ between completions in the answer format and others, and for no other reason."""
+    judged = [(sample.verdict, sample.reward) for sample in group.samples if sample.verdict is not None]
+    paid = {(verdict.well_formed, reward) for verdict, reward in judged}
+    return (
+        len({verdict.correct for verdict, _ in judged}) == 1 and len({formed for formed, _ in paid}) == len(paid) == 2
+    )
 
 
 def small_game(game: Game, run: RunSection, most: int) -> Game:

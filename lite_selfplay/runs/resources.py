@@ -66,7 +66,9 @@ class Resources:
         """Load the base that a plan names."""
         config, progress = plan.config, progress or Progress()
         ranks.poll = Poll(progress, poll)
-        if doubt := without_its_gpu(config):
+        limit = config.eval.limit is not None and config.eval.tasks is None
+        idle = "eval.limit does nothing without problems to evaluate on: --eval-tasks T names them" if limit else None
+        for doubt in filter(None, (without_its_gpu(config), idle)):
             progress.warn(doubt)
         progress.say(f"loading {model.name} in {config.model.precision}")
         loaded = Loaded.of(config, model, progress, Poll(progress, poll), ranks=ranks, rollouts=_rollouts(plan, folder))

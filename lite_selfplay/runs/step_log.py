@@ -6,7 +6,7 @@ from typing import Any
 
 from lite_selfplay.data import NOT_JUDGED
 from lite_selfplay.errors import SaveFailed, TrainingError
-from lite_selfplay.runs.report.diagnosis import too_fast
+from lite_selfplay.runs.report.diagnosis import stalled, too_fast
 from lite_selfplay.runs.report.step_rows import (
     episode_rows,
     only_finite,
@@ -180,6 +180,11 @@ class StepLog:
         self._streams_so_far.append({"streams": metrics["streams"]})
         for sentence in too_fast(self._streams_so_far) if (step + 1) % WARNING_EVERY == 0 else ():
             progress.warn(f"{sentence}; lite-selfplay why {self._folder.path} says what to try")
+        for found in stalled(self._streams_so_far):
+            if found.shrank and step - self._warned.get("reasoning", -WARNING_EVERY) >= WARNING_EVERY:
+                self._warned["reasoning"] = step
+                what = found.remedy(self._game.options, "a lower seats.*.lr")
+                progress.warn(f"{found.said}: reasoning may be lost. Start again with {what}")
         if self._steps_without_signal == SILENT_STEPS_WARNING:
             progress.warn(
                 f"for {SILENT_STEPS_WARNING} steps in a row every group had equal rewards, so nothing was updated. "

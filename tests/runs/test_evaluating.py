@@ -12,6 +12,8 @@ from lite_selfplay.errors import Interrupted
 from lite_selfplay.evaluation.examiner import SUFFIX
 from lite_selfplay.evaluation.result import overview, settings_line
 from lite_selfplay.runs.evaluating import Settings, evaluate, evaluate_all
+from lite_selfplay.runs.folder import RunFolder
+from lite_selfplay.tasks import load_task
 from lite_selfplay.training.rollout import LiveTable
 from tests.made import completion, jsonl
 from tests.made_runs import Ear
@@ -84,6 +86,19 @@ def test_a_benchmark_takes_its_own_number_of_samples(tmp_path: Path):
     asked = {"data_dir": tmp_path, "max_completion_tokens": 2, "precision": "fp32", "write": False}
     for given, samples in (({}, 10), ({"k": (1, 12)}, 12), ({"samples": 3}, 3)):
         assert evaluate("tiny", "amc", **asked, **given).seats["base"].samples == samples
+
+
+def test_a_task_that_the_run_was_not_made_for_keeps_the_limit_that_it_suggests(of_a_file: Path):
+    def limit(tasks: str, **chosen: Any) -> int:
+        return evaluate(of_a_file, tasks, limit=1, write=False, trained_on=True, **chosen).sampling.max_tokens
+
+    own = RunFolder(of_a_file).config().run.max_completion_tokens
+    suggested = load_task("letters").max_completion_tokens
+    assert own is not None
+    assert own < suggested
+    assert limit(str(of_a_file.parent / "trained.jsonl")) == own
+    assert limit("letters") == suggested
+    assert limit("letters", max_completion_tokens=3) == 3
 
 
 @pytest.mark.parametrize(("answer_from", "right"), [(None, 1.0), ("anywhere", 1.0), ("block", 0.5)])

@@ -16,6 +16,7 @@ from lite_selfplay.runs import step_log
 from lite_selfplay.runs.api import cold_start
 from lite_selfplay.runs.folder import EXAMPLES
 from lite_selfplay.runs.planning import plan
+from lite_selfplay.runs.report.diagnosis import Stalled
 from lite_selfplay.training.progress import Progress
 from lite_selfplay.verify import Verifier
 from tests.made import jsonl
@@ -91,10 +92,12 @@ def test_warnings_of_one_kind_come_now_and_then(folder: Path, monkeypatch: pytes
     monkeypatch.setattr(reading_game, "warnings", lambda self, log: [f"{next(number)}.5% of all"])
     monkeypatch.setattr(step_log, "WARNING_EVERY", 2)
     monkeypatch.setattr(step_log, "too_fast", lambda rows: [f"{len(rows)} steps with {[*rows[-1]['streams']]}"])
+    monkeypatch.setattr(step_log, "stalled", lambda rows: [Stalled(len(rows) != 2, True, f"{len(rows)} shrank")])
     ear = Ear()
     run = train(config(folder / "run", steps=4), progress=ear)
     says = f"steps with ['proposer']; lite-selfplay why {run.path} says what to try"
-    assert ear.warned == ["0.5% of all", f"2 {says}", "2.5% of all", f"4 {says}"]
+    lost = "shrank: reasoning may be lost. Start again with a lower seats.*.lr"
+    assert ear.warned == ["0.5% of all", f"1 {lost}", f"2 {says}", "2.5% of all", f"3 {lost}", f"4 {says}"]
 
 
 def test_a_cold_start_never_learns_from_what_the_game_is_measured_on(folder: Path):

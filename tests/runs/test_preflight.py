@@ -12,17 +12,27 @@ import pytest
 
 from lite_selfplay import RunConfig, load_run, resume, train
 from lite_selfplay.config.user_files import unnoticed
-from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
+from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream, Verdict
 from lite_selfplay.errors import PreflightError, RunFolderError
 from lite_selfplay.games import find_game, make_game
 from lite_selfplay.runs import preflight as looking
 from lite_selfplay.runs.defaults import wanted
 from lite_selfplay.runs.folder import PREFLIGHT
-from lite_selfplay.runs.preflight import Enough, Played, RecordingTable, doubts, refusal, small_game, unsettled
+from lite_selfplay.runs.preflight import (
+    Enough,
+    Played,
+    RecordingTable,
+    _differs_by_form,
+    doubts,
+    refusal,
+    small_game,
+    unsettled,
+)
 from lite_selfplay.runs.report.diagnosis import diagnose
 from lite_selfplay.stats import is_above
 from lite_selfplay.training.progress import OutOfTime, Progress
 from lite_selfplay.training.rollout import LiveTable
+from tests.made import completion
 from tests.made_runs import Ear, read_lines
 
 AGON = find_game("agon")
@@ -117,7 +127,7 @@ def test_a_file_that_is_none_of_its_own_is_an_error(tmp_path: Path, content: str
 
 
 def stream(**values: Any) -> dict[str, Any]:
-    counts = {"completions": 40, "judged": 40, "groups": 10, "zero_variance_groups": 10}
+    counts = {"completions": 40, "judged": 40, "groups": 10, "zero_variance_groups": 10, "by_form": 0}
     shares = dict.fromkeys(("accuracy", "well_formed", "truncated", "loops", "reward_mean"), 0.0)
     return {"seat": "A", "tokens_mean": 9.0, **counts, **shares, **values}
 
@@ -178,6 +188,26 @@ def test_what_is_refused_and_how_sure_it_is(tmp_path: Path, streams: list[dict[s
 )
 def test_what_is_doubtful(tmp_path: Path, streams: list[dict[str, Any]], names: list[str]):
     assert [cause.name for cause in doubts(played(*streams), config(tmp_path), AGON, tmp_path)] == names
+
+
+def test_groups_that_are_paid_for_the_form_alone(tmp_path: Path):
+    formed, plain, right = Verdict(False, 0.0, well_formed=True), Verdict(False, 0.0), Verdict(True, 1.0)
+    one = completion("!")
+    for pairs, alone in (
+        ([(formed, 0.5), (plain, 0.0), (plain, 0.0)], True),
+        ([(formed, 0.5), (plain, 0.0), (right, 2.0)], False),  # one is right
+        ([(formed, 0.5), (formed, 0.5)], False),  # no variance
+        ([(formed, 3.5), (formed, 2.5), (plain, 2.0)], False),  # something else differs, too
+        ([(None, 1.0), (None, 0.0)], False),  # not judged
+    ):
+        assert _differs_by_form(Group([Sample(one, reward, verdict) for verdict, reward in pairs])) is alone
+
+    few = stream(well_formed=0.3, zero_variance_groups=2, by_form=5)
+    assert "8 of 10 groups with variance, 5 by the form alone," in played(few).lines(AGON)[1]
+    (cause,) = doubts(played(few), config(tmp_path), AGON, tmp_path)
+    assert cause.sentence == "5 of the drafter's 8 groups with variance are paid for the form alone."
+    assert cause.next.startswith("--set game.format_weight=0")
+    assert doubts(played({**few, "by_form": 4}), config(tmp_path), AGON, tmp_path) == []
 
 
 def test_it_is_played_until_everything_is_decided():

@@ -12,9 +12,10 @@ Two seats, A and B. At an even step A drafts and B challenges, at an odd step th
 c is 1 for a right answer, phi for a well-formed one. The N challenges of a problem form one group although their
 prompts differ. Groups without variance are dropped.
 
-Kept from the paper: rewards, rotation, N = 8, rank 16, learning rate 5e-5 with linear decay and 10% warm-up, format
-weight 0.5, the recap without the final answer, both adapters updated at every step, adapter B started apart from A.
-Changed: no KL term, because section 3 has "the usual KL regularization toward a reference (the base)" without a weight.
+Kept from the paper: rewards, rotation, N = 8, rank 16, learning rate 5e-5 with linear decay and 10% warm-up, the
+recap without the final answer, both adapters updated at every step, adapter B started apart from A.
+Changed: no KL term, because section 3 has "the usual KL regularization toward a reference (the base)" without a weight;
+lambda is 0, where the paper's is 0.5 (docs/decisions/0014-paying-for-form.md; the preset `agon-paper` has 0.5).
 Ours, where the paper is silent: alpha 32 on all linear layers, N(0, 1e-3) as B's start, temperature 1, four problems
 per step, a mean over each completion's tokens in the loss, and the last 512 tokens of a longer recap.
 """
@@ -47,14 +48,14 @@ class DraftChallengeOptions(GameOptions):
     """Agon's options.
 
     `reward`: the competitive stack (`adv`), the cooperative one or the margin ablation. `rotate` swaps the seats' roles
-    at every step. `format_weight` is lambda. `tiebreak` is gamma of the length tiebreak: 0 is off, the paper's is 0.5.
+    at every step. `format_weight` is lambda: 0, the paper's is 0.5. `tiebreak` is gamma of the length tiebreak: 0 is off, the paper's is 0.5.
     `opponent`: each challenger reads one draft (`per_rollout`); or it reads none, and the reward compares it with its
     own draft (`hidden`) or with one draft for the whole group (`shared_hidden`).
     """
 
     reward: Reward = "adv"
     rotate: bool = True
-    format_weight: float = 0.5
+    format_weight: float = 0.0
     tiebreak: float = 0.0
     opponent: Literal["per_rollout", "hidden", "shared_hidden"] = "per_rollout"
 

@@ -209,7 +209,7 @@ class SelfRefineOptions(GameOptions):
     """`format_weight` is lambda, the reward of a well-formed completion. Agon's other options are fixed: a seat reads
     its own draft, and nothing rewards it for being better than the draft."""
 
-    format_weight: float = 0.5
+    format_weight: float = 0.0
     reward: ClassVar[str] = "coop"
     tiebreak: ClassVar[float] = 0.0
     opponent: ClassVar[str] = "per_rollout"

@@ -3,13 +3,13 @@
 Each step samples a group of completions of each problem and rewards each by itself. With `budget=paired` it has the
 budget of Agon's N drafts and N challenges: 2N completions per problem.
 
-Source: Shao et al. 2024 (DeepSeekMath, GRPO); the budget is from Agon's section 4.5. The reward `2 c + 0.5 phi` (c:
-right, phi: well-formed) is Agon's equation 2, so that both are trained for the same objective.
+Source: Shao et al. 2024 (DeepSeekMath, GRPO); the budget is from Agon's section 4.5. The reward `2 c + lambda phi` (c:
+right, phi: well-formed) is Agon's equation 2, so that both are trained for the same objective; lambda is 0 by default
+(docs/decisions/0014-paying-for-form.md).
 
 Without answers, `reward` decides c: `majority`, agreement with most of the group (Zuo et al. 2025, "TTRL: Test-Time
 Reinforcement Learning"; a tie earns nothing); `format`, always 0; `random`, 0 or 1 by the toss of a coin (Shao et al.
-2025, "Spurious Rewards"), where form earns nothing either unless `format_weight` is set. If a problem has an answer, it
-is checked for the records only.
+2025, "Spurious Rewards"). If a problem has an answer, it is checked for the records only.
 """
 
 import random
@@ -30,7 +30,7 @@ from lite_selfplay.games.worked_examples import worked_example
 
 
 class SoloOptions(GameOptions):
-    """`format_weight` is lambda, the reward of a well-formed completion: by default 0.5, or 0 with `reward=random`.
+    """`format_weight` is lambda, the reward of a well-formed completion: by default 0, or 0.5 with `reward=format`.
     `budget=paired` samples 2N completions per problem.
 
     `reward`: agreement with the problems' `answers`, or one of three rewards that use no answer. `drop_zero_variance`:
@@ -38,14 +38,14 @@ class SoloOptions(GameOptions):
     """
 
     reward: Literal["answers", "majority", "format", "random"] = "answers"
-    format_weight: float = 0.5
+    format_weight: float = 0.0
     budget: Literal["paired", "single"] = "paired"
     drop_zero_variance: bool = False
 
     @model_validator(mode="before")
     @classmethod
-    def _a_coin_is_a_coin(cls, values: Any) -> Any:
-        return {"format_weight": 0.0, **values} if values.get("reward") == "random" else values
+    def _format_is_paid(cls, values: Any) -> Any:
+        return {"format_weight": 0.5, **values} if values.get("reward") == "format" else values
 
     @field_validator("format_weight")
     @classmethod

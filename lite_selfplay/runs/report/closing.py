@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.evaluation.result import BASE, mean_label, mean_outcomes, outcomes_of, scores_of
+from lite_selfplay.evaluation.result import BASE, cut_off, mean_label, mean_outcomes, outcomes_of, scores_of
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.runs.folder import RunFolder
@@ -33,7 +33,7 @@ def closing_report(
 
     The change of pass@1 needs two comparable evaluations. A change that chance could explain is marked as such.
     """
-    lines = _evaluated(evaluations) if evaluations else []
+    lines = [*_fallen(evaluations), *_evaluated(evaluations)] if evaluations else []
     ended = metrics and (metrics[-1].get("over") is True or not game.open_ended)
     lines += game.closing(metrics[-1]["game"]) if ended else []
     for count, what in (
@@ -78,6 +78,16 @@ def changes(evaluations: Evaluations) -> list[Change]:
     return found
 
 
+def _fallen(evaluations: Evaluations) -> list[str]:
+    """A line that says so if the run ended below its start."""
+    ends = [evaluations[moment] for moment in _telling(evaluations)][-2:]
+    if _overall(ends[-1]) > _overall(ends[0]) - 0.0005:
+        return []
+    sure = any(change.sure and (change.points or 0.0) < 0 for change in changes(evaluations))
+    way = " -> ".join(f"{percent(_overall(each))} with {each['tokens_final_mean']:.0f} tokens" for each in ends)
+    return [f"this run ended below its start{'' if sure else ', perhaps by chance'}: pass@1 {way}"]
+
+
 def _evaluated(evaluations: Evaluations) -> list[str]:
     """Lines with the pass rate of every seat and direction at each moment of `_telling`, and its last change."""
     moments = _telling(evaluations)
@@ -86,6 +96,7 @@ def _evaluated(evaluations: Evaluations) -> list[str]:
         f"pass@1 on {last['tasks']} ({counted(last['n'], 'problem')}), {' -> '.join(moments)}:",
         *(f"  {change}" for change in changes(evaluations)),
         *(["  no other evaluation of these problems to compare with"] if alone else []),
+        *([f"  {said}"] if (said := cut_off(last)) else []),
     ]
 
 

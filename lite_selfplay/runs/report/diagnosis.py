@@ -8,8 +8,9 @@ import heapq
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from math import sqrt
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.config.user_files import file_of
@@ -39,6 +40,10 @@ MOVED_MOST = 5
 FEWEST_STEPS = 5
 # The fewest steps per part when the accuracies of a run's parts are compared.
 FEWEST_TO_COMPARE = 10
+# The first and the last steps of a run that are compared, and the share of their first length below which completions
+# have lost something.
+ENDS, SHRUNK = 3, 0.4
+FORMLESS = "--set game.format_weight=0"
 
 
 @dataclass(frozen=True)
@@ -262,6 +267,53 @@ def too_fast(rows: Sequence[Row]) -> list[str]:
     return found
 
 
+class Stalled(NamedTuple):
+    """A role that is not right more often in a run's last steps than in its first: whether its completions `shrank`,
+    whether its reward rose `by_form` alone, and both in words."""
+
+    shrank: bool
+    by_form: bool
+    said: str
+
+    def remedy(self, options: Any, otherwise: str) -> str:
+        """The flag that pays nothing for the form if that is the cause, by the game's `options`."""
+        return FORMLESS if self.by_form and getattr(options, "format_weight", None) else otherwise
+
+
+def stalled(rows: Sequence[Row]) -> Iterator[Stalled]:
+    """The roles whose completions shrank, or whose reward rose, although no more of them are right. `rows`: a run's
+    steps, of which the first three and the last three are compared."""
+    for role in rows[-1]["streams"]:
+        steps = [row["streams"][role] for row in rows if role in row["streams"]]
+        ends = steps[:ENDS], steps[-ENDS:]
+        keys = ("accuracy", "tokens_mean", "reward_mean", "well_formed")
+        means = ([_mean(end, key) or 0.0 for end in ends] for key in keys)
+        (was, now), (long, short), (low, high), (loose, formed) = means
+        noise = sqrt(sum(1 / sum(number_of(step.get("completions")) or 1 for step in end) for end in ends))
+        risen = now > was + sqrt(was * (1 - was)) * noise
+        shrank, by_form = short < SHRUNK * long, high > low and formed > loose + noise / 2
+        if len(steps) < 2 * ENDS or risen or _mean(steps, "accuracy") is None or not (shrank or by_form):
+            continue
+        more = f"{'no' if now <= was else 'hardly'} more of them are right ({was:.0%} -> {now:.0%})"
+        said = [f"the {role}'s completions shrank from {long:.0f} to {short:.0f} tokens, and {more}"] if shrank else []
+        form = f"reward rose from {low:.2f} to {high:.2f} by the form alone ({loose:.0%} -> {formed:.0%} in form)"
+        said += (
+            [f"its {form}" if shrank else f"the {role}'s {form}; {more.replace('them', 'its completions')}"]
+            if by_form
+            else []
+        )
+        yield Stalled(shrank, by_form, "; ".join(said))
+
+
+def _lost(about: _About) -> Iterator[Cause]:
+    """Reasoning that is lost, and rewards that rise by the form alone."""
+    for found in stalled([row for row in about.rows if row["step"] <= about.looked[-1]["step"]]):
+        flags = found.remedy(about.game.Options(**about.config.game.options), about.slower())
+        level: Level = "wrong" if found.shrank else "watch"
+        said, evidence = f"{found.said[:1].upper()}{found.said[1:]}.", f"the first {ENDS} steps and the last {ENDS}"
+        yield Cause("reasoning" if found.shrank else "form alone", level, said, evidence, about.again(flags))
+
+
 def _rate(about: _About) -> Iterator[Cause]:
     for said in too_fast([row for row in about.rows if row["step"] <= about.looked[-1]["step"]]):
         evidence = f"step_gap above {STEP_MOST:g}"
@@ -302,5 +354,5 @@ def _facts(about: _About) -> Iterator[str]:
 
 # The checks, in the order of their findings.
 CHECKS: tuple[Callable[[_About], Iterator[Cause]], ...] = (
-    _truncated, _format, _silent, _declared, _kl, _rate, _measured, _sampler,
+    _lost, _truncated, _format, _silent, _declared, _kl, _rate, _measured, _sampler,
 )  # fmt: skip

@@ -1,7 +1,9 @@
 """Why a run does what it does: each cause from a run written by hand that has it, and none where all is well."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from lite_selfplay.data import Stream
 from lite_selfplay.errors import ConfigError, RunFolderError, UnknownNameError
 from lite_selfplay.games import find_game, game_names
 from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.runs.report.diagnosis import diagnose, foreseen, moved_most, too_fast
+from lite_selfplay.runs.report.diagnosis import Stalled, diagnose, foreseen, moved_most, stalled, too_fast
 from lite_selfplay.runs.report.figures import MEANINGS, find_meaning, values_of
 from lite_selfplay.runs.report.step_rows import stream_metrics
 from lite_selfplay.training.trainer import StreamUpdate
@@ -103,6 +105,73 @@ def test_a_rate_too_high_is_a_cause_with_a_lower_one(write_run: Callable[..., Pa
     assert cause.sentence.startswith("The drafter moves by 0.02 nats per token at every step")
     assert cause.next.endswith("--set seats.A.lr=0.001")
     assert "rate" not in causes(path, 19)
+
+
+REAL = json.loads((Path(__file__).parent / "real_runs.json").read_text())
+"""Tokens, accuracy, form and reward of each step of three runs of GRPO on SVAMP with Qwen2.5-Coder-0.5B-Instruct, by
+limit and learning rate. The reward was 2 for a right answer and 0.5 for the format, in the last run nothing for it."""
+
+
+def steps_of(name: str) -> list[dict[str, Any]]:
+    keys = ("tokens_mean", "accuracy", "well_formed", "reward_mean")
+    streams = [{**WELL, "seat": "solver", "completions": 64, **dict(zip(keys, row, strict=True))} for row in REAL[name]]
+    return [metrics(step, {"solver": stream}) for step, stream in enumerate(streams, 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "says"),
+    [
+        (
+            "cap160-rate2e-4",
+            6,
+            "the solver's completions shrank from 142 to 53 tokens, and no more of them are right (19% -> 5%); its "
+            "reward rose from 0.44 to 0.45 by the form alone (14% -> 69% in form)",
+        ),
+        (
+            "cap320-rate5e-5",
+            16,
+            "the solver's completions shrank from 185 to 72 tokens, and no more of them are right (25% -> 19%); its "
+            "reward rose from 0.66 to 0.76 by the form alone (29% -> 74% in form)",
+        ),
+        ("cap320-rate5e-5-no-form", None, ""),
+    ],
+)
+def test_reasoning_that_is_lost_is_seen_while_it_goes(write_run, name: str, first: int | None, says: str):
+    rows = steps_of(name)
+    warned = {n: found for n in range(1, len(rows) + 1) for found in stalled(rows[:n]) if found.shrank}
+    assert next(iter(warned), None) == first
+    options = {"name": "grpo", "format_weight": 0.0 if first is None else 0.5}
+    path = write_run("run", rows, game=options, seats={"solver": {}})
+    if first is None:
+        assert not {"reasoning", "form alone"} & set(causes(path))
+        return
+    assert warned[first].said == says
+    cause = diagnose(path, first).causes[0]  # before the rate, whatever else is found
+    assert (cause.name, cause.level, cause.sentence) == ("reasoning", "wrong", f"T{says[1:]}.")
+    assert cause.next.endswith("/config.yaml --set game.format_weight=0")
+
+
+def test_a_reward_that_rises_by_form_alone(write_run):
+    rows = steps_of("cap320-rate5e-5")[:15]
+    path = write_run("run", rows, game={"name": "grpo", "format_weight": 0.5}, seats={"solver": {}})
+    (cause,) = [cause for cause in diagnose(path).causes if cause.name == "form alone"]
+    assert cause.level == "watch"
+    assert cause.sentence == (
+        "The solver's reward rose from 0.66 to 0.78 by the form alone (29% -> 64% in form); no more of its completions "
+        "are right (25% -> 23%)."
+    )
+    # With as many more right as chance does not explain, it is none: 49 of 192, then 67.
+    risen = [
+        *rows[:-3],
+        *({**row, "streams": {"solver": {**row["streams"]["solver"], "accuracy": 67 / 192}}} for row in rows[-3:]),
+    ]
+    assert [found.by_form for found in stalled(rows)] == [True]
+    assert list(stalled(risen)) == []
+    assert Stalled(True, True, "").remedy(SimpleNamespace(format_weight=0.5), "a rate") == "--set game.format_weight=0"
+    assert Stalled(True, False, "").remedy(SimpleNamespace(format_weight=0.5), "a rate") == "a rate"
+    unpaid = write_run("unpaid", rows, game={"name": "grpo"}, seats={"solver": {"lr": 3e-5}})
+    (cause,) = [cause for cause in diagnose(unpaid).causes if cause.name == "form alone"]
+    assert cause.next.endswith("--set seats.solver.lr=1e-05")
 
 
 def test_evaluations_that_fell(write):

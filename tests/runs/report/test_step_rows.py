@@ -228,6 +228,22 @@ def test_the_moments_that_tell_what_happened():
     assert "more steps" not in said  # 12 steps were better
 
 
+def test_a_run_that_ends_below_its_start_says_so_first():
+    """Of 100 problems 33 were right on average, then 30: the intervals overlap."""
+    lower = {"after cold start": cascade(0.3, 0.3, 0.32, 0.34), "after 24 steps": cascade(0.3, 0.3, 0.31, 0.29)}
+    lower["after 24 steps"]["tokens_final_mean"] = 9.0
+    first, second, *_ = closing(curve(*[0.5] * 24), lower).split("\n")
+    assert first == (
+        "this run ended below its start, perhaps by chance: pass@1 33% with 20 tokens -> 30% with 9 tokens"
+    )
+    assert second.startswith("pass@1 on letters (100 problems)")
+    far = {**lower, "after 24 steps": cascade(0.3, 0.3, 0.1, 0.1)}
+    assert closing(curve(*[0.5] * 24), far).startswith("this run ended below its start: pass@1 33% with")
+    alone = {"after 24 steps": lower["after 24 steps"]}
+    for others in ({}, {"after cold start": lower["after 24 steps"]}):
+        assert "below its start" not in closing(curve(*[0.5] * 24), {**others, **alone})
+
+
 def test_the_best_of_several_moments_suggests_more_steps():
     moments = {"before training": cascade(0.3, 0.3, 0.3, 0.3), "after 8 steps": cascade(0.6, 0.6, 0.6, 0.2)}
     assert "--steps 18" in closing(curve(*[0.5] * 8), moments)
