@@ -5,7 +5,8 @@ are decoded, or as many tokens as a microbatch holds. Those products alone, over
 the floor; the share of the floor in what decoding or an update takes is what the machine's arithmetic is used for. The
 rest is attention, norms, sampling, adapters, expanding 4-bit weights, and Python.
 
-Floor and work take turns, so that whatever else the machine does meets both. Shapes: `R` rows, `N` tokens.
+Floor and work take turns, so that whatever else the machine does meets both; so does decoding through plain layers,
+whose weights are not packed (`lite_selfplay/models/stacked.py`). Shapes: `R` rows, `N` tokens.
 """
 
 import os
@@ -15,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
+from unittest import mock
 
 import harness
 import typer
@@ -56,10 +58,12 @@ def main(
     for name, run, products in (("decoding", work.decode, work.decoding), ("update", work.update, work.updating)):
         say(f"{name}: to warm up")
         run()
-        floor_s, work_s = [], []
+        floor_s, work_s, plain_s = [], [], []
         for number in range(rounds):
             floor_s.append(_timed(work.floor(products)))
             work_s.append(_timed(run))
+            if name == "decoding":
+                plain_s.append(_timed(work.decode_unpacked))
             say(f"{name}, turn {number + 1} of {rounds}: {floor_s[-1]:.2f} s of products, {work_s[-1]:.2f} s in all")
         flop = sum(2 * n * width * height for n, (width, height) in products)
         results[name] = {
@@ -69,6 +73,8 @@ def main(
             "gflop_a_second": flop / 1e9 / statistics.median(floor_s),
             "share": ratio(floor_s, work_s),
         }
+        if plain_s:
+            results[name] |= {"plain_s": plain_s, "plain": ratio(plain_s, work_s)}
         if profile:
             results[name]["operations"] = _profiled(run)
     _show(results, model, rows, tokens)
@@ -169,6 +175,10 @@ class _Work:
     def decode(self) -> None:
         self.backend.generate(self._request)
 
+    def decode_unpacked(self) -> None:
+        with mock.patch("lite_selfplay.models.adapters.packed", return_value=None):
+            self.decode()
+
     def update(self) -> None:
         self.backend.adapters.activate("A")
         with self.backend.updating():
@@ -204,6 +214,9 @@ def _show(results: Result, model: str, rows: int, tokens: int) -> None:
         lines.append(
             (name, f"{one['gflop']:,.0f}", f"{one['gflop_a_second']:,.0f}", floor, whole, share, f"{goal:.0%}")
         )
+    plain = results["decoding"]["plain"]
+    times = f"{plain['median']:.2f} times ({plain['lowest']:.2f} to {plain['highest']:.2f})"
+    show(f"decoding through plain layers takes {times} as long")
     columns = ("", "GFLOP of products", "GFLOP/s alone", "alone, s", "in all, s", "share", "goal")
     show_table(f"{model}: {rows} rows of {tokens} tokens, and an update on them", columns, lines)
     for name in GOALS:
