@@ -48,9 +48,9 @@ class DraftChallengeOptions(GameOptions):
     """Agon's options.
 
     `reward`: the competitive stack (`adv`), the cooperative one or the margin ablation. `rotate` swaps the seats' roles
-    at every step. `format_weight` is lambda: 0, the paper's is 0.5. `tiebreak` is gamma of the length tiebreak: 0 is off, the paper's is 0.5.
-    `opponent`: each challenger reads one draft (`per_rollout`); or it reads none, and the reward compares it with its
-    own draft (`hidden`) or with one draft for the whole group (`shared_hidden`).
+    at every step. `format_weight` is lambda (the paper's is 0.5). `tiebreak` is gamma of the length tiebreak: 0 is off,
+    the paper's is 0.5. `opponent`: each challenger reads one draft (`per_rollout`); or it reads none, and the reward
+    compares it with its own draft (`hidden`) or with one draft for the whole group (`shared_hidden`).
     """
 
     reward: Reward = "adv"
