@@ -116,10 +116,7 @@ def test_version_and_help(call):
         assert (ended.code, "Usage: " in ended.out) == (0, True)
 
 
-PAID = (
-    "drafter 2 for a right answer, 0.5 for the format; challenger 2 for a right answer, 0.5 for the format, 1 more if "
-    "the draft is wrong"
-)
+PAID = "drafter 2 for a right answer; challenger 2 for a right answer, 1 more if the draft is wrong"
 
 
 def test_a_dry_run_says_what_would_happen_and_makes_nothing(call, here):
@@ -136,7 +133,7 @@ def test_a_dry_run_says_what_would_happen_and_makes_nothing(call, here):
     (here / "mine.py").write_text(REWARD)
     ended = call(*AGON[:4], "--tasks", "sums.jsonl", "--reward", "mine.py:mine", "--dry-run")
     assert ended.code == 0
-    assert "rewards: drafter 2 by mine, 0.5 for the format; challenger 2 by mine" in ended.out
+    assert "rewards: drafter 2 by mine; challenger 2 by mine, 1 more" in ended.out
 
 
 def test_flags_go_over_the_file_and_set_over_the_flags(call, here):

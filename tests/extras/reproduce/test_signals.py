@@ -64,10 +64,10 @@ def test_every_arm_is_named_after_what_it_is_paid_for(file: Path, monkeypatch: p
         ("coin", "", {"game.reward": "random", "game.format_weight": 0.5}, "also paid by {'form'}"),
         ("coin", "", {"game.reward": "random"}, None),
         ("form and a coin", "", {"game.reward": "random"}, "not paid by {'form'}"),
-        ("grpo", "the labels", {}, "also paid by {'form'}"),
-        ("grpo", "the labels", {"game.format_weight": 0.0}, None),
+        ("grpo", "the labels", {}, None),
+        ("grpo", "the labels", {"game.format_weight": 0.5}, "also paid by {'form'}"),
         ("grpo", "the ceiling", {}, None),
-        ("TTRL", "the majority vote", {"game.reward": "majority"}, "also paid by {'form'}"),
+        ("TTRL", "the majority vote", {"game.reward": "majority", "game.format_weight": 0.5}, "also paid by {'form'}"),
     ],
 )
 def test_an_arm_that_is_paid_otherwise_than_it_says_is_found(name, about, keys, why, tmp_path: Path):

@@ -28,7 +28,7 @@ def test_reward_ladder():
 
 def step(drafts: list[str], challenges: list[str], problems: Any = (SIX,), **options: Any) -> tuple[Episode, list[str]]:
     """A step, and the challenger's prompts."""
-    game = small("agon", problems_per_step=len(problems), **options)
+    game = small("agon", problems_per_step=len(problems), **{"format_weight": 0.5, **options})
     ((episode,), table) = played(game, {"drafter": drafts, "challenger": challenges}, problems)
     return episode, table.asked[1][1]
 
@@ -43,7 +43,7 @@ def step(drafts: list[str], challenges: list[str], problems: Any = (SIX,), **opt
     ],
 )
 def test_rewards_and_advantages_of_a_step_by_hand(name: str, paid: list[float], mean: float, squares: float):
-    game = small(name)
+    game = small(name, format_weight=0.5)
     first, second = game.roles
     # Drafts: right and well-formed, wrong and well-formed, no tag, right. Challenges: right, right, right, wrong.
     said = {first: [RIGHT, WRONG, "seven", RIGHT], second: [RIGHT, RIGHT, "\\boxed{6}", WRONG]}

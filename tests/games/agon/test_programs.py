@@ -28,7 +28,7 @@ HALF = "Three.\n<answer>\nprint(input().split()[1])\n</answer>"
 def test_half_of_the_tests_earn_nothing():
     """Section 5.3: r = 1 if all unit tests pass. `HALF` prints the second number: right on the second test alone."""
     for name, roles in (("agon", ("drafter", "challenger")), ("grpo", ("solver",)), ("self-refine", ("drafter",))):
-        game = small(name, 2)
+        game = small(name, 2, format_weight=0.5)
         ((episode,), _) = played(game, {role: [RIGHT, HALF] for role in game.roles}, [ADD])
         for role in roles:
             assert [s.verdict.score for s in samples(episode, role)][:2] == [1, 0.5]

@@ -17,7 +17,7 @@ def test_reward():
 
 @pytest.mark.parametrize(("budget", "completions"), [("paired", 8), ("single", 4)])
 def test_it_samples_a_paired_games_budget(budget: str, completions: int):
-    ((episode,), _) = played(small("grpo", 4, 2, budget=budget), {"solver": ["<answer>6</answer>", "no"]}, [SIX])
+    ((episode,), _) = played(small("grpo", 4, 2, budget=budget, format_weight=0.5), {"solver": ["<answer>6</answer>", "no"]}, [SIX])
     assert rewards(episode, "solver") == [[2.5, 0.0] * (completions // 2)] * 2
     assert {sample.completion.seat for sample in samples(episode, "solver")} == {"solver"}
 
@@ -37,7 +37,7 @@ MOST, FORMED = [2.5, 2.5, 0.5, 0.0], [0.5, 0.5, 0.5, 0.0]
     ],
 )
 def test_rewards_that_look_at_no_answer(reward, answer, paid, verdict, accuracy):
-    game = small("grpo", reward=reward, budget="single")
+    game = small("grpo", reward=reward, budget="single", format_weight=0.5)
     assert not game.needs_answers
     replies = ["<answer>7</answer>", "<answer>7.0</answer>", "<answer>6</answer>", "no"]
     ((episode,), _) = played(game, {"solver": replies}, [Problem("six", "What is 2 + 4?", answer)])
@@ -52,7 +52,8 @@ def test_a_tie_pays_nobody_and_a_coin_half():
         ((episode,), _) = played(game, {"solver": [f"<answer>{value}</answer>" for value in values]}, [SIX])
         return rewards(episode, "solver")[0]
 
-    assert paid("majority", "7", "6") == [0.5, 0.5]
+    assert paid("majority", "7", "6") == [0.0, 0.0]
+    assert paid("majority", "7", "6", format_weight=0.5) == [0.5, 0.5]
     tossed = paid("random", *["7"] * 400)
     assert set(tossed) == {0.0, 2.0}  # nothing for form, unless it is set
     assert 150 < tossed.count(2.0) < 250
@@ -64,11 +65,11 @@ def test_a_tie_pays_nobody_and_a_coin_half():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "2 for a right answer, 0.5 for the format"),
-        ({"format_weight": 0.0}, "2 for a right answer"),
+        ({}, "2 for a right answer"),
+        ({"format_weight": 0.5}, "2 for a right answer, 0.5 for the format"),
         ({"reward": "random"}, "2 by the toss of a coin"),
         ({"reward": "random", "format_weight": 0.25}, "2 by the toss of a coin, 0.25 for the format"),
-        ({"reward": "majority"}, "2 for agreeing with the majority vote, 0.5 for the format"),
+        ({"reward": "majority"}, "2 for agreeing with the majority vote"),
         ({"reward": "format"}, "0.5 for the format"),
     ],
 )
