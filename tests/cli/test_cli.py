@@ -128,6 +128,8 @@ def test_a_dry_run_says_what_would_happen_and_makes_nothing(call, here):
     assert "evaluation: none" in ended.out
     assert "tasks: letters, 10,000 problems, 4 a step" in ended.out
     assert f"rewards: {PAID}\n" in ended.out
+    idle = call(*AGON, "--run-dir", "run", "--eval-limit", "5", "--dry-run").out
+    assert "evaluation: none, so that eval.limit=5 does nothing; --eval-tasks T evaluates" in idle
     assert not everything(here)
     (here / "sums.jsonl").write_text('{"problem": "1 + 1?"}\n')
     (here / "mine.py").write_text(REWARD)

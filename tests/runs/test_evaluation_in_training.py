@@ -16,7 +16,7 @@ from lite_selfplay.runs.folder import state_of
 from lite_selfplay.runs.planning import evaluation_steps, plan
 from lite_selfplay.tasks import content_key
 from tests.made import same_weights
-from tests.made_runs import read_lines, seat_weights, write_lines
+from tests.made_runs import Ear, read_lines, seat_weights, write_lines
 
 LETTERS = "letters:named=6"
 SMALL: dict[str, Any] = {"game": "agon", "model": "tiny", "tasks": LETTERS, "precision": "fp32", "group_size": 4}
@@ -191,3 +191,9 @@ def test_presets_of_machines_are_of_any_game_and_say_what_they_are_for():
     demo = RunConfig(preset="demo", game="agon", steps=3)
     assert (demo.run.steps, demo.run.preset) == (3, "demo")
     assert "\npreset" not in demo.to_yaml()
+
+
+def test_a_limit_of_an_evaluation_that_is_not_asked_for_is_said_to_do_nothing(tmp_path: Path):
+    ear = Ear()
+    train(config(tmp_path / "run", steps=1, eval={"limit": 3}), progress=ear)
+    assert "eval.limit does nothing without problems to evaluate on: --eval-tasks T names them" in ear.warned

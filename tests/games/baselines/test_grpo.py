@@ -17,7 +17,9 @@ def test_reward():
 
 @pytest.mark.parametrize(("budget", "completions"), [("paired", 8), ("single", 4)])
 def test_it_samples_a_paired_games_budget(budget: str, completions: int):
-    ((episode,), _) = played(small("grpo", 4, 2, budget=budget, format_weight=0.5), {"solver": ["<answer>6</answer>", "no"]}, [SIX])
+    ((episode,), _) = played(
+        small("grpo", 4, 2, budget=budget, format_weight=0.5), {"solver": ["<answer>6</answer>", "no"]}, [SIX]
+    )
     assert rewards(episode, "solver") == [[2.5, 0.0] * (completions // 2)] * 2
     assert {sample.completion.seat for sample in samples(episode, "solver")} == {"solver"}
 
