@@ -160,17 +160,20 @@ def headline(result: Result) -> str:
 def cut_off(result: Result) -> str:
     """The share of answers that reached the token limit, in words, for the seat or direction with the most; empty if it
     is at most a tenth."""
-    scores = scores_of(result)
-    name = max(scores, key=lambda each: scores[each].get("truncated") or 0.0)
-    share, limit = scores[name].get("truncated") or 0.0, result.get("max_completion_tokens")
+    (share, name), limit = _most_cut_off(result), result.get("max_completion_tokens")
     return f"{percent(share)} of {name}'s answers were cut off at {limit} tokens" if share > MOST_CUT_OFF else ""
+
+
+def _most_cut_off(result: Result) -> tuple[float, str]:
+    return max((score.get("truncated") or 0.0, name) for name, score in scores_of(result).items())
 
 
 def comparison(results: Mapping[str, Result]) -> tuple[list[str], list[list[str]]]:
     """A table of several moments side by side: (columns, rows), with each row's name in the first column.
 
     Rows are the untouched base, the seats, the directions and their mean, then the mean tokens of the final stage and
-    of all stages, both of the moment's best direction or seat. `-` marks missing values.
+    of all stages, both of the moment's best direction or seat, and the share of answers cut off by the token limit
+    where one is above a tenth. `-` marks missing values.
     """
     moments = list(results.values())
     names = list(dict.fromkeys(name for key in ("seats", "directions") for r in moments for name in r.get(key, {})))
@@ -185,6 +188,8 @@ def comparison(results: Mapping[str, Result]) -> tuple[list[str], list[list[str]
     final, total = ([f"{r[f'tokens_{which}_mean']:.0f}" for r in moments] for which in ("final", "total"))
     rows.append(["tokens, final stage" if together else "tokens", *final])
     rows += [["tokens, both stages", *total]] if together else []
+    cut = [_most_cut_off(result)[0] for result in moments]
+    rows += [["cut off", *map(percent, cut)]] if max(cut, default=0) > MOST_CUT_OFF else []
     return ["", *results], rows
 
 

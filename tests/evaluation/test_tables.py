@@ -46,7 +46,10 @@ def test_a_line_says_what_share_of_answers_was_cut_off_if_it_is_more_than_a_tent
     cut = {"A": {**score(0.3, 0.2, 0.4), "truncated": 0.1}, "B": {**score(0.3, 0.2, 0.4), "truncated": 0.62}}
     said = headline(result(cut, max_completion_tokens=160))
     assert said == "A 30% [20, 40], B 30%; 100 problems; 62% of B's answers were cut off at 160 tokens"
-    assert "cut off" not in headline(result({"A": cut["A"]}, max_completion_tokens=160))
+    short = result({"A": cut["A"]}, max_completion_tokens=160)
+    assert "cut off" not in headline(short)
+    assert comparison({"before": short, "after": result(cut)})[1][-1] == ["cut off", "10%", "62%"]
+    assert comparison({"before": short})[1][-1][0] == "tokens"
 
 
 def test_moments_side_by_side():

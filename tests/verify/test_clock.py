@@ -159,7 +159,7 @@ def test_right_programs_are_right_beside_busy_processes(neighbours, programs):
     size = 9_000_000  # a third of a second on a fast machine
     began = time.process_time()
     tests = [[str(size), str(sum(i * i for i in range(size)))]]
-    # Half as much again as it took here: beside so many others it takes far more by the wall clock, however slow the machine.
+    # Half as much again as it took here. Beside so many others it takes far more by the wall clock.
     limit = max(0.5, 1.5 * (time.process_time() - began))
     reports = run_tests([RIGHT] * programs, tests, Limits(seconds=limit))
     assert [report for report in reports if report.score != 1] == []
