@@ -256,11 +256,6 @@ def run_python(text: str, trained: Path) -> None:
         assert value == said, ast.unparse(statement)
 
 
-def test_the_differences_of_the_results_are_those_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(ROOT)
-    run_python((ROOT / "experiments" / "differences.py").read_text(encoding="utf-8"), tmp_path)
-
-
 def test_blocks_of_data_are_read(call: Callable[..., Any]):
     for block in BLOCKS:
         if block.language == "json":

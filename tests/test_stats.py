@@ -8,12 +8,16 @@ from hypothesis import strategies as st
 from lite_selfplay.stats import (
     Spread,
     clopper_pearson,
+    crossed,
+    holm,
     maj_at_k,
     majority_vote,
     over_seeds,
+    paired,
     paired_bootstrap,
     paired_test,
     pass_at_k,
+    sign_flips,
 )
 
 
@@ -188,6 +192,56 @@ def test_the_interval_of_a_published_mean():
     assert found.interval[0] < low < high < found.interval[1]
 
 
-def test_a_single_seed_has_no_spread():
+def test_a_single_seed_has_no_spread_and_equal_ones_no_interval():
     assert over_seeds([0.4]) == Spread(1, 0.4)
-    assert over_seeds([0.4, 0.4]) == Spread(2, 0.4, 0.0, (0.4, 0.4))
+    assert over_seeds([0.4, 0.4]) == Spread(2, 0.4, 0.0, None)
+    assert paired({"a": 0.0, "b": 0.0}, {"a": 1.0, "b": 1.0}).interval is None
+
+
+def test_seeds_and_problems_are_crossed():
+    hours = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4]
+    # One seed: the published interval and p-value over the ten, as problems.
+    alone = crossed([hours])
+    assert alone.interval == (pytest.approx(0.7001142, abs=1e-7), pytest.approx(2.4598858, abs=1e-7))
+    assert alone.p_value == pytest.approx(0.00283289, abs=1e-7)
+    # A second seed, everywhere 0.2 less: an error of 0.1 over seeds, t(1) = 12.7062, beside the same one over problems.
+    found = crossed([hours, [hour - 0.2 for hour in hours]])
+    half = ((0.1 * 12.7062047) ** 2 + ((2.4598858 - 0.7001142) / 2) ** 2) ** 0.5
+    assert found.mean == pytest.approx(1.48)
+    assert found.interval == (pytest.approx(1.48 - half, abs=1e-6), pytest.approx(1.48 + half, abs=1e-6))
+    # At a confidence of 1 - p the interval reaches 0.
+    assert found.p_value is not None
+    assert crossed([hours, [hour - 0.2 for hour in hours]], confidence=1 - found.p_value).interval[0] == pytest.approx(
+        0
+    )
+    # Two tasks that are alike halve the variance over problems, and leave the seeds'.
+    twice = crossed(*[[hours, [hour - 0.2 for hour in hours]]] * 2)
+    assert twice.interval[0] > found.interval[0]
+    assert twice.interval[1] - twice.interval[0] > 2 * 0.1 * 12.7
+    for equal in ([[1.0, 0.0], [0.0, 1.0]], [[0.1 + 0.2, 0.3], [0.3, 0.3]], [[0.5], [0.7]]):
+        assert crossed(equal)[1:] == (None, None)
+
+
+def test_a_crossed_interval_covers_if_seeds_and_problems_are_random():
+    rng = np.random.default_rng(3)
+    covered = 0
+    for _ in range(300):
+        differences = rng.normal(0, 1, (5, 1)) + rng.normal(0, 5, 60) + rng.normal(0, 5, (5, 60))
+        low, high = crossed(differences).interval
+        covered += low < 0 < high
+    assert 280 < covered < 300
+
+
+def test_holms_correction_by_hand():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == [0.03, 0.06, 0.06, 0.02]
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_sign_flips_by_hand():
+    assert sign_flips([1, 1, 1, 0]) == 0.25  # two of eight sign assignments
+    assert sign_flips([1, 2, -0.5]) == 0.5  # 2.5; of eight sums -3.5, -2.5, 2.5 and 3.5 are as far
+    assert (sign_flips([]), sign_flips([0, 0]), sign_flips([1])) == (1, 1, 1)
+    assert sign_flips([1] * 8 + [-1]) == paired_test([False] * 8 + [True], [True] * 8 + [False])[2]
+    many = [0.5] * 40
+    assert sign_flips(many) == sign_flips(many) == 2e-4

@@ -260,25 +260,24 @@ class Experiment(Section):
         several = len(make_game(own, {}).trained_seats()) > len(make_game(shared, {}).trained_seats()) == 1
         return own if several else shared
 
-    def start_of(self, arm: str) -> str | None:
-        """The name of the arm (training method) that evaluates the weights from which `arm` was trained, to measure the
-        gain of training. For an arm that trains nothing and evaluates the seats (LoRA adapters) of a trained arm, the
-        result is the same as for the trained arm. If the training began with a cold start (supervised steps before
-        training), the result is the first arm with `start: cold-start` and the same cold start. If it began without
-        one, the result is the first other arm that trains nothing and evaluates the trained arm's seats as they were at
-        step 0, such as `A@0` for seat A. None if there is no such arm, or if `arm` evaluates untrained weights."""
+    def starts_of(self, arm: str) -> list[str]:
+        """The names of the arms that evaluate the weights from which the arm (training method) `arm` was trained, in
+        the order of the file; a gain is over the first one measured in the mode of `arm`. For an arm that trains
+        nothing and evaluates the seats (LoRA adapters) of a trained arm, the result is the same as for the trained arm.
+        If the training began with a cold start (supervised steps before training), these are the arms with
+        `start: cold-start` and the same cold start. If it began without one, these are the other arms that train
+        nothing and evaluate the trained arm's seats as they were at step 0, such as `A@0` for seat A."""
         trained = self.arms[arm].of or arm
         if self.arms[trained].game is None:
-            return None
+            return []
         if not self.starts_taught(trained):
-            begun = (
+            return [
                 name
                 for name, section in self.arms.items()
                 if section.of == trained and name != arm and all(seat.endswith("@0") for seat in section.seats or ("",))
-            )
-            return next(begun, None)
-        starts = (name for name, section in self.arms.items() if section.start == COLD_START)
-        return next((name for name in starts if self.teaching(name) == self.teaching(trained)), None)
+            ]
+        starts = [name for name, section in self.arms.items() if section.start == COLD_START]
+        return [name for name in starts if self.teaching(name) == self.teaching(trained)]
 
     def cold_start_config(self, game: str, seed: int, folder: Path) -> RunConfig:
         """The configuration of a run, in the run folder `folder` and with this seed, that only does the cold start

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 from statistics import NormalDist, fmean, median, variance
-from typing import Any
+from typing import Any, NamedTuple
 
 from filelock import FileLock
 
@@ -17,7 +17,7 @@ from lite_selfplay.extras.reproduce.experiment import EVALUATION, Experiment
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.games.presentation import MISSING, as_words
 from lite_selfplay.runs.report.closing import counted
-from lite_selfplay.stats import clopper_pearson, over_seeds, paired, paired_bootstrap
+from lite_selfplay.stats import clopper_pearson, crossed, holm, over_seeds, paired, paired_bootstrap, sign_flips
 from lite_selfplay.tasks.files import write_errors, write_whole
 from lite_selfplay.training.progress import clock
 
@@ -50,16 +50,15 @@ class Finding:
     - `better_interval`: the interval of `better`, widened for the choice (Bonferroni).
     - `otherwise`: the pass@1 if the same completions are read by the other rule for reading answers (anywhere, or only
       in `<answer>`). None if no evaluation reports it, as for kinds of problems that no such rule applies to.
-    - `difference`: the arm's pass@1 minus the baseline arm's, on the problems that both arms answered. None for the
-      baseline itself, or if there are too few such problems for an interval.
-    - `difference_interval`: the interval of `difference` over problems.
-    - `by_seed`: the interval of the difference in pass@1, paired over the training seeds that both arms have (Student's
-      t). None if these are fewer than two, and for the baseline itself.
-    - `gain`: pass@1 minus the pass@1 of the same seats before training, as a mean over the training seeds with which
-      both were measured. None if there are none.
-    - `gain_interval`: the interval of `gain` over these seeds (Student's t). None if there is only one.
-    - `p_value`: the p-value of McNemar's test of `difference`. None without a `difference`, for a mean over tasks, or
-      if an arm answered a problem sometimes right and sometimes wrong (over its samples, seeds and seats).
+    - `difference`: the arm's pass@1 minus the baseline arm's, on the training seeds and problems that both arms have.
+      None for the baseline itself, or if there are none.
+    - `difference_interval`: the interval of `difference` over seeds and problems together (`stats.crossed`); with a
+      single training seed, over problems (bootstrap). None without spread to estimate it from.
+    - `p_value`: the p-value of `difference` by the same intervals; with a single training seed, by McNemar's test, or
+      by sign flips of the problems' differences if these are not all of whole answers. None without spread.
+    - `holm`: `p_value`, corrected by Holm's method for the number of differences on this task.
+    - `gain`, `gain_interval`, `gain_p_value`, `gain_holm`: the same four against the weights from which the arm was
+      trained, evaluated in the same mode as the arm. None if the experiment has no such evaluation.
     - `own`: the values of pass@k for each k above 1 and of the columns that the evaluation mode adds, by name. Each is
       a mean over the evaluated seats or directions, seeds and tasks.
     - `final`: the mean number of tokens of the judged completions. In a direction `A->B`, these are B's.
@@ -85,10 +84,12 @@ class Finding:
     otherwise: float | None
     difference: float | None
     difference_interval: Interval | None
-    by_seed: Interval | None
+    p_value: float | None
+    holm: float | None
     gain: float | None
     gain_interval: Interval | None
-    p_value: float | None
+    gain_p_value: float | None
+    gain_holm: float | None
     own: Mapping[str, float]
     final: float
     longer: float | None
@@ -114,29 +115,81 @@ def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]
     for name, tasks in {**{task: (task,) for task in of}, **means}.items():
         arms = {arm: parts for arm in experiment.arms if all(parts := [of[task].get(arm, []) for task in tasks])}
         arms = {arm: parts for arm, parts in arms.items() if name not in apart or not any(map(_trained_on, parts))}
-        baseline = arms.get(experiment.against)
+        every = {arm: _at_every_seed(experiment, arm, parts) for arm, parts in arms.items()}
+        against = experiment.against
+        between = corrected({arm: differences(every.get(against), every[arm]) for arm in arms if arm != against})
+        gained = corrected({arm: differences(_start(experiment, arm, arms), every[arm]) for arm in arms})
         for arm, parts in arms.items():
-            against = baseline if arm != experiment.against else None
-            found.append(_finding(arm, name, parts, against, arms.get(experiment.start_of(arm) or "")))
+            longer = arms.get(against) if arm != against else None
+            found.append(_finding(arm, name, parts, longer, between.get(arm), gained.get(arm)))
     return found
 
 
-def _finding(arm: str, task: str, parts: Parts, baseline: Parts | None, start: Parts | None) -> Finding:
+class Difference(NamedTuple):
+    """A mean difference, its interval, its p-value, and the p-value corrected for the number of differences with which
+    it is compared. Without spread, all but the mean are None."""
+
+    mean: float
+    interval: Interval | None
+    p_value: float | None
+    holm: float | None = None
+
+
+def differences(one: Parts | None, other: Parts) -> Difference | None:
+    """The difference in pass@1 of two arms, `other` minus `one`, over the training seeds and problems of both. `one`
+    and `other` have the evaluations of an arm: for each task, a list with one evaluation for each seed. None if `one`
+    is, or if the arms share no seed or no problem."""
+    grids = []
+    for first, second in zip(one or [], other, strict=False):
+        before, after = ({each["seed"]: mean_outcomes(each) for each in part} for part in (first, second))
+        pairs = [(before[seed], after[seed]) for seed in after if seed in before]
+        problems = [
+            key for key in (pairs[0][1] if pairs else ()) if all(key in each for pair in pairs for each in pair)
+        ]
+        if not problems:
+            return None
+        grids.append([[new[key] - old[key] for key in problems] for old, new in pairs])
+        if len(other) == len(pairs) == 1 and (found := paired(*pairs[0])) is not None:
+            p_value = sign_flips(found.changes) if found.p_value is None else found.p_value
+            return Difference(found.difference, found.interval, p_value)
+    return Difference(*crossed(*grids)) if grids else None
+
+
+def corrected(found: Mapping[str, Difference | None]) -> dict[str, Difference]:
+    """The differences in `found` with their p-values corrected together, by Holm's method. Each None is left out."""
+    own = {name: each for name, each in found.items() if each is not None}
+    tested = [name for name, each in own.items() if each.p_value is not None]
+    adjusted = dict(zip(tested, holm([own[name].p_value or 0.0 for name in tested]), strict=True))
+    return {name: each._replace(holm=adjusted.get(name)) for name, each in own.items()}
+
+
+def _start(experiment: Experiment, arm: str, arms: Mapping[str, Parts]) -> Parts | None:
+    """The evaluations of the weights from which `arm` was trained, in the mode in which `arm` was evaluated: a second
+    answer is no result of the training. `arms` has the evaluations of all arms, in the form of `differences`."""
+    mode = arms[arm][0][0]["mode"]
+    starts = (arms[name] for name in experiment.starts_of(arm) if name in arms)
+    return next((parts for parts in starts if parts[0][0]["mode"] == mode), None)
+
+
+def _at_every_seed(experiment: Experiment, arm: str, parts: Parts) -> Parts:
+    """The evaluations of `arm`. The untouched base is evaluated once, but is the same for every training seed."""
+    if experiment.arms[arm].start != "base":
+        return parts
+    return [[{**part[0], "seed": seed} for seed in experiment.seeds] for part in parts]
+
+
+def _finding(
+    arm: str, task: str, parts: Parts, baseline: Parts | None, between: Difference | None, gained: Difference | None
+) -> Finding:
     """The result of the arm (training method) named `arm`, over all evaluations in `parts`. `parts` has, for each task,
     a list with one evaluation for each seed. `task` is the label of the result: the task's name if `parts` has one
-    task, otherwise the name of the mean over its tasks. `baseline` and `start` have the same form as `parts`: the
-    evaluations of the arm to compare with, and those of the arm that evaluates the same seats (LoRA adapters) before
-    training. Both may be None."""
+    task, otherwise the name of the mean over its tasks. `baseline` has the evaluations of the arm to compare lengths
+    with, in the same form. `between` and `gained` are the differences to that arm and to the arm's start."""
     evaluations = [result for part in parts for result in part]
     rows, values = [_outcomes(part) for part in parts], _over_tasks(parts)
     scores = [score for result in evaluations for score in scores_shown(result).values()]
-    pairs = [] if baseline is None else [(_outcomes(part), row) for part, row in zip(baseline, rows, strict=True)]
-    against = [found for one, other in pairs if (found := paired(one, other)) is not None]
-    between = None
-    if len(against) == len(parts):
-        between = against[0].interval
-        if len(parts) > 1:
-            between = _around([[other[k] - one[k] for k in one.keys() & other.keys()] for one, other in pairs], 0.95)
+    difference, difference_interval, p_value, adjusted = between or (None, None, None, None)
+    gain, gain_interval, gain_p_value, gain_adjusted = gained or (None, None, None, None)
     longer = None
     if baseline is not None and len(parts) == 1:
         longer = paired(_lengths(baseline[0]), _lengths(parts[0]))
@@ -161,11 +214,14 @@ def _finding(arm: str, task: str, parts: Parts, baseline: Parts | None, start: P
         over_seeds(values).std,
         *_better(parts),
         fmean(otherwise) if otherwise else None,
-        None if between is None else fmean(found.difference for found in against),
-        between,
-        _by_seed(baseline, parts)[1],
-        *_by_seed(start, parts),
-        against[0].p_value if len(against) == len(parts) == 1 else None,
+        difference,
+        difference_interval,
+        p_value,
+        adjusted,
+        gain,
+        gain_interval,
+        gain_p_value,
+        gain_adjusted,
         {column: fmean(found) for column, found in own.items() if found},
         fmean(score["tokens_final_mean"] for score in scores),
         None if longer is None else longer.difference,
@@ -208,19 +264,6 @@ def _over_tasks(parts: Parts, name: str | None = None) -> list[float]:
     list with one for each seed. `name` chooses one seat, or one direction such as `A->B`, in which seat B answers after
     reading A's answer. None means the mean over all of them."""
     return [fmean(fmean(_outcomes([part[i]], name).values()) for part in parts) for i in range(len(parts[0]))]
-
-
-def _by_seed(one: Parts | None, other: Parts) -> tuple[float | None, Interval | None]:
-    """The mean difference in pass@1 between two arms, `other` minus `one`, paired by the training seeds that both arms
-    have, and the 95% interval of this mean. `one` and `other` have the evaluations of an arm: for each task, a list
-    with one evaluation for each seed. Both results are None if `one` is None or the arms share no seed. Only the
-    interval is None if they share a single seed."""
-    first, second = (
-        {result["seed"]: mean for result, mean in zip(parts[0], _over_tasks(parts), strict=True)} if parts else {}
-        for parts in (one, other)
-    )
-    differences = [second[seed] - first[seed] for seed in second if seed in first]
-    return (fmean(differences), over_seeds(differences).interval) if differences else (None, None)
 
 
 def _better(parts: Parts) -> tuple[float | None, Interval | None]:
@@ -308,9 +351,10 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
         "",
         "`pass@1`, with its 95% interval, is the mean over both directions if two seats answer one after the other; "
         "`better` is the better direction, chosen on these problems, with an interval valid for both at once; "
-        f"`otherwise` is pass@1 with answers read {otherwise}. Differences are to {experiment.against}, in percentage "
-        "points, with 95% intervals over problems and, in the next column, over seeds; so is the gain over an "
-        "arm's own seats before training. Times are sums over all seeds on this machine.",
+        f"`otherwise` is pass@1 with answers read {otherwise}. Differences to {experiment.against}, and gains over the "
+        "seats before training, evaluated in the same mode, are in percentage points, on the "
+        "seeds and problems of both arms, with 95% intervals over seeds and problems together; * marks those that "
+        "Holm's correction for the column keeps at 5%. Times are sums over all seeds on this machine.",
         "",
         f"The last column is the paper's: {experiment.paper} ({experiment.source}).",
         "",
@@ -368,7 +412,7 @@ def _rows(
     own = list(dict.fromkeys(column for each in found for column in each.own))
     columns = [
         *("arm", "pass@1 [95%]", "over seeds", "better", "otherwise", *map(as_words, own)),
-        *(f"against {experiment.against}", "over seeds", "gain over its start", "tokens, final", "all stages"),
+        *(f"against {experiment.against}", "gain over its start", "tokens, final", "all stages"),
         *("training", "tokens sampled", "the paper's"),
     ]
     rows = []
@@ -376,8 +420,6 @@ def _rows(
         seconds, tokens = spent.get(each.arm, (0.0, 0))
         # The paper's numbers are comparable only at full size.
         printed = experiment.arms[each.arm].paper if experiment.scale == "full" else {}
-        against = _shown(each.difference, each.difference_interval, _signed)
-        against += "" if each.p_value is None else f", p = {each.p_value:.2g}"
         longer = _shown(each.longer, each.longer_interval, "{:+.0f}".format)
         rows.append(
             [
@@ -387,9 +429,8 @@ def _rows(
                 _shown(each.better, each.better_interval, _points),
                 MISSING if each.otherwise is None else _points(each.otherwise),
                 *(_points(each.own[column]) if column in each.own else MISSING for column in own),
-                against,
-                _shown(fmean(each.by_seed) if each.by_seed else each.difference, each.by_seed, _signed),
-                _shown(each.gain, each.gain_interval, _signed),
+                _shown(each.difference, each.difference_interval, _signed) + _holds(each.holm),
+                _shown(each.gain, each.gain_interval, _signed) + _holds(each.gain_holm),
                 f"{each.final:.0f}" + (f" ({longer})" if each.longer_interval else ""),
                 f"{each.total:.0f}",
                 clock(seconds) if tokens else MISSING,
@@ -406,6 +447,10 @@ def _shown(value: float | None, interval: Interval | None, show: Callable[[float
     if value is None:
         return MISSING
     return show(value) + (f" [{', '.join(map(show, interval))}]" if interval else "")
+
+
+def _holds(p_value: float | None) -> str:
+    return "" if p_value is None or p_value >= 0.05 else "*"
 
 
 def _points(share: float) -> str:

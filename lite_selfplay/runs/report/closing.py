@@ -17,7 +17,7 @@ from lite_selfplay.evaluation.result import BASE, cut_off, mean_label, mean_outc
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.runs.folder import RunFolder
-from lite_selfplay.stats import paired
+from lite_selfplay.stats import paired, sign_flips
 
 Metrics = Sequence[Mapping[str, Any]]
 Evaluations = Mapping[str, Mapping[str, Any]]
@@ -138,15 +138,17 @@ def _change(name: str, way: str, results: Sequence[Mapping[str, Any]]) -> Change
 
 
 def _mean_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> Change:
-    """The change of the mean over directions, with its 95% interval by bootstrap over problems."""
+    """The change of the mean over directions, with its 95% interval by bootstrap over problems; sure by sign flips of
+    the problems' changes, which do not take a few that change alike for certainty."""
     way = " -> ".join(percent(result["mean_of_directions"]) for result in (before, after))
     name, found = mean_label(after), paired(mean_outcomes(before), mean_outcomes(after))
     if found is not None and abs(found.difference) < 0.0005:
         return Change(name, way, 0.0)
-    if found is None or found.interval is None:
+    if found is None:
         return Change(name, way)
-    low, high = (100 * bound for bound in found.interval)
-    return Change(name, way, 100 * found.difference, low > 0 or high < 0, f"[{round(low)}, {round(high)}]")
+    p_value = sign_flips(found.changes)
+    test = "[{:.0f}, {:.0f}]".format(*(100 * bound for bound in found.interval)) if found.interval else ""
+    return Change(name, way, 100 * found.difference, p_value < SURE, test or f"(p = {p_value:.2g})")
 
 
 def _next(

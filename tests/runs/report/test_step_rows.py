@@ -267,9 +267,15 @@ def test_the_same_problems_are_compared_in_pairs(gained, said):
 
 
 @pytest.mark.parametrize(
-    # Ten problems, of which as many are right in the other direction too at the end: each gains a half.
+    # Ten problems, of which as many are right in the other direction too at the end: each gains a half. With equal
+    # gains there is no spread; the signs of three may be chance.
     ("gained", "said"),
-    [(10, "100%, up 50 points [50, 50]"), (1, "55%, up 5 points, which may be chance [0, 15]"), (0, "50%, no change")],
+    [
+        (10, "100%, up 50 points (p = 0.002)"),
+        (3, "65%, up 15 points, which may be chance [0, 30]"),
+        (1, "55%, up 5 points, which may be chance [0, 15]"),
+        (0, "50%, no change"),
+    ],
 )
 def test_the_mean_over_directions_has_an_interval_over_problems(gained, said):
     def measured(right):
