@@ -12,7 +12,7 @@ import shutil
 import socket
 import stat
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard
@@ -25,6 +25,14 @@ from lite_selfplay.config.user_files import failing_as, open_file, places_in, re
 from lite_selfplay.errors import ConfigError, LiteSelfPlayError, RunFolderError
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.models.packages import versions
+from lite_selfplay.runs.checkpoints import (
+    MANIFEST,
+    Checkpoint,
+    find_checkpoints,
+    holds_seats_of,
+    is_taught,
+    newest_whole,
+)
 from lite_selfplay.tasks.files import (
     append_lines,
     parse_object,
@@ -192,8 +200,6 @@ class RunFolder:
         from the newest checkpoint if `environment.json` is damaged."""
         found = self._environment().get(what)
         if not _is_of_objects(found):
-            from lite_selfplay.runs.checkpoints import MANIFEST, find_checkpoints
-
             last = find_checkpoints(self.path / CHECKPOINTS)[-1:]
             found = read_json(last[0].path / MANIFEST).get(what) if last else None
         return found if _is_of_objects(found) else {}
@@ -224,11 +230,24 @@ class RunFolder:
             return f"resume({str(self.path)!r}, reward={name})"
         return f"lite-selfplay train --resume {shlex.quote(str(self.path))}{again}{more}"
 
-    def seats(self) -> dict[str, Path]:
-        """The folder of each saved seat's adapter. Raises RunFolderError if `adapters` is a link."""
-        require_no_link(self.path / ADAPTERS)
-        found = sorted((self.path / ADAPTERS).glob("*/adapter_config.json"))
-        return {file.parent.name: file.parent for file in found}
+    def saved(self, warn: Callable[[str], None] = lambda sentence: None) -> Checkpoint | None:
+        """The checkpoint whose seats are the run's: the newest whole one. None if the folder has none.
+
+        `adapters/` is a copy for other tools, written a moment later. `warn` is told of damaged checkpoints. Raises
+        RunFolderError if the run was stopped in its cold start.
+        """
+        last = newest_whole(self.path / CHECKPOINTS, warn)
+        if last is not None and not is_taught(last):
+            again = self.resume_command()
+            raise RunFolderError(f"{self.path} was stopped in its cold start, which `{again}` does again")
+        return last
+
+    def seats(self, warn: Callable[[str], None] = lambda sentence: None) -> dict[str, Path]:
+        """The folder of each seat's adapter in `saved`, or in `adapters/` if that is all there is. Raises
+        RunFolderError like `saved`, and if `adapters` is a link."""
+        place = (self.saved(warn) or self).path / ADAPTERS
+        require_no_link(place)
+        return {file.parent.name: file.parent for file in sorted(place.glob("*/adapter_config.json"))}
 
     def base(self) -> str:
         """The identity of the base model. Raises RunFolderError if `environment.json` does not say."""
@@ -470,10 +489,14 @@ def state_of(path: Path) -> RunState:
         found = folder.best()
         best = "" if found is None else f"{percent(found['pass_at_1'])} after {found['step']} steps"
         taught = (path / ENVIRONMENT).exists() and read_json(path / ENVIRONMENT).get("only") == COLD_START
-    except LiteSelfPlayError as error:
+        steps, over = config.run.steps, last is not None and last.get("over") is True
+        # The last save may have failed, or have been killed.
+        ended = (over or step >= steps) and all(
+            saved.step >= step and holds_seats_of(path, saved) for saved in find_checkpoints(path / CHECKPOINTS)[-1:]
+        )
+    except (LiteSelfPlayError, OSError) as error:
         return RunState(path, size=size, problem=str(error))
-    steps, over = config.run.steps, last is not None and last.get("over") is True
-    stage: Stage = "finished" if over or step >= steps else "stopped" if step else "not begun"
+    stage: Stage = "finished" if ended else "stopped" if step else "not begun"
     if taught and not step:
         stage = "cold start"
     if writer(path) is not None:

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError, SaveFailed, TrainingError
-from lite_selfplay.runs.checkpoints import find_checkpoints, hash_of, save_checkpoint, write_best
+from lite_selfplay.runs.checkpoints import hash_of, newest_whole, save_checkpoint, write_best
 from lite_selfplay.runs.folder import ADAPTERS, CARD, CHECKPOINTS, CONFIG, EXAMPLES, RunFolder, writing
 from lite_selfplay.runs.report.pages import model_card
 from lite_selfplay.runs.resources import Resources
@@ -134,10 +134,10 @@ class Saver:
 
     def what_is_whole(self) -> str:
         """Sentences about the newest intact checkpoint, and how to continue from it."""
-        found = find_checkpoints(self._folder.path / CHECKPOINTS)
-        if not found:
+        found = newest_whole(self._folder.path / CHECKPOINTS)
+        if found is None:
             return f"No checkpoint has been saved yet: remove {self._folder.path} and start the run again"
-        return f"{found[-1].path} is intact. {self.how_to_resume()}"
+        return f"{found.path} is intact. {self.how_to_resume()}"
 
     def how_to_resume(self) -> str:
         return f"Continue with: {self._folder.resume_command(self._resources.config.rollouts.again)}"
@@ -158,8 +158,8 @@ def save_in_turn(ranks: Ranks, folder: RunFolder, done: int, save: Callable[[], 
         return False
     try:
         with writing(folder.path, PATIENCE_S, insist=True):
-            saved = [found.step for found in find_checkpoints(folder.path / CHECKPOINTS)]
-            if max(saved, default=-1) < done:
+            saved = newest_whole(folder.path / CHECKPOINTS)
+            if saved is None or saved.step < done:
                 folder.ours = True
                 save()
     except RunFolderError:

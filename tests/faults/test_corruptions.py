@@ -292,9 +292,9 @@ def of_the_rest() -> Iterator[tuple[Any, ...]]:
     for name in (*places, "environment.json", "cold_start.jsonl", ".lock"):
         yield f"{name} is a link", name, link, REFUSED
     for kind, damage in (("cut", cut), ("a pickle", pickled), ("empty", text("")), ("missing", Path.unlink)):
-        yield f"{SEAT} is {kind}", SEAT, damage, KEEPS_ON, ("eval",)
+        yield f"{SEAT} is {kind}", SEAT, damage, KEEPS_ON
         yield f"adapter_config.json is {kind}", "adapters/A/adapter_config.json", damage, KEEPS_ON
-    yield "a seat of the adapters is a link", "adapters/A", link, KEEPS_ON, ("eval",)
+    yield "a seat of the adapters is a link", "adapters/A", link, KEEPS_ON
 
 
 def corruptions() -> Iterator[Corruption]:
