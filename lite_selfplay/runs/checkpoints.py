@@ -22,7 +22,16 @@ from safetensors import SafetensorError
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError, SaveFailed
 from lite_selfplay.models.packages import versions
-from lite_selfplay.tasks.files import first_link, read_json, read_tensors, sha256_of, write_whole, written_whole_folder
+from lite_selfplay.tasks.files import (
+    JSON_LIMIT,
+    STATE_LIMIT,
+    first_link,
+    read_json,
+    read_tensors,
+    sha256_of,
+    write_whole,
+    written_whole_folder,
+)
 
 if TYPE_CHECKING:  # `list runs` reads checkpoints, and would wait seconds for torch
     from torch import Tensor
@@ -99,7 +108,7 @@ def save_checkpoint(
 def write_best(folder: Path, evaluation: Mapping[str, Any]) -> None:
     """Write the best evaluation's step and scores to `folder/best.json`. Raises OSError."""
     values = {key: evaluation.get(key) for key in ("step", "pass_at_1", "best", "tasks", "n")}
-    write_whole(folder / BEST, _as_json(values))
+    write_whole(folder / BEST, _as_json(values), JSON_LIMIT)
 
 
 def tidy(folder: Path) -> None:
@@ -200,7 +209,7 @@ def load_checkpoint(checkpoint: Checkpoint, adapters: "Adapters") -> "dict[str, 
 
 def read_state(checkpoint: Checkpoint) -> dict[str, Any]:
     """The JSON state of a checkpoint. Raises RunFolderError if it is invalid."""
-    state = read_json(checkpoint.path / STATE, _State)
+    state = read_json(checkpoint.path / STATE, _State, STATE_LIMIT)
     if state["step"] != checkpoint.step:
         raise RunFolderError(f"{checkpoint.path / STATE} is not the state of step {checkpoint.step}")
     return state
@@ -250,13 +259,13 @@ def _write(
     save_file(dict(optimizer), partial / OPTIMIZER)
     snapshots = [{"name": name, "seat": kept.seat} for name, kept in sorted(adapters.snapshots.items())]
     counts = {"step": about["step"], "versions": adapters.versions, "updates": adapters.updates}
-    write_whole(partial / STATE, _as_json({**counts, "snapshots": snapshots, **state}))
+    write_whole(partial / STATE, _as_json({**counts, "snapshots": snapshots, **state}), STATE_LIMIT)
     listed = {
         path.relative_to(partial).as_posix(): {"size": path.stat().st_size, "sha256": sha256_of(path)}
         for path in sorted(partial.rglob("*"))
         if path.is_file()
     }
-    write_whole(partial / MANIFEST, _as_json({**about, "files": listed}))
+    write_whole(partial / MANIFEST, _as_json({**about, "files": listed}), JSON_LIMIT)
 
 
 def kept_snapshots(checkpoint: Checkpoint) -> dict[str, tuple[str, Path]]:

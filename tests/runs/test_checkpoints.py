@@ -348,3 +348,18 @@ def test_an_older_one_that_was_moved_aside_is_found_and_put_back(player, tmp_pat
     assert (found.step, found.path.name) == (3, ".step-3.old")
     player.save(tmp_path, 4)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-3", "step-4"]
+
+
+def test_a_state_is_read_up_to_the_size_up_to_which_it_is_written(player, tmp_path, monkeypatch):
+    monkeypatch.setattr("lite_selfplay.tasks.files.JSON_LIMIT", 5000)
+    remembered = {**STATE_OF_GAME, "game": {"buffer": ["x" * 6000]}}
+    checkpoint = player.save(tmp_path, 1, state=remembered)
+    assert checkpoints.read_state(checkpoint)["game"] == remembered["game"]
+    monkeypatch.setattr(checkpoints, "STATE_LIMIT", 5000)
+    with pytest.raises(
+        SaveFailed, match=r"no more than 5,000 could be read again; the checkpoints before it are intact"
+    ):
+        player.save(tmp_path, 2, state=remembered)
+    with pytest.raises(RunFolderError, match="is longer than"):
+        checkpoints.read_state(checkpoint)
+    assert steps(tmp_path) == [1]

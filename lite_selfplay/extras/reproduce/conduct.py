@@ -36,7 +36,7 @@ from lite_selfplay.runs.defaults import filled_in
 from lite_selfplay.runs.evaluating import evaluate_all
 from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, ENVIRONMENT, last_step
 from lite_selfplay.runs.planning import draws_problems, plan
-from lite_selfplay.tasks.files import read_json, write_errors, write_whole
+from lite_selfplay.tasks.files import JSON_LIMIT, read_json, write_errors, write_whole
 from lite_selfplay.training.progress import Progress
 
 EXPERIMENT, SEARCH = "experiment.yaml", "search"
@@ -75,7 +75,9 @@ def conduct(
                     if not path.is_file():
                         progress.say(f"{experiment.name}, seed {seed}: {name}")
                         record = _record(experiment, name, arm, seed, out, progress)
-                        write_whole(path, json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+                        write_whole(
+                            path, json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n", JSON_LIMIT
+                        )
     except Interrupted as stop:
         raise Interrupted(f"{stop}; the same command continues {out}") from None
     return [read_json(path) for *_, path in every]
