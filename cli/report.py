@@ -1,7 +1,7 @@
 """`lite-selfplay report` and `why`: a run's results, and their causes, read from its folder."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import indent
@@ -13,8 +13,8 @@ from lite_selfplay.errors import ConfigError
 from lite_selfplay.evaluation.result import as_text, change, comparison, headline
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import Transcript, value_in_words
-from lite_selfplay.runs.api import Run, load_run
-from lite_selfplay.runs.folder import BUDGET, RunFolder, as_written
+from lite_selfplay.runs.api import load_run
+from lite_selfplay.runs.folder import BUDGET, RunFolder, as_written, ignored
 from lite_selfplay.runs.report.closing import counted
 from lite_selfplay.runs.report.diagnosis import Diagnosis, diagnose
 from lite_selfplay.runs.report.figures import find_meaning, game_of, values_of
@@ -63,27 +63,29 @@ def report(
         drawn = [*map(str, save_figures(run, out))]
     page = None if figures else out
     with as_written(run):
-        rows, opened = folder.metrics_rows(), RunFolder.open(run)
+        opened, first, last, count = RunFolder.open(run), None, None, 0
+        for last in opened.steps():  # there may be a million
+            first, count = first or last, count + 1
         (game, warning), rewards = game_of(opened), printable(opened.rewards())
         title = f"{folder.config.game.label} on {folder.config.model.name}"
         if warning:
-            flags.to_stderr(f"warning: {warning}")
+            warn(warning)
         chosen = choose_transcripts(game, folder.episodes(), duels, choose) if duels else []
         if page is not None:
-            text = transcripts_markdown(game, f"Transcripts of {title}, {counted(len(rows), 'step')}", chosen, choose)
+            text = transcripts_markdown(game, f"Transcripts of {title}, {counted(count, 'step')}", chosen, choose)
             with write_errors(page, ConfigError):
                 page.write_text(text, encoding="utf-8")
-        moments = {found["moment"]: found for found in folder.evaluations().values()}
+        moments, later = opened.evaluations(warn), opened.later_evaluations(ignored)
         about = {
             "run": str(folder.path),
             "game": folder.config.game.name,
             "model": folder.config.model.name,
             "rewards": rewards,
-            "steps": len(rows),
-            "first_step": rows[0] if rows else None,
-            "last_step": rows[-1] if rows else None,
+            "steps": count,
+            "first_step": first,
+            "last_step": last,
             "evaluations": moments,
-            "later_evaluations": folder.later_evaluations(),
+            "later_evaluations": later,
             "transcripts": [{"kind": one.kind, "problem": one.subject, "completions": one.rows} for one in chosen],
             "adapters": {seat: str(path) for seat, path in folder.seats.items()},
             "figures": drawn,
@@ -95,19 +97,23 @@ def report(
         flags.show(
             as_json,
             about,
-            [*_lines(folder, game, f"{title}: {counted(len(rows), 'step')}", rewards, moments), *transcripts, *end],
+            [*_lines(game, f"{title}: {counted(count, 'step')} in {folder.path}", rewards, about), *transcripts, *end],
         )
 
 
-def _lines(
-    run: "Run", game: "type[Game]", title: str, rewards: str, moments: dict[str, dict[str, Any]]
-) -> Iterator[str]:
+def warn(sentence: str) -> None:
+    flags.to_stderr(f"warning: {sentence}")
+
+
+def _lines(game: "type[Game]", title: str, rewards: str, about: Mapping[str, Any]) -> Iterator[str]:
     """The rewards, the first and last step, the evaluations during training, and those of `eval`."""
-    rows = run.metrics_rows()
-    yield f"{title} in {run.path}"
+    first, last, moments, later = (
+        about[key] for key in ("first_step", "last_step", "evaluations", "later_evaluations")
+    )
+    yield title
     if rewards:
         yield f"  rewards: {rewards}"
-    for row in rows[:1] + rows[1:][-1:]:
+    for row in [each for each in (first, None if last is first else last) if each]:
         for role, stream in row["streams"].items():
             if stream["completions"]:
                 words = ", ".join(stream_words(game, role, stream, verbose=True))
@@ -116,7 +122,7 @@ def _lines(
         tasks = list(moments.values())[-1]["tasks"]
         yield f"\nheld-out problems of {tasks}, pass@1 with 95% intervals:\n{as_text(*comparison(moments))}"
         yield from filter(None, [change(moments)])
-    if later := run.later_evaluations():
+    if later:
         yield "\nmeasured with `lite-selfplay eval`, pass@1:"
     yield from (f"  {name}: {headline(result)}" for name, result in later.items())
 

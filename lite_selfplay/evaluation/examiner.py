@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import chain, count, islice
@@ -67,14 +67,20 @@ class Answers:
             require_no_link(path)
             self._read(path)
 
-    def find(self, key: str) -> Answered | None:
-        """The answers to the question with this key; None if it was not asked yet."""
+    def find(
+        self, key: str, problem: int, judge: Callable[[Sequence[tuple[Completion, int]]], list[Judged]]
+    ) -> Answered | None:
+        """The answers to the question with this key; None if it was not asked yet.
+
+        `judge` judges the answers of an earlier call to the `problem` of this number again: its checker may have been
+        another one.
+        """
         if key in self._memory or key not in self.lines:
             return self._memory.get(key)
         line = self.lines[key]
         try:
-            rows = [{**row, "completion": completion_from_json(row["completion"])} for row in line["answers"]]
-            self._memory[key] = Answered([Judged(**row) for row in rows], float(line["seconds"]))
+            said = [(completion_from_json(row["completion"]), problem) for row in line["answers"]]
+            self._memory[key] = Answered(judge(said), float(line["seconds"]))
         except (LookupError, TypeError, ValueError):
             raise RunFolderError(f"{self.path} is damaged: remove it to start the evaluation again") from None
         return self._memory[key]
@@ -266,7 +272,7 @@ class Examiner:
         who = self.answers.alike.get(seat, seat)
         names = [key_of(exam.tasks, key, who, stage, list(prompts[i]), sampling, exam.seed, exam.samples)
                  for i, key in enumerate(self.keys)]  # fmt: skip
-        found = {i: answered for i, name in enumerate(names) if (answered := self.answers.find(name)) is not None}
+        found = {i: answered for i, name in enumerate(names) if (answered := self.answers.find(name, i, self.judge))}
         left = [i for i in range(len(names)) if i not in found]
         self._advance(len(found))
         for start in range(0, len(left), self.at_once):

@@ -37,10 +37,11 @@ from lite_selfplay.models.backends.backend import REMEDY, Rollouts
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.backends.vllm import SEED_BITS, LoraRequests, lora_limits, require_temperature
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
-from lite_selfplay.tasks.files import write_errors
+from lite_selfplay.tasks.files import JSON_LIMIT, write_errors
 
 KEY_VARIABLE = "VLLM_API_KEY"  # the environment variable with the API key, for vLLM and for this library
 CONNECT_S = 10.0  # seconds that a server may take to accept a connection
+ANSWER_LIMIT = JSON_LIMIT  # bytes of a server's answer
 LEAST, MOST = -1e4, 1e-3
 """Bounds of valid log-probabilities: vLLM's lowest is -9,999, and rounding may bring one above 0."""
 
@@ -69,7 +70,7 @@ class Server:
     """
 
     def __init__(self, address: str, timeout_s: float):
-        self.address, self.base, self.busy = address, "", 0
+        self.address, self.base, self.busy, self._timeout_s = address, "", 0, timeout_s
         self.failures: list[str] = []
         self._client = httpx.AsyncClient(
             base_url=address,
@@ -82,16 +83,22 @@ class Server:
         """Send a request to the URL path `path`, as a POST with `body` as JSON, or as a GET if `body` is None. Returns
         `read(content)` for the content of the answer. Raises ServerFailed if there is no answer, if its HTTP status is
         not 200, or if `read` cannot parse it."""
+        content, method = bytearray(), "POST" if body else "GET"
         try:
-            answer = await self._client.request("POST" if body else "GET", path, json=body)
-        except httpx.HTTPError as error:
+            # httpx bounds only the wait for the next bytes.
+            async with asyncio.timeout(self._timeout_s), self._client.stream(method, path, json=body) as answer:
+                async for part in answer.aiter_bytes():
+                    content += part
+                    if len(content) > ANSWER_LIMIT:
+                        raise ServerFailed(self.address, f"gave an answer of more than {ANSWER_LIMIT:,} bytes")
+        except (httpx.HTTPError, TimeoutError) as error:
             why = f"{type(error).__name__} {error}".strip()
             raise ServerFailed(self.address, f"cannot be reached, or did not answer ({why})") from None
         if answer.status_code != 200:
-            said = " ".join(answer.text.split())[:300]
+            said = " ".join(content.decode("utf-8", "replace").split())[:300]
             raise ServerFailed(self.address, f"answers with HTTP status {answer.status_code}: {said}")
         try:
-            return read(answer.content)
+            return read(bytes(content))
         except (LookupError, TypeError, ValueError, RecursionError) as error:
             raise ServerFailed(self.address, f"gave an invalid answer: {error}") from None
 

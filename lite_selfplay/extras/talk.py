@@ -168,7 +168,7 @@ def speakers_of(
     name.
     """
     shown = progress or Progress()
-    target = Target.of(name, precision, 0, trust_remote_code, unsafe_code).at(past)
+    target = Target.of(name, precision, 0, trust_remote_code, unsafe_code, warn=shown.warn).at(past)
     target.require_adapters()
     import_first(target.config.model)
     with quiet():

@@ -19,12 +19,14 @@ from typing import Any
 from pydantic import create_model
 
 from lite_selfplay.errors import SaveFailed
-from lite_selfplay.tasks.files import read_json, write_errors, write_whole
+from lite_selfplay.tasks.files import JSON_LIMIT, read_json, write_errors, write_whole
 from lite_selfplay.training.progress import clock as as_clock
 from lite_selfplay.training.ranks import ALONE, Ranks
 
 # The steps that are timed before the number of steps is chosen.
 FIRST_STEPS = 2
+# The last times of a kind that are kept, besides the first.
+LONG = 1000
 # The share of the remaining time that is not planned for: later completions may be longer than the first ones.
 SPARE = 0.05
 # The share of the minutes that may pass before the first step.
@@ -93,7 +95,9 @@ class Budget:
         started = self._clock()
         yield
         parts = self._took.pop("part", []) if what == "evaluation" else []
-        self._took.setdefault(what, []).append(self._clock() - started + sum(parts))
+        took = self._took.setdefault(what, [])
+        took.append(self._clock() - started + sum(parts))
+        del took[1:-LONG]
 
     def before_s(self) -> float:
         """The seconds left before the first step must begin."""
@@ -229,4 +233,4 @@ class Budget:
         self.chosen |= values
         if self._ranks.main:
             with write_errors(self._path, SaveFailed):
-                write_whole(self._path, json.dumps(self.chosen, indent=1) + "\n")
+                write_whole(self._path, json.dumps(self.chosen, indent=1) + "\n", JSON_LIMIT)

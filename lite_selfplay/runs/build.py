@@ -78,7 +78,7 @@ def fresh(
                 return
             poll()  # from here on a signal waits for the run, which saves
             folder.create(resources.config, objects, **resources.facts())
-            with writing(folder.path):
+            with writing(folder.path, warn=progress.warn):
                 yield loop
 
 
@@ -122,8 +122,7 @@ def resumed(
             f"have changed. Restore the file, or start another run from the seats: --init {path}"
         )
     folder.require_own_files()
-    folder.evaluations()  # read at every save: damage is reported before the first step
-    lock = writing(path, again=config.rollouts.again) if ranks.main else contextlib.nullcontext()
+    lock = writing(path, again=config.rollouts.again, warn=progress.warn) if ranks.main else contextlib.nullcontext()
     with lock, _at_work(ranks, plan) as poll:
         from lite_selfplay.runs.checkpoints import check_identity, hash_of
         from lite_selfplay.runs.loop import RunLoop

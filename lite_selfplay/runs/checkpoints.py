@@ -14,19 +14,30 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import NonNegativeInt, create_model
 from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError, SaveFailed
-from lite_selfplay.models.adapter_files import WEIGHTS, State, check_folder
-from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.packages import versions
-from lite_selfplay.tasks.files import first_link, read_json, read_tensors, sha256_of, write_whole, written_whole_folder
+from lite_selfplay.tasks.files import (
+    JSON_LIMIT,
+    STATE_LIMIT,
+    first_link,
+    read_json,
+    read_tensors,
+    sha256_of,
+    write_whole,
+    written_whole_folder,
+)
+
+if TYPE_CHECKING:  # `list runs` reads checkpoints, and would wait seconds for torch
+    from torch import Tensor
+
+    from lite_selfplay.models.adapter_files import State
+    from lite_selfplay.models.adapters import Adapters
 
 MANIFEST, STATE, OPTIMIZER, BEST = "manifest.json", "state.json", "optimizer.safetensors", "best.json"
 VERSIONS = ("lite-selfplay", "torch", "transformers", "peft")
@@ -60,14 +71,15 @@ def save_checkpoint(
     folder: Path,
     step: int,
     *,
-    adapters: Adapters,
-    optimizer: Mapping[str, Tensor],
+    adapters: "Adapters",
+    optimizer: "Mapping[str, Tensor]",
     state: Mapping[str, Any],
     identity: Mapping[str, Any],
     keep: int,
     best: int | None = None,
 ) -> Path:
-    """Write `folder/step-N`, then remove all but the last `keep` checkpoints and that of step `best`.
+    """Write `folder/step-N`, then remove what is older than the last `keep` undamaged checkpoints, except that of step
+    `best`.
 
     `state` and `identity` are JSON; `identity` has the base, the game, the `config_hash` and anything else that a
     resume must match.
@@ -83,16 +95,20 @@ def save_checkpoint(
     except (OSError, SafetensorError) as error:
         why = getattr(error, "strerror", None) or error
         raise SaveFailed(f"cannot save {target}: {why}; the checkpoints before it are intact") from error
-    for old in find_checkpoints(folder)[:-keep]:
-        if old.step != best:
-            shutil.rmtree(old.path, ignore_errors=True)
+    whole = 0
+    for found in reversed(list_checkpoints(folder)):
+        if whole < keep:
+            # What was just written was hashed as it was written; a resume may have skipped one of the others.
+            whole += found.step == step or damage(found) is None
+        elif found.step != best:
+            shutil.rmtree(found.path, ignore_errors=True)
     return target
 
 
 def write_best(folder: Path, evaluation: Mapping[str, Any]) -> None:
     """Write the best evaluation's step and scores to `folder/best.json`. Raises OSError."""
     values = {key: evaluation.get(key) for key in ("step", "pass_at_1", "best", "tasks", "n")}
-    write_whole(folder / BEST, _as_json(values))
+    write_whole(folder / BEST, _as_json(values), JSON_LIMIT)
 
 
 def tidy(folder: Path) -> None:
@@ -132,18 +148,36 @@ def find_checkpoints(folder: Path) -> list[Checkpoint]:
 def newest_whole(folder: Path, warn: Callable[[str], None] = lambda sentence: None) -> Checkpoint | None:
     """The newest complete and undamaged checkpoint, None without one; `warn` is told of those skipped."""
     for found in reversed(list_checkpoints(folder)):
-        problem = found.problem or _problem(found.path, found.step, full=True)
-        if problem is None:
+        if (problem := damage(found)) is None:
             return found
         warn(f"skipped {found.path}: {problem}")
     return None
 
 
-def load_checkpoint(checkpoint: Checkpoint, adapters: Adapters) -> dict[str, Tensor]:
+def damage(found: Checkpoint) -> str | None:
+    """Why a checkpoint is incomplete or damaged, after comparing the SHA-256 of every file; None if it is neither."""
+    return found.problem or _problem(found.path, found.step, full=True)
+
+
+def is_taught(checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint's seats are those of a run, rather than half through its cold start."""
+    return checkpoint.step > 0 or bool(read_state(checkpoint)["cold_started"])
+
+
+def holds_seats_of(run: Path, checkpoint: Checkpoint) -> bool:
+    """Whether `adapters/` in a run folder has the weights of a checkpoint, by their SHA-256."""
+    listed = _manifest(checkpoint.path)["files"]
+    seats = [name for name in listed if name.startswith("adapters/") and name.endswith(".safetensors")]
+    return all((run / name).is_file() and sha256_of(run / name) == listed[name].get("sha256") for name in seats)
+
+
+def load_checkpoint(checkpoint: Checkpoint, adapters: "Adapters") -> "dict[str, Tensor]":
     """Restore seats and snapshots from a checkpoint that `newest_whole` found; returns the optimizer's state.
 
     Raises RunFolderError, before anything is restored, if a file does not belong to this run.
     """
+    from lite_selfplay.models.adapter_files import WEIGHTS, check_folder
+
     path = checkpoint.path
     manifest, state = _manifest(path), read_state(checkpoint)
     for counts in (state["versions"], state["updates"]):
@@ -152,7 +186,7 @@ def load_checkpoint(checkpoint: Checkpoint, adapters: Adapters) -> dict[str, Ten
     if (ranks := manifest.get("ranks")) != adapters.ranks():
         raise RunFolderError(f"{path / MANIFEST} has the ranks {ranks}, this run {adapters.ranks()}")
 
-    def weights(file: Path, seat: str) -> State:
+    def weights(file: Path, seat: str) -> "State":
         if file.relative_to(path).as_posix() not in manifest["files"]:
             raise RunFolderError(f"{file} is not listed in {MANIFEST}")
         return check_folder(adapters, seat, file)
@@ -175,7 +209,7 @@ def load_checkpoint(checkpoint: Checkpoint, adapters: Adapters) -> dict[str, Ten
 
 def read_state(checkpoint: Checkpoint) -> dict[str, Any]:
     """The JSON state of a checkpoint. Raises RunFolderError if it is invalid."""
-    state = read_json(checkpoint.path / STATE, _State)
+    state = read_json(checkpoint.path / STATE, _State, STATE_LIMIT)
     if state["step"] != checkpoint.step:
         raise RunFolderError(f"{checkpoint.path / STATE} is not the state of step {checkpoint.step}")
     return state
@@ -212,10 +246,12 @@ def hash_of(config: RunConfig) -> str:
 def _write(
     partial: Path,
     about: Mapping[str, Any],
-    adapters: Adapters,
-    optimizer: Mapping[str, Tensor],
+    adapters: "Adapters",
+    optimizer: "Mapping[str, Tensor]",
     state: Mapping[str, Any],
 ) -> None:
+    from safetensors.torch import save_file
+
     for seat in adapters.seats:
         adapters.save(seat, partial / "adapters" / seat)
     for number, (_, kept) in enumerate(sorted(adapters.snapshots.items())):
@@ -223,13 +259,13 @@ def _write(
     save_file(dict(optimizer), partial / OPTIMIZER)
     snapshots = [{"name": name, "seat": kept.seat} for name, kept in sorted(adapters.snapshots.items())]
     counts = {"step": about["step"], "versions": adapters.versions, "updates": adapters.updates}
-    write_whole(partial / STATE, _as_json({**counts, "snapshots": snapshots, **state}))
+    write_whole(partial / STATE, _as_json({**counts, "snapshots": snapshots, **state}), STATE_LIMIT)
     listed = {
         path.relative_to(partial).as_posix(): {"size": path.stat().st_size, "sha256": sha256_of(path)}
         for path in sorted(partial.rglob("*"))
         if path.is_file()
     }
-    write_whole(partial / MANIFEST, _as_json({**about, "files": listed}))
+    write_whole(partial / MANIFEST, _as_json({**about, "files": listed}), JSON_LIMIT)
 
 
 def kept_snapshots(checkpoint: Checkpoint) -> dict[str, tuple[str, Path]]:
@@ -249,7 +285,7 @@ def _as_json(values: Mapping[str, Any]) -> str:
 # Reading
 
 
-def _optimizer(path: Path, adapters: Adapters) -> dict[str, Tensor]:
+def _optimizer(path: Path, adapters: "Adapters") -> "dict[str, Tensor]":
     """The optimizer's state. Raises RunFolderError unless moments have their parameter's shape."""
     tensors = read_tensors(path)
     shapes = {f"{seat}/{name}": p.shape for seat in adapters.seats for name, p in adapters.parameters(seat).items()}

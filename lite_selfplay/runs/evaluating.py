@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lite_selfplay.config import RunConfig, TasksSection
 from lite_selfplay.data import EvalSpec, Problem
-from lite_selfplay.errors import Interrupted, ProcessLost, RequestError, TaskError
+from lite_selfplay.errors import Interrupted, ProcessLost, RequestError, RunFolderError, TaskError
 from lite_selfplay.evaluation.examiner import SUFFIX, Answers, Exam, key_of, measure, require_enough
 from lite_selfplay.evaluation.result import Evaluation, headline
 from lite_selfplay.evaluation.suites import Settings
@@ -119,6 +119,7 @@ def evaluate_all(
             settings.trust_remote_code,
             settings.unsafe_code,
             settings.answer_from,
+            shown.warn,
         ).at(settings.seats or ())
         if not tasks:
             if found.folder is None or found.config.tasks.train is not None:
@@ -163,6 +164,8 @@ def evaluate_all(
                 ranks.require_same(asked)
                 interrupts.poll()  # from here on a signal raises Interrupted here
                 try:
+                    if found.weights() != asked["set of adapters"]:
+                        raise RunFolderError(f"{found.name} was saved again meanwhile: repeat the command")
                     about = {"model": model.name, "precision": section.precision, "weights": asked["set of adapters"]}
                     about |= {"answer_from": found.config.tasks.answer_from}
                     evaluations = _evaluations(found, about, table, chosen, specs, answers, shown, interrupts.poll)

@@ -12,7 +12,7 @@ import shutil
 import socket
 import stat
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard
@@ -25,7 +25,16 @@ from lite_selfplay.config.user_files import failing_as, open_file, places_in, re
 from lite_selfplay.errors import ConfigError, LiteSelfPlayError, RunFolderError
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.models.packages import versions
+from lite_selfplay.runs.checkpoints import (
+    MANIFEST,
+    Checkpoint,
+    find_checkpoints,
+    holds_seats_of,
+    is_taught,
+    newest_whole,
+)
 from lite_selfplay.tasks.files import (
+    JSON_LIMIT,
     append_lines,
     parse_object,
     read_json,
@@ -80,6 +89,13 @@ _Environment = create_model("_Environment", base=str)
 PACKAGES = ("lite-selfplay", "torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "unsloth")
 
 
+Warn = Callable[[str], None]
+
+
+def ignored(sentence: str) -> None:
+    """A receiver of warnings."""
+
+
 class RunFolder:
     """A run's folder. A step's lines are appended and flushed together.
 
@@ -123,7 +139,7 @@ class RunFolder:
                 file.write(config.to_yaml())
             if tasks:
                 write_whole(partial / OBJECTS, tasks + "\n")
-            write_whole(partial / ENVIRONMENT, _as_json({**environment(), **facts}))
+            write_whole(partial / ENVIRONMENT, _as_json({**environment(), **facts}), JSON_LIMIT)
             if beside:
                 partial.rename(self.path)
         except OSError as error:
@@ -192,8 +208,6 @@ class RunFolder:
         from the newest checkpoint if `environment.json` is damaged."""
         found = self._environment().get(what)
         if not _is_of_objects(found):
-            from lite_selfplay.runs.checkpoints import MANIFEST, find_checkpoints
-
             last = find_checkpoints(self.path / CHECKPOINTS)[-1:]
             found = read_json(last[0].path / MANIFEST).get(what) if last else None
         return found if _is_of_objects(found) else {}
@@ -214,7 +228,7 @@ class RunFolder:
         was = self._environment()
         if (now := {**facts, **was, "code": facts["code"], "rewards": facts["rewards"]}) != was:
             with write_errors(f"to {self.path}"):
-                write_whole(self.path / ENVIRONMENT, _as_json(now))
+                write_whole(self.path / ENVIRONMENT, _as_json(now), JSON_LIMIT)
 
     def resume_command(self, again: str = "", more: str = "") -> str:
         """The command that continues the run, or the Python call if its reward was given in Python. `again` and `more`
@@ -224,11 +238,24 @@ class RunFolder:
             return f"resume({str(self.path)!r}, reward={name})"
         return f"lite-selfplay train --resume {shlex.quote(str(self.path))}{again}{more}"
 
-    def seats(self) -> dict[str, Path]:
-        """The folder of each saved seat's adapter. Raises RunFolderError if `adapters` is a link."""
-        require_no_link(self.path / ADAPTERS)
-        found = sorted((self.path / ADAPTERS).glob("*/adapter_config.json"))
-        return {file.parent.name: file.parent for file in found}
+    def saved(self, warn: Warn = ignored) -> Checkpoint | None:
+        """The checkpoint whose seats are the run's: the newest whole one. None if the folder has none.
+
+        `adapters/` is a copy for other tools, written a moment later. `warn` is told of damaged checkpoints. Raises
+        RunFolderError if the run was stopped in its cold start.
+        """
+        last = newest_whole(self.path / CHECKPOINTS, warn)
+        if last is not None and not is_taught(last):
+            again = self.resume_command()
+            raise RunFolderError(f"{self.path} was stopped in its cold start, which `{again}` does again")
+        return last
+
+    def seats(self, warn: Warn = ignored) -> dict[str, Path]:
+        """The folder of each seat's adapter in `saved`, or in `adapters/` if that is all there is. Raises
+        RunFolderError like `saved`, and if `adapters` is a link."""
+        place = (self.saved(warn) or self).path / ADAPTERS
+        require_no_link(place)
+        return {file.parent.name: file.parent for file in sorted(place.glob("*/adapter_config.json"))}
 
     def base(self) -> str:
         """The identity of the base model. Raises RunFolderError if `environment.json` does not say."""
@@ -241,33 +268,44 @@ class RunFolder:
     # Evaluations
 
     def write_evaluation(self, name: str, result: Mapping[str, Any]) -> Path:
-        """Write or replace `eval/NAME.json`. Raises RunFolderError if that fails."""
+        """Write or replace `eval/NAME.json`, without the answers if it could not be read again with them. Raises
+        RunFolderError if that fails."""
         path = self.path / EVALUATIONS / f"{name}.json"
         text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        if len(text.encode()) > JSON_LIMIT and result.get("answers"):
+            return self.write_evaluation(name, {**result, "answers": {}})
         with write_errors(f"to {path.parent}"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, text)
+            write_whole(path, text, JSON_LIMIT)
         return path
 
-    def evaluations(self) -> dict[str, dict[str, Any]]:
-        """The evaluations made in training by their moment, in the order of steps. Raises RunFolderError for a damaged
-        file, like `best` and `later_evaluations`."""
-        found = [result for result in self._evaluation_files().values() if "moment" in result]
+    def evaluations(self, warn: Warn | None = None) -> dict[str, dict[str, Any]]:
+        """The evaluations made in training by their moment, in the order of steps, like `later_evaluations` without
+        those whose file is damaged: `warn` is told of them. None: raises RunFolderError for one."""
+        found = [result for _, result in self.evaluation_files(warn) if "moment" in result]
         return {result["moment"]: result for result in sorted(found, key=lambda result: result["step"])}
 
-    def best(self) -> dict[str, Any] | None:
-        """The evaluation made in training with the highest pass@1 (of its best seat or direction) among those whose
-        checkpoint exists; the earliest of equals."""
+    def best(self, among: Iterable[dict[str, Any]] | None = None) -> dict[str, Any] | None:
+        """The evaluation made in training with the highest pass@1 (of its best seat or direction) `among` some, else
+        all, whose checkpoint exists; the earliest of equals. Damaged ones do not count."""
+        every = (found for _, found in self.evaluation_files(ignored)) if among is None else among
         saved = {path.parent.name for path in (self.path / CHECKPOINTS).glob("step-*/manifest.json")}
-        there = [found for found in self.evaluations().values() if f"step-{found['step']}" in saved]
+        there = (found for found in every if "moment" in found and f"step-{found['step']}" in saved)
         return max(there, key=lambda found: (found["pass_at_1"], -found["step"]), default=None)
 
-    def later_evaluations(self) -> dict[str, dict[str, Any]]:
+    def later_evaluations(self, warn: Warn | None = None) -> dict[str, dict[str, Any]]:
         """The evaluations made after training, by file name."""
-        return {name: result for name, result in self._evaluation_files().items() if "moment" not in result}
+        return {name: result for name, result in self.evaluation_files(warn) if "moment" not in result}
 
-    def _evaluation_files(self) -> dict[str, dict[str, Any]]:
-        return {path.stem: read_json(path, _Evaluation) for path in sorted((self.path / EVALUATIONS).glob("*.json"))}
+    def evaluation_files(self, warn: Warn | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The name and content of each file in `eval/`, one after the other; `warn` as in `evaluations`."""
+        for path in sorted((self.path / EVALUATIONS).glob("*.json")):
+            try:
+                yield path.stem, read_json(path, _Evaluation)
+            except RunFolderError as error:
+                if warn is None:
+                    raise
+                warn(f"an evaluation is left out: {error}")
 
     # Lines
 
@@ -289,15 +327,19 @@ class RunFolder:
             file.write(save(dict(columns)))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of `metrics.jsonl`. Raises RunFolderError for a damaged line, like `episodes`."""
-        return [row for _, row in _lines(self.path / METRICS)]
+        """The lines of `metrics.jsonl`. Raises RunFolderError for a damaged line, like `steps` and `episodes`."""
+        return list(self.steps())
+
+    def steps(self) -> Iterator[dict[str, Any]]:
+        """The lines of `metrics.jsonl`, one after the other: there may be a million."""
+        return (row for _, row in _lines(self.path / METRICS))
 
     def episodes(self) -> Iterator[dict[str, Any]]:
         """The lines of `episodes.jsonl`."""
         return (row for _, row in _lines(self.path / EPISODES))
 
     def cut(self, step: int) -> None:
-        """Remove the lines of all steps after this one (counted from 1), before a resume repeats them.
+        """Remove the lines and evaluations of all steps after this one (counted from 1), before a resume repeats them.
 
         Raises RunFolderError, with nothing changed, if a line is damaged or the folder cannot be written.
         """
@@ -306,8 +348,11 @@ class RunFolder:
             with contextlib.ExitStack() as stack:  # both are written before either replaces its file
                 for path, file in [(path, stack.enter_context(written_whole(path))) for path in paths]:
                     file.writelines(line for line, row in _lines(path) if row["step"] <= step)
-            for path in (self.path / TOKENS).glob("step-*.safetensors"):
-                if int(path.stem.removeprefix("step-")) > step:
+            for path in (
+                *self.path.glob(f"{TOKENS}/step-*.safetensors"),
+                *self.path.glob(f"{EVALUATIONS}/step-*.json"),
+            ):
+                if (number := path.stem.removeprefix("step-")).isdecimal() and int(number) > step:
                     path.unlink()
 
 
@@ -371,15 +416,19 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 LOCK = ".lock"
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _PATIENCE_S = 0.2  # `writer` also takes the lock for a moment
 
 
 @contextlib.contextmanager
-def writing(folder: Path, patience_s: float = _PATIENCE_S, *, insist: bool = False, again: str = "") -> Iterator[None]:
+def writing(
+    folder: Path, patience_s: float = _PATIENCE_S, *, insist: bool = False, again: str = "", warn: Warn = ignored
+) -> Iterator[None]:
     """A context that holds a run folder's lock, after waiting for it up to `patience_s` seconds.
 
     `again`: further arguments of a resume (`RolloutsSection.again`). `insist`: a file system without locks is an error,
-    too. Raises RunFolderError if another process holds the lock, naming it, or if the folder cannot be written.
+    too; else `warn` is told of it. Raises RunFolderError if another process holds the lock, naming it, or if the folder
+    cannot be written.
     """
     path = folder / LOCK
     if os.path.exists(path) and not stat.S_ISREG(path.stat().st_mode):
@@ -395,6 +444,10 @@ def writing(folder: Path, patience_s: float = _PATIENCE_S, *, insist: bool = Fal
     except OSError as error:
         if insist or error.errno not in _NO_LOCKS:
             raise RunFolderError(f"cannot write to {folder}: {LOCK}: {error.strerror or error}") from None
+        warn(f"the file system of {folder} has no locks: nothing keeps a second process from writing it")
+        descriptor = os.open(path, os.O_RDWR | _NO_LINK)
+        _sign(descriptor)
+        os.close(descriptor)
     try:
         yield
     finally:
@@ -407,10 +460,13 @@ def writer(folder: Path) -> str | None:
     """Who is writing a run folder, as `process 12 on HOST`; None if nobody is. Writes nothing."""
     path = folder / LOCK
     with contextlib.suppress(OSError):
-        # O_NONBLOCK: opening a pipe would wait.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        # NFS locks only what is open for writing. O_NONBLOCK: opening a pipe would wait.
+        mode = os.O_RDWR if os.access(path, os.W_OK) else os.O_RDONLY
+        descriptor = os.open(path, mode | _NO_LINK | getattr(os, "O_NONBLOCK", 0))
         try:
             return None if lock_descriptor(descriptor, blocking=False) else _holder(path)
+        except OSError:  # there are no locks: who began to write has not removed the file
+            return _holder(path)
         finally:
             os.close(descriptor)
     return None
@@ -470,10 +526,14 @@ def state_of(path: Path) -> RunState:
         found = folder.best()
         best = "" if found is None else f"{percent(found['pass_at_1'])} after {found['step']} steps"
         taught = (path / ENVIRONMENT).exists() and read_json(path / ENVIRONMENT).get("only") == COLD_START
-    except LiteSelfPlayError as error:
+        steps, over = config.run.steps, last is not None and last.get("over") is True
+        # The last save may have failed, or have been killed.
+        ended = (over or step >= steps) and all(
+            saved.step >= step and holds_seats_of(path, saved) for saved in find_checkpoints(path / CHECKPOINTS)[-1:]
+        )
+    except (LiteSelfPlayError, OSError) as error:
         return RunState(path, size=size, problem=str(error))
-    steps, over = config.run.steps, last is not None and last.get("over") is True
-    stage: Stage = "finished" if over or step >= steps else "stopped" if step else "not begun"
+    stage: Stage = "finished" if ended else "stopped" if step else "not begun"
     if taught and not step:
         stage = "cold start"
     if writer(path) is not None:

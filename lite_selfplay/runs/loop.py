@@ -26,7 +26,7 @@ from lite_selfplay.models.adapters import BASE
 from lite_selfplay.runs.budget import Budget
 from lite_selfplay.runs.checkpoints import STATE, Checkpoint, load_checkpoint, read_state
 from lite_selfplay.runs.defaults import shorter, wanted
-from lite_selfplay.runs.folder import BUDGET, COLD_START, COLLECTIONS, EVALUATIONS, RunFolder, as_written
+from lite_selfplay.runs.folder import BUDGET, COLD_START, COLLECTIONS, RunFolder, as_written, ignored
 from lite_selfplay.runs.planning import evaluation_steps, mode_of_the_base, problems_of
 from lite_selfplay.runs.preflight import preflight
 from lite_selfplay.runs.report.closing import changes, closing_report
@@ -95,13 +95,15 @@ class RunLoop:
         with self._saved_when_stopped():
             if begins:
                 self._prepare()
-                with self._budget.timing("save"):
-                    self._saver.try_save(0, self.state(), self.trainer.optimizer)
+                with self._budget.timing("save"), self._saver.going_on():
+                    self._saver.save(0, self.state(), self.trainer.optimizer)
             if self.done == 0:
                 keep_references(self.resources)
             if begins and self.resources.ranks.alone and wanted(self.resources.config):
                 preflight(self.resources, max(0.0, self._budget.before_s()))
-            self._evaluate_what_is_missing()
+            with self._saver.going_on():
+                self._evaluate_what_is_missing()
+            self._answers_at_first = Answers()  # no later evaluation shares them
             self._choose_problems_per_step()
             if begins and (rewards := self.resources.plan.rewards):
                 self.resources.progress.say(f"rewards: {rewards}")
@@ -172,10 +174,12 @@ class RunLoop:
         measured = (asked.measure or done in evaluation_steps(config)) and bool(self._held_out)
         # While steps are skipped, the last good state stays the newest checkpoint.
         if not self._step_log.bad_steps and (measured or asked.save or self._saver.is_due(done)):
-            self._saver.try_save(done, self.state(), self.trainer.optimizer)
+            with self._saver.going_on():
+                self._saver.save(done, self.state(), self.trainer.optimizer)
         if measured:
             self._start_state = self.state()  # if the evaluation is stopped, this complete step is saved
-            self._evaluate()
+            with self._saver.going_on():
+                self._evaluate()
             self._show_training()
 
     def _show_training(self) -> None:
@@ -224,8 +228,8 @@ class RunLoop:
 
     def _show_closing_report(self) -> None:
         if self.resources.ranks.main:
-            config, evaluations = self.resources.config, self.folder.evaluations()
-            closing = closing_report(type(self.game), config, self.folder.metrics(), evaluations, self.folder.path)
+            config, evaluations = self.resources.config, self.folder.evaluations(self.resources.progress.warn)
+            closing = closing_report(type(self.game), config, self.folder.steps(), evaluations, self.folder.path)
             doubtful = not any(each.sure for each in changes(evaluations))
             outcome = self._budget.outcome(self.done, doubtful=doubtful, demo=config.run.preset == "demo")
             self.resources.progress.finished([*closing, *outcome])
@@ -315,8 +319,8 @@ class RunLoop:
         self._budget.choose_problems(len(held_out), evaluate)
 
     def _was_evaluated(self, name: str) -> bool:
-        file = self.folder.path / EVALUATIONS / f"{name}.json"
-        return self.resources.ranks.from_main("former evaluations", file.is_file)
+        names = (each for each, _ in self.folder.evaluation_files(ignored))
+        return self.resources.ranks.from_main("former evaluations", lambda: name in names)
 
     # Checkpoints
 
@@ -359,7 +363,7 @@ class RunLoop:
                 ) from None
             self._step_log.restore(state)
             with as_written(self.folder.path):
-                for row in self.folder.metrics():
+                for row in self.folder.steps():
                     if row["step"] <= checkpoint.step:
                         self._saver.count(row)
             self._cold_started, self.done, self._resumed_from = True, checkpoint.step, checkpoint.step

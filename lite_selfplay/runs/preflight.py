@@ -30,7 +30,7 @@ from lite_selfplay.runs.report.figures import MEANINGS
 from lite_selfplay.runs.report.step_rows import figures, only_finite
 from lite_selfplay.runs.resources import Resources
 from lite_selfplay.stats import clopper_pearson, is_above
-from lite_selfplay.tasks.files import write_errors, write_whole
+from lite_selfplay.tasks.files import JSON_LIMIT, write_errors, write_whole
 from lite_selfplay.training.progress import OutOfTime, printable
 from lite_selfplay.training.rollout import LiveTable, load_chat
 
@@ -162,7 +162,7 @@ def preflight(resources: Resources, seconds: float) -> None:
     about = {"samples": found.samples, **asdict(found), "lines": found.lines(game), "refused": refused}
     about |= {"findings": [asdict(cause) for cause in causes]}
     with write_errors(path / PREFLIGHT, SaveFailed):
-        write_whole(path / PREFLIGHT, json.dumps(only_finite(about), indent=1, allow_nan=False) + "\n")
+        write_whole(path / PREFLIGHT, json.dumps(only_finite(about), indent=1, allow_nan=False) + "\n", JSON_LIMIT)
     for line in found.lines(game):
         progress.say(line)
     if refused:

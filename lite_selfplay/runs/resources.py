@@ -182,7 +182,7 @@ class Resources:
         base = self.model.identity
         if (theirs := other.base()) != base:
             raise RunFolderError(f"{other.path} was made over {theirs!r}, this run is over {base!r}")
-        folders, found = other.seats(), {}
+        folders, found = other.seats(self.progress.warn), {}
         for seat in self.loaded.adapters.seats:
             folder = folders.get(seat) or (next(iter(folders.values())) if len(folders) == 1 else None)
             if folder is None:

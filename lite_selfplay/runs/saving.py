@@ -3,19 +3,21 @@
 Of several processes the first one saves; if it is lost, another one does.
 """
 
+import contextlib
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from safetensors import SafetensorError
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError, SaveFailed, TrainingError
-from lite_selfplay.runs.checkpoints import find_checkpoints, hash_of, save_checkpoint, write_best
+from lite_selfplay.runs.checkpoints import hash_of, newest_whole, save_checkpoint, write_best
 from lite_selfplay.runs.folder import ADAPTERS, CARD, CHECKPOINTS, CONFIG, EXAMPLES, RunFolder, writing
 from lite_selfplay.runs.report.pages import model_card
 from lite_selfplay.runs.resources import Resources
-from lite_selfplay.tasks.files import write_whole, written_whole_folder
+from lite_selfplay.tasks.files import read_json, write_whole, written_whole_folder
 from lite_selfplay.training.atomic_update import find_nonfinite
 from lite_selfplay.training.examples import ExamplePool
 from lite_selfplay.training.optimizer import optimizer_state
@@ -34,12 +36,19 @@ class Saver:
         self._resources, self._folder, self._adapters = resources, resources.folder, resources.loaded.adapters
         self._clock, self._last = clock, clock()
         self._totals: dict[str, Any] | None = None  # the sum of all lines of `metrics.jsonl`, as one line
+        self._unwritten: dict[str, Mapping[str, Any]] = {}  # evaluations, by the name of their file
 
     def count(self, metrics: Mapping[str, Any]) -> None:
         """Add a step's line to the totals for the model card, so that no save reads the lines again."""
         before = self._totals["tokens"] if self._totals else {}
         tokens = {key: before.get(key, 0) + metrics["tokens"][key] for key in ("generated", "trained")}
         self._totals = {"tokens": tokens, "over": metrics.get("over")}
+
+    @cached_property
+    def _measured(self) -> dict[str, dict[str, Any]]:
+        """The evaluations made in training by their moment, read once."""
+        found = self._folder.evaluations(self._resources.progress.warn)
+        return {moment: _brief(result) for moment, result in found.items()}
 
     def is_due(self, done: int) -> bool:
         """Whether to save after `done` steps, by their number or by the time since the last save."""
@@ -65,19 +74,21 @@ class Saver:
                 state=state,
                 identity={**self._resources.identity, "config_hash": hash_of(self._resources.config)},
                 keep=self._resources.config.run.keep_checkpoints,
-                best=best["step"] if (best := self._folder.best()) else None,
+                best=best["step"] if (best := self._folder.best(self._measured.values())) else None,
             )
             with written_whole_folder(self._folder.path / ADAPTERS) as partial:
                 for seat in self._adapters.seats:
                     self._adapters.save(seat, partial / seat)
 
         self._write(f"saving before step {step + 1}", write)
+        self._write("writing evaluations", self._write_evaluations)
         self.write_card(step)
 
-    def try_save(self, step: int, state: Mapping[str, Any], optimizer: Any) -> None:
-        """Save; if that fails, only warn, since the next save tries again."""
+    @contextlib.contextmanager
+    def going_on(self) -> Iterator[None]:
+        """A context for saving in which a failure is only warned of, since the next save tries again."""
         try:
-            self.save(step, state, optimizer)
+            yield
         except SaveFailed as error:
             self._resources.progress.warn(f"{error}. The run continues, and tries again at the next save")
 
@@ -87,14 +98,17 @@ class Saver:
         self._write(f"writing {CONFIG}", lambda: self._folder.rewrite_config(config))
 
     def write_evaluation(self, name: str, result: Mapping[str, Any]) -> None:
-        """Write an evaluation, and update `best.json`. Raises SaveFailed."""
+        """Write an evaluation, and update `best.json`. Raises SaveFailed; then the next save writes it."""
+        self._unwritten |= {name: result} if self._folder.ours else {}
+        self._write(f"writing the evaluation {name}", self._write_evaluations)
 
-        def write() -> None:
-            self._folder.write_evaluation(name, result)
-            if (best := self._folder.best()) is not None:
+    def _write_evaluations(self) -> None:
+        for name in list(self._unwritten):
+            written = read_json(self._folder.write_evaluation(name, self._unwritten[name]))
+            self._measured[written["moment"]] = _brief(written)
+            del self._unwritten[name]
+            if (best := self._folder.best(self._measured.values())) is not None:
                 write_best(self._folder.path / CHECKPOINTS, best)
-
-        self._write(f"writing the evaluation {name}", write)
 
     def write_examples(self, pool: ExamplePool) -> None:
         """Write a cold start's examples. Raises SaveFailed."""
@@ -115,7 +129,7 @@ class Saver:
                 step,
                 self._resources.plan.rewards,
                 metrics=[self._totals] if self._totals else [],
-                evaluations=self._folder.evaluations(),
+                evaluations=self._measured,
                 wrapped=bool(self._adapters.text_part),
             )
             write_whole(self._folder.path / CARD, card)
@@ -134,13 +148,18 @@ class Saver:
 
     def what_is_whole(self) -> str:
         """Sentences about the newest intact checkpoint, and how to continue from it."""
-        found = find_checkpoints(self._folder.path / CHECKPOINTS)
-        if not found:
+        found = newest_whole(self._folder.path / CHECKPOINTS)
+        if found is None:
             return f"No checkpoint has been saved yet: remove {self._folder.path} and start the run again"
-        return f"{found[-1].path} is intact. {self.how_to_resume()}"
+        return f"{found.path} is intact. {self.how_to_resume()}"
 
     def how_to_resume(self) -> str:
         return f"Continue with: {self._folder.resume_command(self._resources.config.rollouts.again)}"
+
+
+def _brief(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """An evaluation without its problems."""
+    return {**evaluation, "per_problem": {}, "answers": {}}
 
 
 def save_in_turn(ranks: Ranks, folder: RunFolder, done: int, save: Callable[[], None]) -> bool:
@@ -158,8 +177,8 @@ def save_in_turn(ranks: Ranks, folder: RunFolder, done: int, save: Callable[[], 
         return False
     try:
         with writing(folder.path, PATIENCE_S, insist=True):
-            saved = [found.step for found in find_checkpoints(folder.path / CHECKPOINTS)]
-            if max(saved, default=-1) < done:
+            saved = newest_whole(folder.path / CHECKPOINTS)
+            if saved is None or saved.step < done:
                 folder.ours = True
                 save()
     except RunFolderError:

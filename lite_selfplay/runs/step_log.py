@@ -6,7 +6,8 @@ from typing import Any
 
 from lite_selfplay.data import NOT_JUDGED
 from lite_selfplay.errors import SaveFailed, TrainingError
-from lite_selfplay.runs.report.diagnosis import stalled, too_fast
+from lite_selfplay.runs.folder import last_step
+from lite_selfplay.runs.report.diagnosis import ENDS, stalled, too_fast
 from lite_selfplay.runs.report.step_rows import (
     episode_rows,
     only_finite,
@@ -24,6 +25,8 @@ from lite_selfplay.training.updates import StepReport
 SILENT_STEPS_WARNING = 3
 # Steps between two warnings of one kind.
 WARNING_EVERY = 10
+# The last steps that a run looks back on while it trains; `why` looks at all.
+SEEN = 400
 
 
 class StepLog:
@@ -42,14 +45,15 @@ class StepLog:
         self._warned_full = False
         self._unwritten: tuple[int, Mapping[str, Any], Sequence[Mapping[str, Any]], Mapping[str, Any]] | None = None
         self._warned: dict[str, int] = {}
-        self._streams_so_far: list[Mapping[str, Any]] = []
+        self._seen: list[Mapping[str, Any]] = []  # the streams of the first and of the last steps
 
     def write_what_is_missing(self) -> None:
         """Write the last step's lines if the main process ended before writing them. Raises SaveFailed."""
         if self._unwritten is None:
             return
         step, metrics, rows, tokens = self._unwritten
-        if not any(line["step"] == step + 1 for line in self._folder.metrics()):
+        last = last_step(self._folder.path)
+        if last is None or last["step"] <= step:
             self._folder.cut(step)  # its completions may be written, and not its metrics
             self._write(step, metrics, rows, tokens)
 
@@ -177,10 +181,11 @@ class StepLog:
             if step - self._warned.get(kind, -WARNING_EVERY) >= WARNING_EVERY:
                 self._warned[kind] = step
                 progress.warn(sentence)
-        self._streams_so_far.append({"streams": metrics["streams"]})
-        for sentence in too_fast(self._streams_so_far) if (step + 1) % WARNING_EVERY == 0 else ():
+        self._seen.append({"streams": metrics["streams"]})
+        del self._seen[ENDS:-SEEN]
+        for sentence in too_fast(self._seen) if (step + 1) % WARNING_EVERY == 0 else ():
             progress.warn(f"{sentence}; lite-selfplay why {self._folder.path} says what to try")
-        for found in stalled(self._streams_so_far):
+        for found in stalled(self._seen):
             if found.shrank and step - self._warned.get("reasoning", -WARNING_EVERY) >= WARNING_EVERY:
                 self._warned["reasoning"] = step
                 what = found.remedy(self._game.options, "a lower seats.*.lr")

@@ -14,8 +14,8 @@ from lite_selfplay.data import BASE, EvalSpec, Problem
 from lite_selfplay.errors import ConfigError, ModelNotFoundError, RunFolderError, TaskError, UnknownNameError
 from lite_selfplay.games import make_game
 from lite_selfplay.games.modes import find_mode
-from lite_selfplay.models.silence import quiet
 from lite_selfplay.models.sources import ResolvedModel, locate, saved_precision
+from lite_selfplay.runs.checkpoints import is_taught, kept_snapshots, list_checkpoints
 from lite_selfplay.runs.folder import ADAPTERS, CHECKPOINTS, CONFIG, EVALUATIONS, EXAMPLES, RunFolder, nearest_runs
 from lite_selfplay.runs.planning import draws_problems, held_out
 from lite_selfplay.tasks import Task, is_data, load_task, task_names, without
@@ -35,7 +35,8 @@ _WEIGHTS = "adapter_model.safetensors"
 class Target:
     """A run or, with `folder` None, a base model, whose `config` then has only what loading it needs.
 
-    `past` maps `SEAT@STEP` or a snapshot's name to a seat and the adapter's path in a checkpoint: see `at`.
+    `saved` maps each seat to its adapter's folder. `past` maps `SEAT@STEP` or a snapshot's name to a seat and the
+    adapter's path in a checkpoint: see `at`.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Target:
     mode: str
     seats: tuple[str, ...]
     others: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    saved: Mapping[str, Path] = field(default_factory=dict)
     past: Mapping[str, tuple[str, Path]] = field(default_factory=dict)
 
     @classmethod
@@ -55,10 +57,12 @@ class Target:
         trust_remote_code: bool = False,
         unsafe_code: bool = False,
         answer_from: str | None = None,
+        warn: Callable[[str], None] = lambda sentence: None,
     ) -> "Target":
         """A run if the folder has a `config.yaml`, else a base model by any of its names.
 
-        Raises UnknownNameError, ModelNotFoundError or ConfigError.
+        `warn` is told of damaged checkpoints. Raises UnknownNameError, ModelNotFoundError or ConfigError, and
+        RunFolderError if the run was stopped in its cold start.
         """
         reading = {"unsafe_code": unsafe_code, **({"answer_from": answer_from} if answer_from else {})}
         chosen = {} if precision is None else {"precision": precision}
@@ -70,7 +74,8 @@ class Target:
             sizes = {"group_size": config.run.group_size, "problems_per_step": config.run.problems_per_step}
             game = make_game(config.game.name, config.game.options, **sizes)
             spec = game.evaluation()
-            return cls(str(name), config, folder, spec.mode, spec.seats, game.other_evaluations())
+            others = game.other_evaluations()
+            return cls(str(name), config, folder, spec.mode, spec.seats, others, folder.seats(warn))
         place, near = Path(name), nearest_runs(Path(name))
         in_it = os.path.isdir(place.parent) and any(place.parent.glob(f"*/{CONFIG}"))
         # A path beside runs is not a hub id, although `runs/nope` looks like one.
@@ -101,9 +106,7 @@ class Target:
         asked = [name for name in names if "@" in name]
         if not asked or self.folder is None:
             return self
-        from lite_selfplay.runs.checkpoints import kept_snapshots, newest_whole
-
-        last = newest_whole(self.folder.path / CHECKPOINTS, lambda _: None)
+        last = self.folder.saved()
         kept = {} if last is None else {name: at for name, at in kept_snapshots(last).items() if name in asked}
         found = saved_adapters(self.folder, self.config.seats, [name for name in asked if name not in kept])
         return replace(self, past={**kept, **{name: (seat, path) for name, (seat, _, path) in found.items()}})
@@ -121,10 +124,9 @@ class Target:
     def require_adapters(self) -> None:
         """Raises RunFolderError if a seat of the run has no adapter."""
         for seat in self.config.seats if self.folder else ():
-            path = self._adapter(seat)
-            if not (path / _WEIGHTS).is_file():
+            if seat not in self.saved or not (self.saved[seat] / _WEIGHTS).is_file():
                 raise RunFolderError(
-                    f"{self.name} has no adapter of seat {seat!r}: {path / _WEIGHTS} is missing. A run writes its "
+                    f"{self.name} has no adapter of seat {seat!r}: its {_WEIGHTS} is missing. A run writes its "
                     "adapters with its checkpoints and at its end"
                 )
 
@@ -146,33 +148,27 @@ class Target:
 
         with contextlib.closing(Loaded.of(self.config, model, progress, poll, ranks=ranks)) as loaded:
             for seat in self.config.seats if self.folder else ():
-                loaded.adapters.load(seat, self._adapter(seat))
+                loaded.adapters.load(seat, self.saved[seat])
             for name, (seat, place) in self.past.items():
                 loaded.adapters.put_snapshot(name, seat, check_folder(loaded.adapters, seat, place))
             yield LiveTable(loaded, {}, self.config, max_completion_tokens=max_completion_tokens)
 
     def weights(self) -> dict[str, str]:
         """The SHA-256 of each seat's adapter, by seat; empty for a base model."""
-        places = {seat: self._adapter(seat) for seat in self.config.seats} if self.folder else {}
+        places = {seat: self.saved[seat] for seat in self.config.seats} if self.folder else {}
         places |= {name: place for name, (_, place) in self.past.items()}
         return {name: sha256_of(place if place.is_file() else place / _WEIGHTS) for name, place in places.items()}
-
-    def _adapter(self, seat: str) -> Path:
-        assert self.folder is not None
-        return self.folder.path / ADAPTERS / seat
 
 
 def saved_adapters(
     folder: RunFolder, seats: Collection[str], names: Sequence[str]
 ) -> dict[str, tuple[str, int | None, Path]]:
-    """(seat, step, adapter's folder) of each name: `A` as saved last (step None), `A@20` in the checkpoint of step 20,
-    `A@best` in the best checkpoint.
+    """(seat, step, adapter's folder) of each name: `A` as saved last (step None without checkpoints), `A@20` in the
+    checkpoint of step 20, `A@best` in the best checkpoint.
 
-    Raises UnknownNameError with the known names, RunFolderError if a checkpoint is damaged or there is no best one.
+    Raises UnknownNameError with the known names, RunFolderError if a checkpoint is damaged or from within a cold start,
+    or there is no best one.
     """
-    with quiet():  # its imports print
-        from lite_selfplay.runs.checkpoints import list_checkpoints
-
     place = folder.path / CHECKPOINTS
     there = {str(found.step): found for found in list_checkpoints(place, full=any("@" in name for name in names))}
     known = [*seats, *(f"{seat}@{step}" for step in there for seat in seats)]
@@ -188,10 +184,13 @@ def saved_adapters(
             raise UnknownNameError("seat", name, known)
         if at and (problem := there[step].problem) is not None:
             raise RunFolderError(f"{there[step].path} cannot be used: {problem}")
-        path = (there[step].path if at else folder.path) / ADAPTERS / seat
+        if at and not is_taught(there[step]):
+            raise RunFolderError(f"{there[step].path} cannot be used: it was saved within the cold start")
+        of = there[step] if at else folder.saved()
+        path = (of or folder).path / ADAPTERS / seat
         require_no_link(path.parent)
         require_no_link(path)
-        found[name] = seat, there[step].step if at else None, path
+        found[name] = seat, of.step if of else None, path
     return found
 
 

@@ -8,6 +8,7 @@ one survives a crash or a full disk.
 import codecs
 import contextlib
 import csv
+import errno
 import hashlib
 import io
 import json
@@ -28,14 +29,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 JSON_LIMIT = LINE_LIMIT = 64 * 2**20  # bytes of a JSON file, and of a line
+STATE_LIMIT = 8 * JSON_LIMIT  # bytes of a checkpoint's state, with all that a game remembers
 DATA_LINE_LIMIT = 10_000_000  # bytes of a line of problems, passages or examples
 
 
-def read_json(path: Path, kind: type[BaseModel] | None = None) -> dict[str, Any]:
-    """The object in a JSON file. Raises RunFolderError if the file cannot be read, is longer than `JSON_LIMIT`, is a
-    link, does not hold an object of this `kind`, or has a number such as NaN."""
+def read_json(path: Path, kind: type[BaseModel] | None = None, limit: int | None = None) -> dict[str, Any]:
+    """The object in a JSON file. Raises RunFolderError if the file cannot be read, is longer than `limit` bytes (None:
+    `JSON_LIMIT`), is a link, does not hold an object of this `kind`, or has a number such as NaN."""
     require_no_link(path)
-    found = parse_object(read_file(path, RunFolderError, JSON_LIMIT), str(path))
+    found = parse_object(read_file(path, RunFolderError, limit or JSON_LIMIT), str(path))
     try:
         if kind is not None:
             kind.model_validate(found, strict=True)
@@ -192,10 +194,13 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
         aside.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text as UTF-8 atomically. Raises OSError."""
+def write_whole(path: Path, text: str, limit: int | None = None) -> None:
+    """Write a text as UTF-8 atomically. Raises OSError, also if it has more than `limit` bytes."""
+    content = text.encode("utf-8")
+    if limit is not None and len(content) > limit:
+        raise OSError(errno.EFBIG, f"it has {len(content):,} bytes, and no more than {limit:,} could be read again")
     with written_whole(path) as file:
-        file.write(text.encode("utf-8"))
+        file.write(content)
 
 
 @contextlib.contextmanager

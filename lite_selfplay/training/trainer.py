@@ -94,12 +94,15 @@ class SelfPlayTrainer:
 
     def state(self) -> dict[str, Any]:
         """The trainer's part of a checkpoint, except the optimizer's state, as JSON."""
-        return {"loss_scale": self.guard.scale.state()} if self.guard.scale.needed else {}
+        scale = {"loss_scale": self.guard.scale.state()} if self.guard.scale.needed else {}
+        lowered = self.budget.tokens < self.backend.tokens_at_once(self.config.run)
+        return {**scale, **({"microbatch_tokens": self.budget.tokens} if lowered else {})}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a result of `state`, or from a state without one. Raises ValueError if it is malformed."""
         if self.guard.scale.needed and "loss_scale" in state:
             self.guard.scale.restore(state["loss_scale"])
+        self.budget.tokens = max(1, min(self.budget.tokens, int(state.get("microbatch_tokens", self.budget.tokens))))
 
     def _totals(self, steps: Mapping[str, int]) -> dict[str, int]:
         return {seat: max(1, count * self.config.run.minibatches) for seat, count in steps.items()}

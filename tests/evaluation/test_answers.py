@@ -126,3 +126,18 @@ def test_a_line_that_an_evaluation_did_not_write_and_a_link_are_refused(tmp_path
     (tmp_path / "link.jsonl").symlink_to(path)
     with pytest.raises(RunFolderError, match="link"):
         Answers(IDENTITY, tmp_path / "link.jsonl")
+
+
+def test_answers_of_an_earlier_call_are_judged_again(tmp_path: Path):
+    """Its checker may have been an older one."""
+    path = tmp_path / "x.partial.jsonl"
+    whole = measured(Answers(IDENTITY, path))
+    lines = (
+        path.read_text()
+        .replace('"correct": false', '"correct": true')
+        .replace('"well_formed": true', '"well_formed": false')
+    )
+    path.write_text(lines)
+    table = Scripted()
+    assert measured(Answers(IDENTITY, path), table) == whole
+    assert table.calls == []

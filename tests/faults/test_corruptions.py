@@ -281,20 +281,20 @@ def of_the_rest() -> Iterator[tuple[Any, ...]]:
     yield "config.yaml names a model of the folder", "", with_a_model, REFUSED, ("eval",)
     for kind, damage in BAD_JSON.items():
         yield f"environment.json {kind}", "environment.json", damage, KEEPS_ON, ("eval",)
-        yield f"an evaluation {kind}", "eval/step-000003.json", damage, REFUSED, ("report",)
+        yield f"an evaluation {kind}", "eval/step-000003.json", damage, KEEPS_ON
         yield f"best.json {kind}", "checkpoints/best.json", damage, KEEPS_ON
     for name in ("metrics.jsonl", "episodes.jsonl"):
         for kind, line in BAD_LINES.items():
             yield f"a line of {name}: {kind}", name, with_line(line), REFUSED, ("report",)
     without_rates = text('{"seats": {}, "moment": "m", "step": 1}')
-    yield "an evaluation without rates", "eval/x.json", without_rates, REFUSED
+    yield "an evaluation without rates", "eval/step-000003.json", without_rates, KEEPS_ON
     places = ("config.yaml", "metrics.jsonl", "episodes.jsonl", "adapters", "checkpoints", "eval", "README.md")
     for name in (*places, "environment.json", "cold_start.jsonl", ".lock"):
         yield f"{name} is a link", name, link, REFUSED
     for kind, damage in (("cut", cut), ("a pickle", pickled), ("empty", text("")), ("missing", Path.unlink)):
-        yield f"{SEAT} is {kind}", SEAT, damage, KEEPS_ON, ("eval",)
+        yield f"{SEAT} is {kind}", SEAT, damage, KEEPS_ON
         yield f"adapter_config.json is {kind}", "adapters/A/adapter_config.json", damage, KEEPS_ON
-    yield "a seat of the adapters is a link", "adapters/A", link, KEEPS_ON, ("eval",)
+    yield "a seat of the adapters is a link", "adapters/A", link, KEEPS_ON
 
 
 def corruptions() -> Iterator[Corruption]:

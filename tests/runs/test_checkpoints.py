@@ -142,6 +142,25 @@ def test_the_last_few_are_kept(player, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {*others, "step-9", "step-10"}
 
 
+def test_a_damaged_one_does_not_count_among_those_that_are_kept(player, tmp_path):
+    for step in (40, 50):
+        player.save(tmp_path, step, keep=2)
+    flip(tmp_path / "step-50" / STATE)
+    last = newest_whole(tmp_path)
+    assert last is not None
+    assert last.step == 40
+    player.save(tmp_path, 41, keep=1)  # a resume from step 40
+    found = newest_whole(tmp_path)
+    assert found == Checkpoint(tmp_path / "step-41", 41)
+    (tmp_path / "step-41" / MANIFEST).unlink()  # a removal that a kill cut short
+    player.save(tmp_path, 50, keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-50"]
+    flip(tmp_path / "step-50" / SEAT)
+    player.save(tmp_path, 60, keep=2)
+    player.save(tmp_path, 70, keep=2)
+    assert steps(tmp_path) == [60, 70]
+
+
 def test_a_step_can_be_saved_again_over_what_a_killed_save_left(player, other, tmp_path):
     left = tmp_path / ".step-3.partial"
     (left / "adapters").mkdir(parents=True)
@@ -313,9 +332,10 @@ def test_a_full_disk_leaves_the_earlier_ones_whole(player, tmp_path, monkeypatch
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    for place in ("tasks.files.sync", "runs.checkpoints.write_whole", "runs.checkpoints.save_file"):
+    ours = "lite_selfplay"
+    for place in (f"{ours}.tasks.files.sync", f"{ours}.runs.checkpoints.write_whole", "safetensors.torch.save_file"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"lite_selfplay.{place}", full)
+            patch.setattr(place, full)
             with pytest.raises(SaveFailed, match=r"cannot save .*step-1: No space left"):
                 player.save(tmp_path, 1)
         assert contents(tmp_path) == before
@@ -328,3 +348,18 @@ def test_an_older_one_that_was_moved_aside_is_found_and_put_back(player, tmp_pat
     assert (found.step, found.path.name) == (3, ".step-3.old")
     player.save(tmp_path, 4)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-3", "step-4"]
+
+
+def test_a_state_is_read_up_to_the_size_up_to_which_it_is_written(player, tmp_path, monkeypatch):
+    monkeypatch.setattr("lite_selfplay.tasks.files.JSON_LIMIT", 5000)
+    remembered = {**STATE_OF_GAME, "game": {"buffer": ["x" * 6000]}}
+    checkpoint = player.save(tmp_path, 1, state=remembered)
+    assert checkpoints.read_state(checkpoint)["game"] == remembered["game"]
+    monkeypatch.setattr(checkpoints, "STATE_LIMIT", 5000)
+    with pytest.raises(
+        SaveFailed, match=r"no more than 5,000 could be read again; the checkpoints before it are intact"
+    ):
+        player.save(tmp_path, 2, state=remembered)
+    with pytest.raises(RunFolderError, match="is longer than"):
+        checkpoints.read_state(checkpoint)
+    assert steps(tmp_path) == [1]

@@ -14,6 +14,7 @@ from lite_selfplay.config import RunConfig, load_layer
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.runs import folder as folders
 from lite_selfplay.runs.folder import CONFIG, ENVIRONMENT, EPISODES, METRICS, RunFolder, environment
+from tests.made_runs import write_evaluation
 
 TINY = RunConfig(game="agon", model="tiny", tasks="letters", steps=3)
 
@@ -220,3 +221,47 @@ def test_a_part_that_is_a_link_is_refused(folder, tmp_path, name):
     (folder.path / name).symlink_to(tmp_path)
     with pytest.raises(RunFolderError, match=rf"{name} is a symbolic link"):
         folder.require_own_files()
+
+
+def test_what_is_written_can_be_read(folder, monkeypatch):
+    """The bound is the same in both directions; an evaluation that is too long loses its answers."""
+    monkeypatch.setattr("lite_selfplay.tasks.files.JSON_LIMIT", 2000)
+    monkeypatch.setattr(folders, "JSON_LIMIT", 2000)
+    write_evaluation(folder, 1, 0.5)
+    whole = folder.evaluations()["after 1 steps"]
+    assert folder.write_evaluation("at2", {**whole, "moment": "after 2 steps", "answers": {"p": "x" * 2000}})
+    assert folder.evaluations()["after 2 steps"]["answers"] == {}
+    for write in (
+        lambda: folder.write_evaluation("at3", {**whole, "per_problem": {"x" * 2000: 1}}),
+        lambda: folder.note({"code": {}, "rewards": "x" * 2000}),
+    ):
+        with pytest.raises(RunFolderError, match=r"and no more than 2,000 could be read again"):
+            write()
+    assert list(folder.evaluations()) == ["after 1 steps", "after 2 steps"]
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"moment": "after 1 steps", "step": 1}', " " * 3000])
+def test_a_damaged_evaluation_is_left_out_of_the_best(folder, monkeypatch, content):
+    monkeypatch.setattr("lite_selfplay.tasks.files.JSON_LIMIT", 2000)
+    write_evaluation(folder, 2, 0.5)
+    (folder.path / "eval" / "at1.json").write_text(content)
+    (folder.path / "checkpoints" / "step-2").mkdir(parents=True)
+    (folder.path / "checkpoints" / "step-2" / "manifest.json").write_text("{}")
+    said: list[str] = []
+    assert list(folder.evaluations(said.append)) == ["after 2 steps"]
+    assert len(said) == 1
+    assert "at1.json" in said[0]
+    assert (folder.best() or {})["step"] == 2
+    assert folders.state_of(folder.path).best == "50% after 2 steps"
+    with pytest.raises(RunFolderError, match=r"at1\.json"):
+        folder.evaluations()
+
+
+def test_cutting_removes_the_evaluations_of_later_steps(folder):
+    write_steps(folder, 1, 2)
+    for step in (1, 2):
+        write_evaluation(folder, step, 0.5)
+        (folder.path / "eval" / f"at{step}.json").rename(folder.path / "eval" / f"step-{step:06}.json")
+    (folder.path / "eval" / "step-of-mine.json").write_text("{}")
+    folder.cut(1)
+    assert sorted(path.name for path in (folder.path / "eval").iterdir()) == ["step-000001.json", "step-of-mine.json"]

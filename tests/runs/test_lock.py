@@ -68,11 +68,34 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has locks of another kind")
-def test_a_file_system_without_locks_keeps_nothing_out(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+def test_a_file_system_without_locks_keeps_nothing_out_and_that_is_said(tmp_path, monkeypatch, number):
     def no_locks(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("fcntl.flock", no_locks)
-    with writing(tmp_path):
-        assert writer(tmp_path) is None
+    said: list[str] = []
+    with writing(tmp_path, warn=said.append):
+        assert writer(tmp_path) == f"process {os.getpid()}"
+    assert said == [f"the file system of {tmp_path} has no locks: nothing keeps a second process from writing it"]
     assert list(tmp_path.iterdir()) == []
+    assert writer(tmp_path) is None
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has locks of another kind")
+def test_a_run_is_seen_to_be_written_where_a_lock_needs_the_right_to_write(holder, tmp_path, monkeypatch):
+    """As on NFS, which makes of such a lock one of a range of bytes."""
+    import fcntl
+
+    lock = fcntl.flock
+
+    def as_on_nfs(descriptor: int, operation: int) -> None:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        lock(descriptor, operation)
+
+    monkeypatch.setattr("fcntl.flock", as_on_nfs)
+    assert writer(tmp_path) == f"process {holder.pid}"
+    holder.kill()
+    holder.wait(30)
+    assert writer(tmp_path) is None

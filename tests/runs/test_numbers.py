@@ -14,6 +14,7 @@ import torch
 
 from lite_selfplay import Game, RunConfig, resume, train
 from lite_selfplay.errors import RewardError, SaveFailed, TrainingError
+from lite_selfplay.runs import folder as folders
 from lite_selfplay.runs import saving
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.loop import RunLoop
@@ -185,3 +186,51 @@ def test_saves_by_time_as_well_as_by_step(tmp_path: Path):
 
     assert steps_saved("default") == [0, 3, 5, 6]  # after twelve minutes; at step 5, from which it counts anew
     assert steps_saved("off", save_minutes=0) == [0, 5, 6]
+
+
+LETTERS = "letters:named=6"
+
+
+def test_an_evaluation_that_cannot_be_written_is_said_and_written_with_the_next_save(tmp_path: Path, monkeypatch):
+    said, run = list[str](), tmp_path / "run"
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(folders, "write_whole", on_paths("eval/step-000002.json", full, folders.write_whole))
+    measured = {"tasks": LETTERS, "limit": 2, "every": 2}
+    train(config(run, eval=measured), progress=said.append)
+    (warning,) = warnings(said, "writing the evaluation step-000002 failed")
+    assert "No space left on device" in warning
+    assert "The run continues, and tries again at the next save" in warning
+    assert sorted(path.stem for path in (run / "eval").iterdir()) == ["base", *(f"step-{n:06}" for n in (0, 2, 4))]
+
+
+def on_paths(end: str, error: Exception, work: Callable[..., Any]) -> Callable[..., Any]:
+    """`work`, which fails for the first path with this end."""
+    left = {end}
+
+    def called(path: Path, *arguments: Any, **options: Any) -> Any:
+        if str(path).endswith(end) and left:
+            left.clear()
+            raise error
+        return work(path, *arguments, **options)
+
+    return called
+
+
+def test_a_bad_evaluation_stops_no_save_and_is_made_again(tmp_path: Path):
+    """Neither one that is there when a run goes on, nor one that comes while it trains."""
+    said, run = list[str](), tmp_path / "run"
+    measured = {"tasks": LETTERS, "limit": 2, "every": 2}
+    train(config(run, steps=2, eval=measured))
+    whole = (run / "eval/step-000002.json").read_text()
+    (run / "eval/step-000002.json").write_text("{")
+    (run / "eval/single-letters-2.json").write_text("{")
+
+    def reward(completions: list[str]) -> list[float]:
+        (run / "eval/mine.json").write_text("[")
+        return uneven(completions)
+
+    resume(run, steps=4, reward=reward, progress=said.append)
+    assert (run / "eval/step-000002.json").read_text() == whole
+    assert warnings(said, "single-letters-2.json")
+    assert saved_steps(run) == [0, 2, 4]
+    assert (run / "eval/step-000004.json").exists()

@@ -79,7 +79,11 @@ def test_a_run_is_measured_as_its_game_says_and_keeps_the_result(copy: Path):
     alone = evaluate(copy, "letters:named=6", limit=6, mode="single", seats=["B", "base"], write=False)
     assert list(alone.seats) == ["B", "base"]
     assert alone.seats["B"] == found.seats["B"]
-    # It is the adapters of the run that speak.
+    # It is the newest whole checkpoint that speaks, not an older copy of it; without checkpoints the copy does.
+    shutil.copytree(copy / "checkpoints/step-0/adapters", copy / "adapters", dirs_exist_ok=True)
+    assert evaluate(copy, "letters:named=6", limit=6, mode="single", write=False).seats == found.seats
+    shutil.copytree(copy / "checkpoints/step-2/adapters", copy / "adapters", dirs_exist_ok=True)
+    shutil.rmtree(copy / "checkpoints")
     (copy / "adapters" / "A").rename(copy / "adapters" / "C")
     (copy / "adapters" / "B").rename(copy / "adapters" / "A")
     (copy / "adapters" / "C").rename(copy / "adapters" / "B")
@@ -99,8 +103,9 @@ def test_a_run_without_an_adapter_or_over_another_base_is_refused(copy: Path):
         path.unlink() if text is None else path.write_text(text)
         with pytest.raises(RunFolderError, match=said):
             evaluate(copy, "letters")
+    shutil.rmtree(copy / "checkpoints")
     (copy / "adapters" / "B" / "adapter_model.safetensors").unlink()
-    with pytest.raises(RunFolderError, match=r"no adapter of seat 'B': .*adapter_model.safetensors is missing"):
+    with pytest.raises(RunFolderError, match=r"no adapter of seat 'B': its adapter_model.safetensors is missing"):
         evaluate(copy, "letters")
     assert not (copy / "eval").exists()
 

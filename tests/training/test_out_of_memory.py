@@ -100,3 +100,17 @@ def test_one_row_that_is_too_large_for_the_update_stops_the_run(tmp_path: Path, 
     small = {"model": "tiny", "tasks": "letters", "precision": "fp32", "group_size": 4, "problems_per_step": 2}
     with pytest.raises(TrainingError, match=r"one completion of drafter \(seat A\).*max_completion_tokens"):
         train(RunConfig(game="agon", steps=1, run_dir=tmp_path / "run", **small))
+
+
+def test_a_run_goes_on_with_the_microbatches_that_fitted(harness: Any, monkeypatch: Any):
+    """Others would round otherwise than the run that was not stopped."""
+    whole = harness().step(episode())
+    assert "microbatch_tokens" not in whole.trainer.state()
+    with monkeypatch.context() as short_of_memory:
+        limited_to(2, short_of_memory)
+        before = harness().step(episode()).trainer
+    assert before.budget.tokens < (first := whole.trainer.budget.tokens)
+    whole.trainer.restore({})
+    assert whole.trainer.budget.tokens == first
+    whole.trainer.restore(before.state())
+    assert whole.trainer.budget.tokens == before.budget.tokens

@@ -31,12 +31,12 @@ from lite_selfplay.evaluation.result import Evaluation, mean_pass_rate
 from lite_selfplay.extras.reproduce.experiment import COLD_START, EVALUATION, RATE, ArmSection, Experiment
 from lite_selfplay.extras.reproduce.findings import means_of, write_findings
 from lite_selfplay.runs.api import Run, cold_start, load_run, resume, train
-from lite_selfplay.runs.checkpoints import newest_whole
+from lite_selfplay.runs.checkpoints import is_taught, newest_whole
 from lite_selfplay.runs.defaults import filled_in
 from lite_selfplay.runs.evaluating import evaluate_all
 from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, ENVIRONMENT, last_step
 from lite_selfplay.runs.planning import draws_problems, plan
-from lite_selfplay.tasks.files import read_json, write_errors, write_whole
+from lite_selfplay.tasks.files import JSON_LIMIT, read_json, write_errors, write_whole
 from lite_selfplay.training.progress import Progress
 
 EXPERIMENT, SEARCH = "experiment.yaml", "search"
@@ -75,7 +75,9 @@ def conduct(
                     if not path.is_file():
                         progress.say(f"{experiment.name}, seed {seed}: {name}")
                         record = _record(experiment, name, arm, seed, out, progress)
-                        write_whole(path, json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+                        write_whole(
+                            path, json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n", JSON_LIMIT
+                        )
     except Interrupted as stop:
         raise Interrupted(f"{stop}; the same command continues {out}") from None
     return [read_json(path) for *_, path in every]
@@ -249,17 +251,18 @@ def _trained_run(experiment: Experiment, name: str, seed: int, folder: Path, pro
 
 
 def _steps_done(path: Path) -> int | None:
-    """The step of the newest complete checkpoint in the run folder `path`; None if there is no checkpoint or no run."""
+    """The step of the newest complete checkpoint in the run folder `path`; None if there is no run, no checkpoint, or
+    only one from within the cold start."""
     if not (path / CONFIG).is_file():
         return None
     last = newest_whole(path / CHECKPOINTS, lambda _: None)
-    return None if last is None else last.step
+    return last.step if last is not None and is_taught(last) else None
 
 
 def _aside(path: Path) -> None:
     """Rename the folder `path`, if it exists, to `NAME-stopped-1`, or to the next free number. The caller must have
-    checked that `path` has no complete checkpoint: its run was killed before the first one and cannot be resumed, so
-    it starts again in a new folder."""
+    checked that `path` has no complete checkpoint: its run ended before the first one, or within its cold start, which
+    a resume would do again, so it starts again in a new folder."""
     if path.exists():
         names = (path.with_name(f"{path.name}-stopped-{number}") for number in count(1))
         path.rename(next(name for name in names if not name.exists()))

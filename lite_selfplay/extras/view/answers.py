@@ -20,7 +20,7 @@ from lite_selfplay.config.user_files import open_file
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import Row, Transcript, as_words, number_of
-from lite_selfplay.runs.folder import EPISODES, EVALUATIONS, METRICS, RunFolder, as_written, state_of
+from lite_selfplay.runs.folder import EPISODES, EVALUATIONS, METRICS, RunFolder, as_written, state_of, writer
 from lite_selfplay.runs.report.figures import charts_of, game_of
 from lite_selfplay.runs.report.pages import outcome, seen
 from lite_selfplay.runs.report.step_rows import only_finite, warned
@@ -137,7 +137,7 @@ class ViewedRun:
         """A text that changes whenever the run writes something that the page shows; the page then reloads."""
         files = [self.path / METRICS, self.path / EPISODES, *sorted((self.path / EVALUATIONS).glob("*.json"))]
         sizes = [f"{file.name}:{file.stat().st_size}" for file in files if file.exists()]
-        return f"{state_of(self.path).stage} {' '.join(sizes)}"
+        return f"{writer(self.path)} {' '.join(sizes)}"
 
     def overview(self) -> dict[str, Any]:
         """The data that the page shows before a step is opened, for JSON: the run's name and state, its charts,

@@ -1,6 +1,7 @@
 """The folder in the user's cache for converted and generated models, and how they are built whole."""
 
 import errno
+import functools
 import json
 import os
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from filelock import AcquireReturnProxy, FileLock, Timeout
 from safetensors import SafetensorError
 
 from lite_selfplay.errors import RequestError
-from lite_selfplay.tasks.files import written_whole_folder
+from lite_selfplay.tasks.files import sha256_of, written_whole_folder
 
 _MANIFEST = ".complete.json"
 _FULL = os.strerror(errno.ENOSPC)  # safetensors only has the words
@@ -24,12 +25,24 @@ def cache_dir() -> Path:
 
 
 def is_built(folder: Path) -> bool:
-    """Whether `folder` holds every file of its manifest, at the listed size."""
+    """Whether `folder` holds every file of its manifest, with the listed SHA-256, or of the size that older manifests
+    list."""
     try:
-        sizes: dict[str, int] = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        listed: dict[str, str | int] = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        return all(told in (_sha256(folder / name), (folder / name).stat().st_size) for name, told in listed.items())
     except (OSError, json.JSONDecodeError):  # building it again reports the error
         return False
-    return all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in sizes.items())
+
+
+def _sha256(file: Path) -> str:
+    """The SHA-256 of a file, computed once for each of its states."""
+    about = file.stat()
+    return _sha256_at(file, about.st_ino, about.st_size, about.st_mtime_ns)
+
+
+@functools.cache
+def _sha256_at(file: Path, *state: int) -> str:
+    return sha256_of(file)
 
 
 def build_once(
@@ -80,5 +93,5 @@ def _build(folder: Path, build: Callable[[Path], None]) -> None:
     with written_whole_folder(folder) as staging:
         build(staging)
         files = [file for file in sorted(staging.rglob("*")) if file.is_file()]
-        sizes = {file.relative_to(staging).as_posix(): file.stat().st_size for file in files}
-        (staging / _MANIFEST).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
+        sums = {file.relative_to(staging).as_posix(): sha256_of(file) for file in files}
+        (staging / _MANIFEST).write_text(json.dumps(sums, indent=1), encoding="utf-8")

@@ -7,7 +7,8 @@ high], the same two for each of `seats`, and for each of the `directions` betwee
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from lite_selfplay.config import RunConfig
 from lite_selfplay.evaluation.result import BASE, cut_off, mean_label, mean_outcomes, outcomes_of, scores_of
 from lite_selfplay.games import Game
-from lite_selfplay.games.presentation import percent
+from lite_selfplay.games.presentation import Row, percent
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.stats import paired, sign_flips
 
@@ -27,23 +28,28 @@ SURE = 0.05
 
 
 def closing_report(
-    game: type[Game], config: RunConfig, metrics: Metrics, evaluations: Evaluations, path: Path | str
+    game: type[Game], config: RunConfig, metrics: Iterable[Row], evaluations: Evaluations, path: Path | str
 ) -> list[str]:
-    """The lines of the final report: results, folder, what to try next.
+    """The lines of the final report: results, folder, what to try next. Reads `metrics` once.
 
     The change of pass@1 needs two comparable evaluations. A change that chance could explain is marked as such.
     """
     lines = [*_fallen(evaluations), *_evaluated(evaluations)] if evaluations else []
-    ended = metrics and (metrics[-1].get("over") is True or not game.open_ended)
-    lines += game.closing(metrics[-1]["game"]) if ended else []
-    for count, what in (
-        (_silent_steps(metrics, game), "gave no signal (equal rewards in every group)"),
-        (sum(row.get("nonfinite_what") is not None for row in metrics), "met a number that is not finite"),
-        (sum(row.get("sampler_what") is not None for row in metrics), "had completions sampled with other weights"),
-    ):
-        lines += [f"{count} of {counted(len(metrics), 'step')} {what} and updated nothing"] if count else []
+    last: Row = {}
+    counts: Counter[str] = Counter()
+    for last in metrics:
+        counts["steps"] += 1
+        counts["gave no signal (equal rewards in every group)"] += _is_silent(last, game)
+        counts["met a number that is not finite"] += last.get("nonfinite_what") is not None
+        counts["had completions sampled with other weights"] += last.get("sampler_what") is not None
+    over, steps = last.get("over") is True, counts.pop("steps", 0)  # `over`: it ended by itself
+    lines += game.closing(last["game"]) if last and (over or not game.open_ended) else []
+    for what, count in counts.items():
+        lines += [f"{count} of {counted(steps, 'step')} {what} and updated nothing"] if count else []
     lines.append(f"run folder: {path}")
-    return lines + [f"{why}: {command}" for why, command in _next(game, config, metrics, evaluations, path)]
+    silent = 2 * counts["gave no signal (equal rewards in every group)"] >= steps
+    ways = _next(game, config, steps, over, silent, evaluations, path)
+    return lines + [f"{why}: {command}" for why, command in ways]
 
 
 @dataclass(frozen=True)
@@ -152,16 +158,21 @@ def _mean_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> Change:
 
 
 def _next(
-    game: type[Game], config: RunConfig, metrics: Metrics, evaluations: Evaluations, path: Path | str
+    game: type[Game],
+    config: RunConfig,
+    steps: int,
+    over: bool,
+    silent: bool,
+    evaluations: Evaluations,
+    path: Path | str,
 ) -> list[tuple[str, str]]:
-    """At most two (reason, command) pairs, the most helpful first."""
+    """At most two (reason, command) pairs, the most helpful first. `silent`: most steps gave no signal."""
     run = shlex.quote(str(path))
     report = f"lite-selfplay report {run} --duels 3"
-    over = bool(metrics) and metrics[-1].get("over") is True  # it ended by itself
     command, again = RunFolder(Path(path)).resume_command, config.rollouts.again
-    if len(metrics) < config.run.steps and not over:
+    if steps < config.run.steps and not over:
         return [("to finish it", command(again)), ("to read transcripts", report)]
-    if 2 * _silent_steps(metrics, game) >= len(metrics):
+    if silent:
         return [("to see why most steps gave no signal", report)]
     ways = []
     if not evaluations:
@@ -172,7 +183,7 @@ def _next(
         ways.append(("to measure it", f"lite-selfplay eval {run}") if game.without_tasks else measure)
     *earlier, last = evaluations.values() or [{}]
     alike = [old for old in earlier if (old["mode"], *_problems(old)) == (last["mode"], *_problems(last))]
-    gained = len(metrics) > 1 and any(change.sure and (change.points or 0.0) > 0 for change in changes(evaluations))
+    gained = steps > 1 and any(change.sure and (change.points or 0.0) > 0 for change in changes(evaluations))
     if not over and gained and alike and all(_overall(old) < _overall(last) for old in alike):
         more = config.run.steps + max(10, config.run.steps // 2)
         ways.append(("still improving at the last step: more steps may help", command(again, f" --steps {more}")))
@@ -184,14 +195,10 @@ def _overall(result: Mapping[str, Any]) -> float:
     return float(result.get("mean_of_directions") or result["pass_at_1"])
 
 
-def _silent_steps(metrics: Metrics, game: type[Game]) -> int:
-    return sum(
-        game.trains(row.get("game", {}))
-        and row.get("nonfinite_what") is None
-        and row.get("sampler_what") is None
-        and not any(stream["rows_trained"] for stream in row["streams"].values())
-        for row in metrics
-    )
+def _is_silent(row: Row, game: type[Game]) -> bool:
+    usable = row.get("nonfinite_what") is None and row.get("sampler_what") is None
+    trained = any(stream["rows_trained"] for stream in row["streams"].values())
+    return game.trains(row.get("game", {})) and usable and not trained
 
 
 def counted(n: int, noun: str) -> str:

@@ -209,6 +209,11 @@ def own_code(run: Path) -> None:
     (run / "config.yaml").write_text(config.replace("trust_remote_code: false", "trust_remote_code: true"))
 
 
+def without_checkpoints(run: Path, damage: Callable[[], object]) -> None:
+    shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    damage()
+
+
 @pytest.mark.parametrize(
     ("damage", "seat", "options", "error", "words"),
     [
@@ -218,9 +223,9 @@ def own_code(run: Path) -> None:
         (str, "A@best", {}, RunFolderError, "has no best checkpoint"),
         (str, "A", {"to": "onnx"}, ConfigError, "to peft, merged, gguf, not to 'onnx'"),
         (lambda run: (run / "config.yaml").unlink(), "A", {}, RunFolderError, "is not a run folder"),
-        (lambda run: shutil.rmtree(run / "adapters" / "A"), "A", {}, RunFolderError,
+        (lambda run: without_checkpoints(run, lambda: shutil.rmtree(run / "adapters" / "A")), "A", {}, RunFolderError,
          "has no adapter of seat 'A': a run writes its adapters at its checkpoints"),
-        (lambda run: (run / WEIGHTS).write_bytes(b"x" * 100), "A", {}, RunFolderError,
+        (lambda run: without_checkpoints(run, lambda: (run / WEIGHTS).write_bytes(b"x" * 100)), "A", {}, RunFolderError,
          "adapter_model.safetensors is not a safetensors file, or is damaged"),
         (lambda run: (run / "environment.json").write_text('{"base": "tiny:0"}'), "B", {}, RunFolderError,
          "was trained over the base 'tiny:0', but tiny is now 'tiny:1'"),

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lite_selfplay.data import Sampling
+from lite_selfplay.extras import servers
 from lite_selfplay.extras.servers import Server, ServerFailed, read_completion, request_of
 from lite_selfplay.models.generation.sampling import Generation
 
@@ -158,9 +159,27 @@ def test_an_odd_answer_is_a_sentence(saying: Callable[..., str], said: bytes, se
 
 def test_a_server_that_is_silent_is_not_waited_for_longer_than_it_may_take(saying: Callable[..., str]):
     began = time.monotonic()
-    with pytest.raises(ServerFailed, match=r"did not answer .ReadTimeout"):
+    with pytest.raises(ServerFailed, match=r"did not answer .(Read)?Timeout"):
         bases(saying(lambda line, _: time.sleep(8)))
     assert time.monotonic() - began < 5
+
+
+def test_a_server_that_drips_or_never_ends_is_not_waited_for_either(
+    saying: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+):
+    def dripping(line: socket.socket, _: bytes) -> None:
+        line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+        for _ in range(80):
+            time.sleep(0.1)
+            line.sendall(b" ")
+
+    began = time.monotonic()
+    with pytest.raises(ServerFailed, match=r"did not answer .TimeoutError"):
+        bases(saying(dripping))
+    assert time.monotonic() - began < 5
+    monkeypatch.setattr(servers, "ANSWER_LIMIT", 999)
+    with pytest.raises(ServerFailed, match="gave an answer of more than 999 bytes"):
+        bases(saying(lambda line, _: line.sendall(body(b" " * 1000))))
 
 
 def test_a_key_is_sent_where_the_environment_has_one(saying: Callable[..., str], monkeypatch: pytest.MonkeyPatch):

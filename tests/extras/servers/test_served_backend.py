@@ -128,7 +128,7 @@ FAULTS = {
     "drop": "cannot be reached, or did not answer",
     "json": "gave an invalid answer",
     "status": "HTTP status 500: .*EngineCore encountered an issue",
-    "slow": r"did not answer .ReadTimeout",
+    "slow": r"did not answer .(Read)?Timeout",
 }
 """What a server does, and what is said of it: other odd answers are in `test_protocol.py`."""
 

@@ -89,3 +89,19 @@ def test_where_the_cache_is_and_one_that_cannot_be_written(monkeypatch, tmp_path
     for folder in ("file", "y" * 300):
         with pytest.raises(RequestError, match="LITE_SELFPLAY_CACHE"):
             cache.build_once(tmp_path / folder / "model", lambda staging: None)
+
+
+def test_a_file_of_the_same_size_with_other_bytes_is_built_again(tmp_path):
+    target, built = tmp_path / "model", []
+
+    def build(staging):
+        built.append(1)
+        (staging / "file").write_text("content")
+
+    cache.build_once(target, build)
+    (target / "file").write_text("contenT")
+    cache.build_once(target, build)
+    assert (len(built), (target / "file").read_text()) == (2, "content")
+    (target / ".complete.json").write_text('{"file": 7}')  # by an earlier release
+    cache.build_once(target, build)
+    assert len(built) == 2
