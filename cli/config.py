@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from lite_selfplay.config import SECTIONS, Key, RunConfig, keys_in, load_layer
-from lite_selfplay.config.user_files import places_in, require_accepted
+from lite_selfplay.config.layers import GUARDS, require_accepted
 from lite_selfplay.errors import ConfigError
 from lite_selfplay.runs.planning import plan
 from lite_selfplay.tasks.files import write_errors
@@ -91,5 +91,5 @@ def _as_json(key: Key) -> dict[str, Any]:
 
 def _resolved(file: Path) -> RunConfig:
     config = RunConfig.of(layer := load_layer(file))
-    require_accepted(places_in(layer), file)
+    require_accepted(layer, file, dict.fromkeys(GUARDS, True))  # nothing runs that these keys guard
     return plan(config, own_checker=config.run.reward is not None).config

@@ -3,12 +3,13 @@
 import contextlib
 import webbrowser
 from dataclasses import asdict
+from functools import reduce
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from lite_selfplay.config import FLAGS, KEYS, parse_assignment
+from lite_selfplay.config import FLAGS, KEYS, merge, parse_assignment
 from lite_selfplay.errors import ConfigError
 from lite_selfplay.models.silence import quiet
 from lite_selfplay.training.progress import PlainProgress
@@ -60,7 +61,8 @@ def reproduce(
         listing.named({name: load_experiment(name).about for name in experiment_names()}, as_json)
         return
     layers = [{"model": {"name": model}}] if model is not None else []
-    chosen = load_experiment(experiment, scale).having(*layers, *map(parse_assignment, assignments or []))
+    layers += map(parse_assignment, assignments or [])
+    chosen = load_experiment(experiment, scale, reduce(merge, layers, {})).having(*layers)
     folder = None if data_dir is None else str(Path(data_dir).resolve())
     path = out or Path("reproduce") / f"{chosen.name}-{scale}"
     if dry_run:

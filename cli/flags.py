@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from lite_selfplay.config import FLAGS, KEYS, Key, load_layer, merge, nested, parse_assignment, preset_layer, set_key
-from lite_selfplay.config.user_files import places_in, require_accepted
+from lite_selfplay.config.layers import require_accepted
 from lite_selfplay.errors import ConfigError
 from lite_selfplay.training.progress import printable
 
@@ -89,7 +89,7 @@ def layers(
 ) -> list[dict[str, Any]]:
     """The layers of a configuration, each overriding the one before: preset, file, flags, --set. `given` holds the
     values of flags, `paths` the key of each (by default its name). Raises ConfigError if no layer sets a key in
-    `needs`, or if the file names code that this user has not run."""
+    `needs`, or if the file decides what only the user may (`require_accepted`)."""
     found: list[dict[str, Any]] = [preset_layer(preset)] if preset is not None else []
     flags: dict[str, Any] = {}
     for flag, value in given.items():
@@ -100,8 +100,7 @@ def layers(
         flags = merge(flags, nested(parse_assignment(text)))
     if config is not None:
         found.append(load_layer(config))
-        named = places_in(merge(found[-1], flags)).items()  # a flag is the user's own choice
-        require_accepted({key: code for key, code in named if key not in places_in(flags)}, config)
+        require_accepted(merge(found[-1], flags), config, flags)
     found.append(flags)
     chosen = {key for layer in found for key, value in layer.items() if value is not None}
     if missing := [key for key in needs if key not in chosen and "preset" not in chosen]:

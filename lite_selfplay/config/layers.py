@@ -8,6 +8,7 @@ flags all become layers here, and are validated only when a `RunConfig` is built
 import copy
 import json
 import os
+import shlex
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from lite_selfplay.config.sections import (
     RunSection,
     TasksSection,
 )
-from lite_selfplay.config.user_files import read_utf8
+from lite_selfplay.config.user_files import absolute, file_of, leaves, read_utf8, was_run
 from lite_selfplay.errors import ConfigError, UnknownNameError
 
 # The sections by name; `roles` and `seats` have one section for each role and each seat.
@@ -53,7 +54,7 @@ class Key:
 
     `kind` is the type of its value (`str` if it takes only `choices`), `bounds` its range, such as `>= 0, < 1`. If it
     has no default, `default` is None and `unset` says what is used instead. `flag` is its flat name, empty if it has
-    none; `short` and `metavar` belong to its option.
+    none; `short` and `metavar` belong to its option. `lifts` says which guard it lifts, empty if none.
     """
 
     path: str
@@ -67,6 +68,7 @@ class Key:
     flag: str
     short: str
     metavar: str
+    lifts: str
 
     @property
     def type_text(self) -> str:
@@ -106,7 +108,7 @@ def _key(path: str, field: FieldInfo) -> Key:
     declared = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     kind, choices = _kind(field.annotation)
     found = {name: getattr(bound, name) for bound in field.metadata for name in _BOUNDS if hasattr(bound, name)}
-    texts = {name: str(declared.get(name, "")) for name in ("flag", "short", "metavar", "unset")}
+    texts = {name: str(declared.get(name, "")) for name in ("flag", "short", "metavar", "unset", "lifts")}
     return Key(
         path,
         kind,
@@ -134,6 +136,9 @@ KEYS: Mapping[str, Key] = {key.path: key for section in SECTIONS for key in keys
 
 # The keys that have a flag in `train`, by the flag's name with underscores.
 FLAGS: Mapping[str, Key] = {key.flag: key for key in KEYS.values() if key.flag}
+
+# The keys that lift a guard, by name.
+GUARDS: Mapping[str, Key] = {key.path.rpartition(".")[2]: key for key in KEYS.values() if key.lifts}
 
 # The path of each flat key; a seat's key stands for that of every seat (`seats.*.lr`).
 FLAT_KEYS: Mapping[str, str] = {
@@ -271,6 +276,34 @@ def load_layer(path: Path) -> dict[str, Any]:
     if not os.path.exists(path):
         raise ConfigError(f"no configuration file at {path}")
     return nested(parse_mapping(read_utf8(path, ConfigError, FILE_LIMIT), str(path)))
+
+
+def require_accepted(values: Mapping[str, Any], where: object, chosen: Mapping[str, Any] | None = None) -> None:
+    """Raises ConfigError for what only the user may decide: to run code, or to lift a guard (`Key.lifts`).
+
+    `values` are those of the file or run folder `where`, of any form: an experiment's too. Each text in it that names
+    an existing Python file needs a user who has run that file on this machine (a missing file cannot be run). `chosen`
+    are the keys that the user gave on the command line, which are accepted. The error says how to accept the others.
+    """
+    own = {(key.rpartition(".")[2], value) for key, value in leaves(chosen or {})}
+    for key, value in leaves(values):
+        name = key.rpartition(".")[2]
+        if (name, value) in own:
+            continue
+        if name in GUARDS and value:
+            raise ConfigError(
+                f"{where} sets {key}, which {GUARDS[name].lifts}. No file may decide that: if you want it, give "
+                f"--{name.replace('_', '-')} (to `reproduce`: --set {GUARDS[name].path}=true)"
+            )
+        for place in [value, *map(str.strip, value.split(","))] if isinstance(value, str) else ():
+            if (file := file_of(place)) is not None and os.path.exists(file) and not was_run(place):
+                quoted = shlex.quote(absolute(place))
+                kind = {"name": "games", "game": "games", "cold_start": "games", "loss": "losses"}.get(name, "tasks")
+                accepts = f"give --reward {quoted}" if name == "reward" else f"`lite-selfplay list {kind} {quoted}`"
+                raise ConfigError(
+                    f"{where} names code that you have not run on this machine, or that has changed since, so it was "
+                    f"not run: {key}: {place}. Read it, and if you trust it: {accepts}"
+                )
 
 
 def parse_mapping(text: str, name: str) -> dict[str, Any]:

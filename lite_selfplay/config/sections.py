@@ -22,15 +22,23 @@ Unit = Annotated[float, Field(gt=0, le=1)]
 
 
 def key(
-    default: Any, about: str, *, flag: str = "", short: str = "", metavar: str = "", unset: str = "", **bounds: Any
+    default: Any,
+    about: str,
+    *,
+    flag: str = "",
+    short: str = "",
+    metavar: str = "",
+    unset: str = "",
+    lifts: str = "",
+    **bounds: Any,
 ) -> Any:
     """A key of a section; a required one has the default `...`.
 
     `about` is its meaning, without a full stop at the end. `flag` is its name as a flat key and, in kebab-case, as an
     option of the command line; `short` and `metavar` belong to that option. `unset` says what is used instead of None.
-    `bounds` are pydantic's.
+    `lifts` names the guard that the key lifts, which no file may do alone. `bounds` are pydantic's.
     """
-    extra = {"flag": flag, "short": short, "metavar": metavar, "unset": unset}
+    extra = {"flag": flag, "short": short, "metavar": metavar, "unset": unset, "lifts": lifts}
     return Field(default, description=about, json_schema_extra={k: v for k, v in extra.items() if v}, **bounds)
 
 
@@ -124,7 +132,10 @@ class ModelSection(Section):
         le=1024,
     )
     trust_remote_code: bool = key(
-        False, "Run the Python code in the model's repository, with all your rights", flag="trust_remote_code"
+        False,
+        "Run the Python code in the model's repository, with all your rights",
+        flag="trust_remote_code",
+        lifts="runs Python code that comes with the model",
     )
 
     @field_validator("thinking", mode="before")
@@ -178,7 +189,10 @@ class TasksSection(Section):
         "anywhere", "Where answers are read from: the <answer> block, a box or a sentence (anywhere), or only the block"
     )
     unsafe_code: bool = key(
-        False, "Run programs that a model wrote even if no sandbox protects this machine from them", flag="unsafe_code"
+        False,
+        "Run programs that a model wrote even if no sandbox protects this machine from them",
+        flag="unsafe_code",
+        lifts="runs programs that the model writes without protection",
     )
 
 

@@ -4,8 +4,8 @@ Existence is checked with `os.path.isfile` and `os.path.exists`: `Path.is_file` 
 
 A user's own code (a reward function, a game, a task, a loss) is `FILE.py:NAME`, a task's also `FILE.py:NAME:OPTIONS`.
 A user who names a file agrees to run it. But a configuration may be somebody else's: code that a run folder or a
-configuration file names runs only if this user has run it before. A record in the user's home has the path and the
-SHA-256 of all code that was run.
+configuration file names runs only if this user has run it before (`layers.require_accepted`). A record in the user's
+home has the path and the SHA-256 of all code that was run, and what else was agreed to.
 
 Whatever such code raises becomes one error, and what it changes in the process is restored: a changed working folder
 or torch default would break a later step, far from the cause.
@@ -20,7 +20,6 @@ import json
 import os
 import random
 import re
-import shlex
 import stat
 import sys
 import warnings
@@ -139,12 +138,11 @@ _KEPT: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], bool]] = {
 _REFERENCE = re.compile(r"(?P<file>.+?\.py)(?::(?P<name>[^:]*)(?::(?P<options>.*))?)?", re.DOTALL)
 # A file of problems with options: `problems.csv:answer=result`.
 DATA_FILE = re.compile(r"(?P<file>.+?\.(?:jsonl?|csv)):(?P<options>.*)", re.DOTALL)
-# Keys of a configuration that may name code, besides `roles.*.loss`.
-_NAMING_CODE = (
-    *("game.name", "run.reward", "tasks.train", "tasks.validation", "tasks.solutions"),
-    *("cold_start.tasks", "cold_start.top_up", "eval.tasks"),
+# Keys of a configuration that may name a file by a relative path, besides `roles.*.loss`.
+_NAMING_FILES = (
+    *("game.name", "run.reward", "tasks.train", "tasks.validation", "tasks.solutions", "tasks.knowledge"),
+    *("cold_start.tasks", "cold_start.top_up", "cold_start.source", "eval.tasks"),
 )
-_NAMING_DATA = ("tasks.knowledge", "cold_start.source")
 _SOURCE_LIMIT = 16 * 2**20
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -247,7 +245,7 @@ def load(
     path = Path(found["file"])
     if not os.path.isfile(path):
         raise ConfigError(f"{flag}: no file at {path}")
-    _note(path)
+    agree(_line_of(path))
     values = vars(_imported(path, f"lite_selfplay_{what}_{path.stem}", flag))
     if found["name"] in values and fits(values[found["name"]]):
         return values[found["name"]]
@@ -280,14 +278,26 @@ def _imported(path: Path, name: str, flag: str) -> ModuleType:
 # Code that a configuration names
 
 
+def leaves(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, value) of every value in nested mappings and lists; an item of a list has the list's path."""
+    if isinstance(values, Mapping):
+        for name, value in values.items():
+            yield from leaves(value, f"{path}.{name}" if path else str(name))
+    elif isinstance(values, list | tuple | set):
+        for value in values:
+            yield from leaves(value, path)
+    else:
+        yield path, values
+
+
 def places_in(config: Mapping[str, Any]) -> dict[str, str]:
     """The `FILE.py:NAME` references in a configuration, or in some of its keys, by key."""
-    return {key: place for key, place in _names(config, _NAMING_CODE).items() if file_of(place) is not None}
+    return {key: text for key, text in leaves(config) if isinstance(text, str) and file_of(text) is not None}
 
 
 def whole_paths(config: Mapping[str, Any]) -> dict[str, str]:
     """The files and `FILE.py:NAME` references in a configuration by key, with absolute paths; task names unchanged."""
-    named = _names(config, _NAMING_CODE + _NAMING_DATA).items()
+    named = _names(config, _NAMING_FILES).items()
     files = {k: v for k, v in named if file_of(v) is not None or not k.startswith(("game.", "roles."))}
     return {key: absolute(spec, folder=key == "tasks.knowledge") for key, spec in files.items()}
 
@@ -306,27 +316,10 @@ def _names(config: Mapping[str, Any], keys: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def require_accepted(places: Mapping[str, str], where: object) -> None:
-    """Raises ConfigError, with the command that accepts it, for code that this user has not run on this machine.
-
-    `where` is the run folder or the configuration file that names the code. A missing file passes, since it cannot be
-    run.
-    """
-    for key, place in places.items():
-        if os.path.exists(file_of(place) or "") and not was_run(place):
-            quoted = shlex.quote(absolute(place))
-            kind = "games" if key == "game.name" else "losses" if key.startswith("roles.") else "tasks"
-            accepts = f"give --reward {quoted}" if key == "run.reward" else f"`lite-selfplay list {kind} {quoted}`"
-            raise ConfigError(
-                f"{where} names code that you have not run on this machine, or that has changed since, so it was not "
-                f"run: {key}: {place}. Read it, and if you trust it: {accepts}"
-            )
-
-
 def was_run(place: str) -> bool:
     """Whether this user has run the present version of this code on this machine."""
     file = file_of(place)
-    return file is not None and os.path.isfile(file) and _line_of(file) in _record()
+    return file is not None and os.path.isfile(file) and agreed(_line_of(file))
 
 
 def sources_of(config: Mapping[str, Any], reward: Any = None) -> dict[str, dict[str, str | None]]:
@@ -364,15 +357,19 @@ def _record() -> set[str]:
     return set()
 
 
-def _line_of(file: Path) -> str:
-    return json.dumps({"file": os.path.realpath(file), "sha256": _sha256(read_file(file, ConfigError, _SOURCE_LIMIT))})
+def _line_of(file: Path) -> dict[str, str]:
+    return {"file": os.path.realpath(file), "sha256": _sha256(read_file(file, ConfigError, _SOURCE_LIMIT))}
 
 
-def _note(file: Path) -> None:
-    """Record, for `was_run`, that the user runs a file; a record that cannot be written is ignored."""
-    line = _line_of(file)
-    if line not in _record():
+def agreed(what: Mapping[str, str]) -> bool:
+    """Whether this user has agreed to something on this machine."""
+    return json.dumps(what) in _record()
+
+
+def agree(what: Mapping[str, str]) -> None:
+    """Record, for `agreed`, what the user asks for; a record that cannot be written is ignored."""
+    if not agreed(what):
         with contextlib.suppress(OSError):
             _record_file().parent.mkdir(parents=True, exist_ok=True)
             with _record_file().open("a", encoding="utf-8") as record:
-                record.write(f"{line}\n")
+                record.write(f"{json.dumps(what)}\n")

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config import ModelSection, RunConfig
-from lite_selfplay.config.user_files import absolute, load, places_in, require_accepted, sources_of
+from lite_selfplay.config.layers import require_accepted
+from lite_selfplay.config.user_files import absolute, load, sources_of
 from lite_selfplay.errors import ConfigError, RequestError, RunFolderError
 from lite_selfplay.models.backends import chosen, import_first
 from lite_selfplay.models.packages import versions
@@ -112,8 +113,8 @@ def resumed(
             f"{before['reward'].get('file') or 'no file'}: continue it with {folder.resume_command()}"
         )
     config = config.having(changes)
-    places = places_in(config.values()).items()
-    require_accepted({key: place for key, place in places if reward is None or key != "run.reward"}, path / CONFIG)
+    chosen = {"trust_remote_code": trust_remote_code, "unsafe_code": unsafe_code}
+    require_accepted(config.values(), path / CONFIG, {**chosen, **({"reward": config.run.reward} if reward else {})})
     plan = make_plan(config, own_checker=(reward or config.run.reward) is not None)
     former = {what: of.get("fingerprint") for what, of in folder.noted("data").items()}
     if others := [what for what, of in plan.data().items() if former.get(what) not in (None, of.get("fingerprint"))]:

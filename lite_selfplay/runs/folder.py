@@ -21,8 +21,9 @@ from filelock import FileLock, Timeout, lock_descriptor
 from pydantic import Field, create_model, model_validator
 
 from lite_selfplay.config import RunConfig, load_layer
-from lite_selfplay.config.user_files import failing_as, open_file, places_in, require_accepted
-from lite_selfplay.errors import ConfigError, LiteSelfPlayError, RunFolderError
+from lite_selfplay.config.layers import require_accepted
+from lite_selfplay.config.user_files import failing_as, open_file
+from lite_selfplay.errors import LiteSelfPlayError, RunFolderError
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.models.packages import versions
 from lite_selfplay.runs.checkpoints import (
@@ -172,24 +173,14 @@ class RunFolder:
     def config_to_load(self, trust_remote_code: bool, unsafe_code: bool = False) -> RunConfig:
         """`config`, before its base, game and tasks are loaded.
 
-        The folder may be a stranger's. So it raises ConfigError if the run trusts code of the base, or runs programs
-        that the model writes without protection, and that is not asked for again; and if this user has not run the code
-        of its game or tasks here. Reward functions and losses are checked by their callers.
+        The folder may be a stranger's: see `require_accepted`. Reward functions and losses are left to the callers.
         """
         config = self.config()
-        places = places_in(config.values()).items()
-        played = {key: place for key, place in places if key != "run.reward" and not key.startswith("roles.")}
-        require_accepted(played, self.path / CONFIG)
-        if config.model.trust_remote_code and not trust_remote_code:
-            raise ConfigError(
-                f"the model of {self.path} runs Python code of its own ({config.model.name}): read that code, and if "
-                "you trust it give --trust-remote-code again"
-            )
-        if config.tasks.unsafe_code and not unsafe_code:
-            raise ConfigError(
-                f"{self.path} was made with --unsafe-code, with which programs that the model writes may run without "
-                "protection: if you want that, give --unsafe-code again"
-            )
+        values, chosen = config.values(), {"trust_remote_code": trust_remote_code, "unsafe_code": unsafe_code}
+        values["run"].pop("reward")
+        for role in values["roles"].values():
+            role.pop("loss")
+        require_accepted(values, self.path / CONFIG, chosen)
         return config
 
     def rewrite_config(self, config: RunConfig) -> None:

@@ -1,7 +1,7 @@
 """The data sets of the package reasoning-gym (https://github.com/open-thought/reasoning-gym) as tasks
-`reasoning-gym:NAME`, and a checker that judges answers with the data sets' own scorers. Since some scorers evaluate an
-answer as code or algebra, all scorers run in separate processes, which can be killed. Their program is this package's
-module `scoring`; `lite_selfplay.verify.workers` manages the processes."""
+`reasoning-gym:NAME`, and a checker that judges answers with the data sets' own scorers. Since some answers take long,
+all scorers run in separate processes, which can be killed. Their program is this package's module `scoring`;
+`lite_selfplay.verify.workers` manages the processes. No answer is run as a program: see the module `literals`."""
 
 import base64
 import contextlib
@@ -189,6 +189,7 @@ def _verdict(completion: Completion, answer: str | None, outcome: str, thinks: b
 Question = Mapping[str, Any]
 
 MEMORY_MB = 4096  # a scoring process's limit of address space, if the system supports one
+_PASSED_ON = "HOME LANG LC_ALL LD_LIBRARY_PATH PYTHONHASHSEED PYTHONHOME PYTHONPATH PYTHONUSERBASE SYSTEMROOT".split()
 START_SECONDS = 120.0  # importing reasoning-gym takes seconds, far more on a loaded machine
 
 
@@ -275,11 +276,13 @@ class WorkerPool(Workers[Scorer, Question, str]):
 
 
 def _environment() -> dict[str, str]:
-    """The environment variables of a scoring process, in which numerical libraries use one thread. PYTHONPATH makes it
-    import the copy of lite_selfplay that runs here. PYTHONPATH is unchanged if that copy is in site-packages, since
-    site-packages must not come before the standard library."""
+    """The environment variables of a scoring process: of the user's only those that find Python and its packages, since
+    others hold secrets. Numerical libraries use one thread. PYTHONPATH makes it import the copy of lite_selfplay that
+    runs here. PYTHONPATH is unchanged if that copy is in site-packages, since site-packages must not come before the
+    standard library."""
+    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     # A numerical library's threads would reserve address space for every core.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     root = str(Path(__file__).resolve().parents[3])
     if root not in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))

@@ -25,6 +25,7 @@ from typing import Any
 
 from lite_selfplay.errors import LiteSelfPlayError
 from lite_selfplay.extras.gym import open_dataset
+from lite_selfplay.extras.gym.literals import replace_eval
 
 ALARM_GRACE = 5.0  # seconds between the parent's deadline and the alarm
 
@@ -82,10 +83,11 @@ def reply_to(question: dict[str, Any]) -> dict[str, str]:
 
 
 def by_its_own_rules() -> Reply:
-    """Import reasoning-gym, make one of its data sets to see whether the package works, and return the function
-    `reply_to`, which scores an answer with the scorer of its data set. Raises TaskError if the package cannot be
-    imported or cannot make the data set."""
+    """Import reasoning-gym, make one of its data sets to see whether the package works, and keep its scorers from
+    running answers as programs (`literals`). Returns the function `reply_to`, which scores an answer with the scorer of
+    its data set. Raises TaskError if the package cannot be imported or cannot make the data set."""
     open_dataset("chain_sum", {})
+    replace_eval()
     return reply_to
 
 

@@ -11,9 +11,9 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from lite_selfplay.config import FLAT_KEYS, RunConfig, merge, nested, preset_layer, set_key
-from lite_selfplay.config.layers import FILE_LIMIT, parse_mapping
+from lite_selfplay.config.layers import FILE_LIMIT, parse_mapping, require_accepted
 from lite_selfplay.config.sections import Section
-from lite_selfplay.config.user_files import places_in, read_utf8, require_accepted
+from lite_selfplay.config.user_files import read_utf8
 from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.evaluation.suites import MeasuringSection, Settings, find_suite
 from lite_selfplay.games import make_game
@@ -111,6 +111,8 @@ class EvaluationSection(MeasuringSection):
         chosen: dict[str, Any] = {
             "data_dir": shared.tasks.data_dir,
             "answer_from": shared.tasks.answer_from,
+            "trust_remote_code": shared.model.trust_remote_code,
+            "unsafe_code": shared.tasks.unsafe_code,
             "trained_on": True,
         }
         chosen |= find_suite(self.suite).settings(shared.model.name if untrained else "") if self.suite else {}
@@ -293,13 +295,12 @@ def experiment_names() -> list[str]:
     return sorted(file.name.removesuffix(".yaml") for file in EXPERIMENTS.iterdir() if file.name.endswith(".yaml"))
 
 
-def load_experiment(name: str, scale: str = "full") -> Experiment:
+def load_experiment(name: str, scale: str = "full", chosen: Mapping[str, Any] | None = None) -> Experiment:
     """Read an experiment: the one called `name` that comes with this library, or else the YAML file at the path `name`.
     `scale` is the name of an entry in the file's section `scales`; the entry's keys override the rest of the file. With
     `full`, nothing is overridden. Raises UnknownNameError, which suggests similar names, for an unknown experiment or
-    size. Raises ConfigError if the file cannot be read, has a wrong key or value, or refers to a missing arm. Also
-    raises ConfigError if the file names a Python file that the user has never run on this machine; the message has the
-    command with which the user allows that code to run."""
+    size. Raises ConfigError if the file cannot be read, has a wrong key or value, or refers to a missing arm, and if
+    it decides what only the user may (`config.layers.require_accepted`, to which `chosen` are the user's keys)."""
     if name in experiment_names():
         text, stem = EXPERIMENTS.joinpath(f"{name}.yaml").read_text(encoding="utf-8"), name
     elif name.endswith((".yaml", ".yml")):
@@ -316,6 +317,7 @@ def load_experiment(name: str, scale: str = "full") -> Experiment:
         base = merge(nested(values.get("base") or {}), nested(size.get("base") or {}))
         arms = merge(values.get("arms") or {}, size.get("arms") or {}).items()
         values = {**values, **size, "base": base, "arms": {name: arm for name, arm in arms if arm is not None}}
+    require_accepted(values, name, chosen)
     try:
         found = Experiment.model_validate({**values, "name": stem, "scale": scale})
     except ValidationError as error:
@@ -332,9 +334,7 @@ def load_experiment(name: str, scale: str = "full") -> Experiment:
             raise ConfigError(f"{name}: arms.{arm} starts from the cold start, but there is none")
     if found.against not in found.arms:
         raise ConfigError(f"{name}: baseline names {found.baseline!r}, which is not an arm")
-    taught = found.cold_start_config((found.cold_start or {}).get("game", "self-refine"), 0, Path())
-    for config in (taught, *(found.config(arm, 0, Path(), None) for arm in found.trained())):
-        require_accepted(places_in(config.values()), name)
-    for spec in (spec for one in found.evaluations for spec in one.specs):
-        require_accepted(places_in({"eval": {"tasks": spec}}), name)
+    found.cold_start_config((found.cold_start or {}).get("game", "self-refine"), 0, Path())  # raises for a wrong key
+    for arm in found.trained():
+        found.config(arm, 0, Path(), None)
     return found

@@ -229,7 +229,7 @@ def without_checkpoints(run: Path, damage: Callable[[], object]) -> None:
          "adapter_model.safetensors is not a safetensors file, or is damaged"),
         (lambda run: (run / "environment.json").write_text('{"base": "tiny:0"}'), "B", {}, RunFolderError,
          "was trained over the base 'tiny:0', but tiny is now 'tiny:1'"),
-        (own_code, "A", {}, ConfigError, "read that code, and if you trust it give --trust-remote-code again"),
+        (own_code, "A", {}, ConfigError, "which runs Python code that comes .*, give --trust-remote-code"),
         (own_code, "A", {"to": "merged", "trust_remote_code": True}, ConfigError, "can only be exported --to peft"),
     ],
 )  # fmt: skip

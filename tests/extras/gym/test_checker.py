@@ -65,7 +65,7 @@ def test_a_partial_score_is_wrong_and_kept_and_any_valid_solution_right(verifier
         ("I do not know", "chain_sum", {"no_answer"}),
         (f"<answer>{'1' * (gym.MAX_CHARACTERS + 1)}</answer>", "chain_sum", {"unparsable"}),
         ("<answer>((((</answer>", "chain_sum", {"wrong"}),
-        # What ends the process: the rule of this data set evaluates the answer as Python.
+        # The rule of this data set would evaluate the answer as Python.
         ("<answer>__import__('os')._exit(3)</answer>", "binary_matrix", {"wrong", "unparsable"}),
     ],
 )
@@ -85,7 +85,7 @@ def test_format_is_judged_separately(verifier: Verifier) -> None:
 
 def test_an_answer_that_never_ends_is_stopped_and_workers_end_with_the_verifier() -> None:
     problem = row("binary_matrix")
-    endless = (completion("<answer>[x for x in iter(int, 1)]</answer>"), problem)
+    endless = (completion("<answer>9**9**9</answer>"), problem)
     right = (completion(f"<answer>{problem.answer}</answer>"), problem)
     verifier = Verifier(deadline=3.0, workers=1)
     assert [verdict.reason for verdict in verifier.verify([endless, right])] == ["timeout", ""]

@@ -78,7 +78,7 @@ def test_with_the_flag_it_is_run_after_a_warning_and_a_resume_needs_the_flag_aga
     for command in (("train", "--resume", run, "--steps", 2), ("eval", run, "--tasks", "letters", "--limit", 1)):
         ended = call(*command)
         assert ended.code == 2
-        assert "give --trust-remote-code again" in ended.err
+        assert "give --trust-remote-code" in ended.err
         ended = call(*command, trusted)
         assert ended.code == 0, ended.err
         assert "TRUSTING REMOTE CODE" in ended.err + ended.out
