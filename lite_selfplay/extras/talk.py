@@ -173,7 +173,7 @@ def speakers_of(
     import_first(target.config.model)
     with quiet():
         model = base_of(target.config.model, shown)
-        target.require_base(model.identity)
+        target.require_base(model, shown.warn)
         shown.say(f"loading {model.name} in {target.config.model.precision}")
         context = min(_positions(model.path), target.config.run.generation_tokens or TOKENS_ON_CPU)
         # Prompts may have as many tokens as the base can read, not only the run's limit, which kept training cheap.

@@ -146,7 +146,7 @@ def evaluate_all(
         import_first(section)
         with quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
             model = base_of(section, shown)
-            found.require_base(model.identity)
+            found.require_base(model, shown.warn)
             asked = {
                 "base model": model.identity,
                 "set of adapters": found.weights(),

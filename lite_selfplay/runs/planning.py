@@ -223,7 +223,7 @@ def plan(config: RunConfig, *, own_checker: bool = False, ranks: Ranks = ALONE) 
     if whole.tasks.solutions is not None and "solutions" not in game.sources:
         raise ConfigError(f"{whole.game.label} takes no solutions: --solutions is for games about solution steps")
     if whole.run.init is not None:
-        RunFolder.open(Path(whole.run.init))
+        RunFolder.open(Path(whole.run.init), or_adapter=True)
     _check_problems(ready, own_checker)
     return ready
 

@@ -223,7 +223,7 @@ def own_code(run: Path) -> None:
         (lambda run: (run / WEIGHTS).write_bytes(b"x" * 100), "A", {}, RunFolderError,
          "adapter_model.safetensors is not a safetensors file, or is damaged"),
         (lambda run: (run / "environment.json").write_text('{"base": "tiny:0"}'), "B", {}, RunFolderError,
-         "was trained over the base 'tiny:0', but tiny is now 'tiny:1'"),
+         "was made over another base than tiny is now: it is 'tiny:1' now, and was 'tiny:0'"),
         (own_code, "A", {}, ConfigError, "read that code, and if you trust it give --trust-remote-code again"),
         (own_code, "A", {"to": "merged", "trust_remote_code": True}, ConfigError, "can only be exported --to peft"),
     ],
