@@ -23,7 +23,7 @@ from lite_selfplay.models.chat_template import DATE
 from lite_selfplay.models.sources import ResolvedModel
 from lite_selfplay.runs.defaults import without_its_gpu
 from lite_selfplay.runs.folder import COLLECTIONS, ROLLOUTS, RunFolder
-from lite_selfplay.runs.planning import OPTIONAL, Plan
+from lite_selfplay.runs.planning import OPTIONAL, Plan, fitted
 from lite_selfplay.scan import extra
 from lite_selfplay.tasks import Source
 from lite_selfplay.tasks.files import read_json
@@ -66,7 +66,9 @@ class Resources:
         ranks: Ranks = ALONE,
     ) -> Self:
         """Load the base that a plan names."""
-        config, progress = plan.config, progress or Progress()
+        progress = progress or Progress()
+        config = fitted(plan.config, model.path, plan.max_completion_tokens, progress.warn)
+        plan = replace(plan, config=config)
         ranks.poll = Poll(progress, poll)
         limit = config.eval.limit is not None and config.eval.tasks is None
         idle = "eval.limit does nothing without problems to evaluate on: --eval-tasks T names them" if limit else None

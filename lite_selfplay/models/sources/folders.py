@@ -40,6 +40,19 @@ def architecture(folder: Path) -> str:
     return str((text if isinstance(text, dict) else config).get("model_type") or config.get("model_type"))
 
 
+def described(folder: Path, *names: str) -> int | None:
+    """The first of these numbers in a folder's `config.json`, of a wrapper for its text part; None without any."""
+    config = read_json(folder / "config.json")
+    text = config.get("text_config")
+    found = {**config, **(text if isinstance(text, dict) else {})}
+    return next((found[name] for name in names if type(found.get(name)) is int), None)
+
+
+def positions(folder: Path) -> int | None:
+    """The most tokens of a row that a model was made for; None if its configuration does not say."""
+    return described(folder, "max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
+
+
 def weight_files(folder: Path) -> list[Path]:
     """The files with weights, sorted: safetensors, or the older `.bin` files if there are no others."""
     patterns = ("*.safetensors", "pytorch_model*.bin")
