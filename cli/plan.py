@@ -1,5 +1,6 @@
 """`lite-selfplay plan`: a run's memory, prompts and rewards, estimated before anything is downloaded."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from lite_selfplay.extras.rehearsal import MOST_STEPS, in_a_sentence, rendered_p
 from lite_selfplay.models.memory import CARDS, GIB, Load, advise, estimate
 from lite_selfplay.models.shapes import shape_of
 from lite_selfplay.runs.defaults import filled_in, size
+from lite_selfplay.runs.planning import fitted
 from lite_selfplay.runs.planning import plan as planned
 from lite_selfplay.training.progress import PlainProgress, printable
 from lite_selfplay_cli import flags
@@ -71,6 +73,8 @@ def plan(
     whole, played = filled_in(asked, sized)
     shape = shape_of(whole.model.name)
     run, rollouts = whole.run, played.rollouts_per_step()
+    if (folder := Path(whole.model.name).expanduser()).is_dir():
+        fitted(whole, folder, run.max_completion_tokens or 512, flags.to_stderr)
     rows = max(run.problems_per_step * run.group_size, (rollouts or 0) // len(played.roles))
     load = Load(rows, prompt_tokens, run.max_completion_tokens or 512)
     on_cpu = gpu is not None and gpu.lower() == "cpu"

@@ -252,7 +252,7 @@ class RunSection(Section):
     )
     init: str | None = key(
         None,
-        "Start from the seats of another run, or of `cold-start`, instead of a cold start",
+        "Start from the seats of another run, of `cold-start`, or from a PEFT adapter, instead of a cold start",
         flag="init",
         metavar="RUN",
     )

@@ -4,7 +4,6 @@ and put into the prompt template of the run's training problems, unless it is se
 messages are sent unchanged. The command line reads the user's messages and displays the answers."""
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from lite_selfplay.models.backends import import_first
 from lite_selfplay.models.memory import TOKENS_ON_CPU
 from lite_selfplay.models.silence import quiet
 from lite_selfplay.models.sources import base_of
+from lite_selfplay.models.sources.folders import positions
 from lite_selfplay.runs.targets import Target
 from lite_selfplay.tasks import load_task
 from lite_selfplay.tasks.task import derived_seed
@@ -173,9 +173,9 @@ def speakers_of(
     import_first(target.config.model)
     with quiet():
         model = base_of(target.config.model, shown)
-        target.require_base(model.identity)
+        target.require_base(model, shown.warn)
         shown.say(f"loading {model.name} in {target.config.model.precision}")
-        context = min(_positions(model.path), target.config.run.generation_tokens or TOKENS_ON_CPU)
+        context = min(positions(model.path) or 2048, target.config.run.generation_tokens or TOKENS_ON_CPU)
         # Prompts may have as many tokens as the base can read, not only the run's limit, which kept training cheap.
         config = target.config.having({"run": {"max_prompt_tokens": context}})
         target = replace(target, config=config)
@@ -184,13 +184,6 @@ def speakers_of(
         with target.table(model, tokens, shown, Poll(shown, lambda: interrupts[0].poll())) as table:
             reads = find_mode(target.mode).reads if target.folder else None
             yield Speakers(table, target, tokens, context, _example_problem(target), reads, interrupts)
-
-
-def _positions(path: Path) -> int:
-    """The context length in tokens that `config.json` in a base model's folder `path` states, or 2048 if the file does
-    not state it."""
-    config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    return int({**config, **config.get("text_config", {})}.get("max_position_embeddings") or 2048)
 
 
 def _example_problem(target: Target) -> Problem:

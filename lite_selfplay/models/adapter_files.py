@@ -1,14 +1,16 @@
 """The files of an adapter, and whether their weights fit a seat (a named LoRA adapter)."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import PositiveInt, create_model
 from torch import Tensor
 
 from lite_selfplay.errors import RunFolderError
-from lite_selfplay.tasks.files import first_link, read_tensors
+from lite_selfplay.tasks.files import first_link, read_json, read_tensors
 
 if TYPE_CHECKING:
     from lite_selfplay.models.adapters import Adapters
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 State = dict[str, Tensor]
+# Kinds of LoRA with the same weights that compute something else.
+_OTHER_KINDS = ("rank_pattern", "alpha_pattern", "use_dora", "fan_in_fan_out")
+_Config = create_model("_Config", r=PositiveInt, lora_alpha=float)
 
 
 @dataclass(frozen=True)
@@ -26,15 +31,44 @@ class SnapshotWeights:
     state: State
 
 
-def check_folder(adapters: "Adapters", seat: str, folder: Path) -> State:
+def check_folder(adapters: "Adapters", seat: str, folder: Path, *, brought: bool = False) -> State:
     """The weights in an adapter's folder or a snapshot's file. Raises RunFolderError if they are damaged or do not fit
-    the seat."""
+    the seat. If they were `brought` from elsewhere, their type may be shorter, and layers without an adapter get one
+    that adds nothing."""
     if (link := first_link(folder)) is not None:
         raise RunFolderError(f"{link} is a symbolic link, which is not followed")
     file = folder if folder.is_file() else folder / WEIGHTS
+    if file != folder:
+        _require_scale(adapters, seat, folder / CONFIG)
     state = adapters.named_here(read_tensors(file))
+    if brought and state.keys() < (own := adapters.tensors(seat)).keys():
+        state = {key: state.get(key, tensor if "lora_A" in key else 0 * tensor) for key, tensor in own.items()}
+    if brought:
+        state = {key: tensor.float() for key, tensor in state.items()}
     require_fit(adapters, seat, state, file)
     return state
+
+
+def _require_scale(adapters: "Adapters", seat: str, file: Path) -> None:
+    """Raises RunFolderError if an adapter of these weights computes something else in its `adapter_config.json` than in
+    the seat: names and shapes say nothing about the scale."""
+    theirs, own = read_json(file, _Config), adapters.config(seat)
+    if odd := [key for key in _OTHER_KINDS if theirs.get(key)]:
+        raise RunFolderError(
+            f"{file}: {odd[0]} is {theirs[odd[0]]}, which a seat cannot have: merge the adapter into its base, and "
+            "train over that"
+        )
+    root = math.sqrt(theirs["r"]) if theirs.get("use_rslora") else 1.0  # scaled by alpha / sqrt(r), not alpha / r
+    for key, value, has, name in (
+        ("r", theirs["r"], own.r, "rank"),
+        ("lora_alpha", theirs["lora_alpha"] * root, own.lora_alpha, "alpha"),
+    ):
+        if value != has:
+            as_if = f" (with use_rslora as {value:g} without)" if value != theirs[key] else ""
+            raise RunFolderError(
+                f"{file}: {key} is {theirs[key]}{as_if}, and seat {seat!r} has {name} {has}: set "
+                f"seats.{seat}.{name}={value:g}, with --set or in the run's config.yaml"
+            )
 
 
 def require_fit(adapters: "Adapters", seat: str, state: Mapping[str, Tensor], file: Path | None = None) -> None:

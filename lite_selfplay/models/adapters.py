@@ -80,7 +80,7 @@ class Adapters:
             self._peft_names[first] = "default"
         wrap: Any = build or functools.partial(get_peft_model, adapter_name=self._peft_names[first])
         self.model: PeftModel = wrap(base, _lora(seats[first]))
-        targets = self._config(first).target_modules
+        targets = self.config(first).target_modules
         for name in others:
             self.model.add_adapter(self._peft_names[name], _lora(seats[name], targets))
         for name in self.seats:
@@ -206,7 +206,7 @@ class Adapters:
         kept = self._kept(name)
         twin = f"{self._peft_names[kept.seat]}{_TWIN}"
         if twin not in self.model.peft_config:
-            self.model.add_adapter(twin, LoraConfig(**self._config(kept.seat).to_dict()))
+            self.model.add_adapter(twin, LoraConfig(**self.config(kept.seat).to_dict()))
             self.cast_to_float32()
             self.activate(self._active)
         if self._in_twin.get(kept.seat) != name:
@@ -261,8 +261,12 @@ class Adapters:
         # torch counts in-place writes, by which weights are updated and restored.
         return (self.versions[name], sum(p._version for p in self.parameters(name).values()))
 
+    def config(self, seat: str) -> Any:
+        """A seat's `LoraConfig`."""
+        return self.model.peft_config[self._peft_names[seat]]
+
     def ranks(self) -> dict[str, int]:
-        return {seat: self._config(seat).r for seat in self.seats}
+        return {seat: self.config(seat).r for seat in self.seats}
 
     def state(self, seat: str, *, wait: bool = True) -> State:
         """A copy of a seat's weights on the CPU, keyed as in a PEFT file. Without `wait` it is complete only
@@ -332,7 +336,7 @@ class Adapters:
         own, published = self._prefixes()
         state = {re.sub(f"^{re.escape(own)}", published, key): tensor for key, tensor in kept.state.items()}
         save_file(state, folder / WEIGHTS, metadata={"format": "pt"})
-        config: dict[str, Any] = self._config(kept.seat).to_dict()
+        config: dict[str, Any] = self.config(kept.seat).to_dict()
         if self.text_part:
             layers = "|".join(sorted({key.split(".lora_")[0].rpartition(".")[2] for key in state}))
             config["target_modules"] = rf"{re.escape(self.text_part)}\..*\.({layers})"
@@ -377,9 +381,6 @@ class Adapters:
                 elif config.init == "gaussian":
                     draw.normal_(0.0, config.init_std, generator=generator)
                 parameter.data = draw.to(parameter.device)
-
-    def _config(self, seat: str) -> Any:
-        return self.model.peft_config[self._peft_names[seat]]
 
     def _check(self, seat: str) -> None:
         if seat not in self.seats:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from lite_selfplay.data import Turn
 from lite_selfplay.errors import ConfigError, ModelNotFoundError, RequestError
-from lite_selfplay.models.sources.folders import read_json, reading
+from lite_selfplay.models.sources.folders import described, read_json, reading
 
 Thinking = Literal["auto", "on", "off"]
 
@@ -99,7 +99,21 @@ class Chat:
         folder = Path(path)
         with reading(folder):
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-        return cls(tokenizer, thinking=thinking, eos_ids=_configured_eos(folder))
+        chat = cls(tokenizer, thinking=thinking, eos_ids=_configured_eos(folder))
+        chat._require_embedded(described(folder, "vocab_size"))
+        return chat
+
+    def _require_embedded(self, vocabulary: int | None) -> None:
+        """Raises ModelNotFoundError if a prompt or a completion may have an id of the embedding's size or more. Special
+        tokens beyond it, as for images, do no harm if the template writes none: they are text in prompts."""
+        ids = {self.tokenizer.vocab_size - 1, *self.tokenizer.added_tokens_decoder} - self._hidden
+        ids |= {*self.encode(_QUESTION).ids, *self.eos_ids}
+        if vocabulary is not None and (beyond := [identity for identity in sorted(ids) if identity >= vocabulary]):
+            raise ModelNotFoundError(
+                f"the tokenizer of {self._name} has the token {self.tokenizer.convert_ids_to_tokens(beyond[0])!r} with "
+                f"the id {beyond[0]:,}, and the model embeds {vocabulary:,} tokens: remove it from the tokenizer, or "
+                "resize the model's embedding"
+            )
 
     def encode(self, prompt: str | Sequence[Turn], beginning: str = "") -> EncodedPrompt:
         """The ids of a user's `prompt`, up to the assistant's turn, or up to the end of the answer's `beginning`.

@@ -73,7 +73,8 @@ def fresh(
             loop = RunLoop(resources, began=began)
             require_one_kind(ranks, resources)
             if plan.config.run.init is not None:
-                resources.seats_of(RunFolder.open(Path(plan.config.run.init)))  # raises before anything is written
+                before = RunFolder.open(Path(plan.config.run.init), or_adapter=True)
+                resources.seats_of(before, progress.warn)  # raises before anything is written
             if not ranks.main:
                 yield loop
                 return
@@ -125,14 +126,14 @@ def resumed(
     folder.require_own_files()
     lock = writing(path, again=config.rollouts.again, warn=progress.warn) if ranks.main else contextlib.nullcontext()
     with lock, _at_work(ranks, plan) as poll:
-        from lite_selfplay.runs.checkpoints import check_identity, hash_of
+        from lite_selfplay.runs.checkpoints import check_identity, hash_of, kept_of
         from lite_selfplay.runs.loop import RunLoop
         from lite_selfplay.runs.resources import Resources, identity_of
 
         last = _last_checkpoint(folder, plan, progress)
         ranks.require_same({"last checkpoint in the run folder, which all must see,": last.step})
         model = base_of(plan.config.model, progress)
-        check_identity(last, identity_of(plan, model), hash_of(plan.config))
+        check_identity(last, identity_of(plan, model), hash_of(plan.config), kept_of(plan.config))
         given = None if isinstance(reward, str) else reward
         for key, one in sources_of(plan.config.values(), given).items():
             if (was := before.get(key)) is not None and was.get("sha256") != one["sha256"]:

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError, SaveFailed
 from lite_selfplay.models.packages import versions
+from lite_selfplay.models.sources.folders import difference
 from lite_selfplay.tasks.files import (
     JSON_LIMIT,
     STATE_LIMIT,
@@ -215,29 +216,47 @@ def read_state(checkpoint: Checkpoint) -> dict[str, Any]:
     return state
 
 
-def check_identity(checkpoint: Checkpoint, identity: Mapping[str, str], config_hash: str) -> None:
-    """Raises RunFolderError if a checkpoint belongs to another base model, game or configuration."""
+def check_identity(
+    checkpoint: Checkpoint, identity: Mapping[str, str], config_hash: str, kept: Mapping[str, Any] | None = None
+) -> None:
+    """Raises RunFolderError, naming what differs, if a checkpoint belongs to another base model, game or configuration.
+    `kept`: `kept_of` the configuration."""
     manifest = read_json(checkpoint.path / MANIFEST)
     for key, value in identity.items():
-        if manifest.get(key) != value:
-            raise RunFolderError(f"{checkpoint.path} was made with {key} {manifest.get(key)!r}, this run has {value!r}")
+        if (was := manifest.get(key)) != value:
+            what = difference(str(was), value) if key == "base" else f"it is {value!r}, and was {was!r}"
+            raise RunFolderError(f"{checkpoint.path} was made with another {key}: {what}")
     if manifest.get("config_hash") != config_hash:
+        ours = dict(_dotted(dict(kept or {})))
+        changed = [(key, was) for key, was in _dotted(manifest.get("config")) if was != ours.get(key)]
+        odd = [f"{key} is {ours.get(key)!r}, and was {was!r}" for key, was in changed]
         raise RunFolderError(
-            f"{checkpoint.path} was made with another configuration: in config.yaml the game, the precision, the seed, "
-            "or a seat's rank or alpha has changed, which a run must keep"
+            f"{checkpoint.path} was made with another configuration: in config.yaml "
+            f"{'; '.join(odd) or 'the game, the precision, the seed, or the rank or alpha of a seat has changed'}, "
+            "which a run must keep"
         )
 
 
-def hash_of(config: RunConfig) -> str:
-    """SHA-256 of the part of a filled-in configuration that must not change within a run."""
+def kept_of(config: RunConfig) -> dict[str, Any]:
+    """The part of a filled-in configuration that must not change within a run."""
     values = config.model_dump(mode="json", include={"game", "model", "seats", "run"})
-    kept = {
+    return {
         "game": {**values["game"], "name": config.game.label},  # its file may move
         "model": {key: values["model"][key] for key in ("precision", "thinking")},
         "seats": {name: {key: seat[key] for key in ("rank", "alpha")} for name, seat in values["seats"].items()},
         "seed": values["run"]["seed"],
     }
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
+def hash_of(config: RunConfig) -> str:
+    """SHA-256 of `kept_of` a configuration."""
+    return hashlib.sha256(json.dumps(kept_of(config), sort_keys=True).encode()).hexdigest()
+
+
+def _dotted(values: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Keys and values of nested objects, in dotted keys."""
+    for key, value in values.items() if isinstance(values, dict) else ():
+        yield from _dotted(value, f"{place}{key}.") if isinstance(value, dict) else [(f"{place}{key}", value)]
 
 
 # Writing

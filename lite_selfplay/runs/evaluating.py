@@ -26,6 +26,7 @@ from lite_selfplay.models.silence import quiet
 from lite_selfplay.models.sources import base_of
 from lite_selfplay.runs.build import ProgressLike, require_shareable
 from lite_selfplay.runs.folder import EVALUATIONS
+from lite_selfplay.runs.planning import fitted
 from lite_selfplay.runs.targets import Target, find_task, texts_trained_on, trained_on, write_result
 from lite_selfplay.tasks import Task, data_facts, evaluation_set, fingerprint, without
 from lite_selfplay.tasks.split import overlap
@@ -147,7 +148,7 @@ def evaluate_all(
         import_first(section)
         with quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
             model = base_of(section, shown)
-            found.require_base(model.identity)
+            found.require_base(model, shown.warn)
             asked = {
                 "base model": model.identity,
                 "set of adapters": found.weights(),
@@ -155,8 +156,9 @@ def evaluate_all(
                 "choice of modes": [[spec.mode, *spec.seats] for spec in specs],
             }
             answers = _answers(found, asked, settings, shown) if write and ranks.main else Answers()
-            shown.say(f"loading {model.name} in {section.precision}")
             tokens = max(each.sampling.max_tokens for each in chosen)
+            found = replace(found, config=fitted(found.config, model.path, tokens, shown.warn))
+            shown.say(f"loading {model.name} in {section.precision}")
             poll = Poll(shown, interrupts.poll)
             with found.table(model, tokens, shown, poll, ranks) as table:
                 ranks.poll = poll

@@ -26,6 +26,7 @@ from lite_selfplay.config.user_files import failing_as, open_file
 from lite_selfplay.errors import LiteSelfPlayError, RunFolderError
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.models.packages import versions
+from lite_selfplay.models.sources.folders import difference
 from lite_selfplay.runs.checkpoints import (
     MANIFEST,
     Checkpoint,
@@ -50,12 +51,15 @@ from lite_selfplay.tasks.registry import OBJECTS
 if TYPE_CHECKING:
     import numpy as np
 
+    from lite_selfplay.models.sources import ResolvedModel
+
 
 CONFIG, ENVIRONMENT, METRICS, EPISODES = "config.yaml", "environment.json", "metrics.jsonl", "episodes.jsonl"
 ADAPTERS, CHECKPOINTS, CARD, BUDGET = "adapters", "checkpoints", "README.md", "budget.json"
 EVALUATIONS, EXAMPLES, COLLECTIONS, PREFLIGHT = "eval", "cold_start.jsonl", "collections", "preflight.json"
 TRACKER, TENSORBOARD, WANDB = "tracker.json", "tensorboard", "wandb"
 ROLLOUTS, TOKENS = "rollouts", "tokens"
+_ADAPTER = "adapter_config.json"
 # The value of `only` in `environment.json` if the run was only a cold start.
 COLD_START = "cold start"
 _Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
@@ -158,8 +162,10 @@ class RunFolder:
             raise RunFolderError(f"cannot write to {self.path}: {error.strerror or error}") from None
 
     @classmethod
-    def open(cls, path: Path) -> "RunFolder":
-        """An existing run folder. Raises RunFolderError if it is none."""
+    def open(cls, path: Path, *, or_adapter: bool = False) -> "RunFolder":
+        """An existing run folder, or one that PEFT wrote with a single adapter. Raises RunFolderError if it is none."""
+        if or_adapter and os.path.isfile(path / _ADAPTER):
+            return cls(path)
         if not os.path.isfile(path / CONFIG):
             raise RunFolderError(f"{path} is not a run folder: it has no {CONFIG}{nearest_runs(path)}")
         return cls(path)
@@ -242,11 +248,17 @@ class RunFolder:
         return last
 
     def seats(self, warn: Warn = ignored) -> dict[str, Path]:
-        """The folder of each seat's adapter in `saved`, or in `adapters/` if that is all there is. Raises
-        RunFolderError like `saved`, and if `adapters` is a link."""
+        """The folder of each seat's adapter: in `saved`, in `adapters/` if that is all there is, or the folder itself
+        if PEFT wrote it. Raises RunFolderError like `saved`, and if `adapters` is a link."""
         place = (self.saved(warn) or self).path / ADAPTERS
         require_no_link(place)
-        return {file.parent.name: file.parent for file in sorted(place.glob("*/adapter_config.json"))}
+        found = [self.path / _ADAPTER] if self.brought else sorted(place.glob(f"*/{_ADAPTER}"))
+        return {file.parent.name: file.parent for file in found}
+
+    @property
+    def brought(self) -> bool:
+        """Whether this is no run, but an adapter that PEFT wrote."""
+        return not os.path.isfile(self.path / CONFIG)
 
     def base(self) -> str:
         """The identity of the base model. Raises RunFolderError if `environment.json` does not say."""
@@ -255,6 +267,12 @@ class RunFolder:
             return str(read_json(path, _Environment)["base"])
         except RunFolderError as error:
             raise RunFolderError(f"{path} does not say which base the run was made over ({error})") from None
+
+    def require_base(self, model: "ResolvedModel") -> None:
+        """Raises RunFolderError, naming what differs, if the run was made over another base."""
+        if (was := self.base()) != model.identity:
+            what = difference(was, model.identity)
+            raise RunFolderError(f"{self.path} was made over another base than {model.name} is now: {what}")
 
     # Evaluations
 

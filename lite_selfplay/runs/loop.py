@@ -218,7 +218,7 @@ class RunLoop:
     def _prepare(self) -> None:
         """Initialise the seats: from another run, by a cold start, or not at all."""
         if self.resources.config.run.init is not None:
-            before = RunFolder.open(Path(self.resources.config.run.init))
+            before = RunFolder.open(Path(self.resources.config.run.init), or_adapter=True)
             for seat, weights in self.resources.seats_of(before).items():
                 self.resources.loaded.adapters.load_state(seat, weights)
             self._saver.keep_examples(before)

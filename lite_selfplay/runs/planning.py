@@ -2,7 +2,7 @@
 
 import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from lite_selfplay.games.presentation import FOR_RIGHT
 from lite_selfplay.models.backends import require_available
 from lite_selfplay.models.packages import install
 from lite_selfplay.models.sources import locate
+from lite_selfplay.models.sources.folders import positions
 from lite_selfplay.runs.defaults import Default, choices_of, filled_in, layer_of, open_questions
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.tasks import Task, is_data, load_task, numbered
@@ -214,7 +215,7 @@ def plan(config: RunConfig, *, own_checker: bool = False, ranks: Ranks = ALONE) 
     sources = {name: _source(name, whole, task, kept_apart) for name in game.sources}
     judge = short_name(resolved.run.reward or "your reward function") if own_checker else ""
     ready = Plan(whole, game, task, tokens, kept_apart, sources, choices, asked, judge)
-    _check_model(whole)
+    _check_model(whole, tokens)
     for role in whole.roles.values():
         if role.own_loss:
             load_loss(role.loss)
@@ -223,9 +224,27 @@ def plan(config: RunConfig, *, own_checker: bool = False, ranks: Ranks = ALONE) 
     if whole.tasks.solutions is not None and "solutions" not in game.sources:
         raise ConfigError(f"{whole.game.label} takes no solutions: --solutions is for games about solution steps")
     if whole.run.init is not None:
-        RunFolder.open(Path(whole.run.init))
+        RunFolder.open(Path(whole.run.init), or_adapter=True)
     _check_problems(ready, own_checker)
     return ready
+
+
+def fitted(config: RunConfig, folder: Path, tokens: int, warn: Callable[[str], None]) -> RunConfig:
+    """A configuration whose prompts, with completions of up to `tokens`, fit the positions of the base in `folder`.
+
+    Warns if prompts are capped for that. Raises ConfigError if completions alone do not fit.
+    """
+    most = positions(folder)
+    longest = max([tokens, *(role.sampling(tokens).max_tokens for role in config.roles.values())])
+    if most is None or longest + config.run.max_prompt_tokens <= most:
+        return config
+    room = f"the base has {most:,} positions, and completions take up to {longest:,} of them"
+    if longest >= most:
+        raise ConfigError(f"{room}, which leaves none for a prompt: lower max_completion_tokens, or take another base")
+    warn(
+        f"{room}: prompts of more than {most - longest:,} tokens are not asked, unless you lower max_completion_tokens"
+    )
+    return config.having({"run": {"max_prompt_tokens": most - longest}})
 
 
 def problems_of(config: RunConfig, game: Game, seed: int, tasks: str | None = None) -> Task:
@@ -269,8 +288,10 @@ def _backend(config: RunConfig) -> str:
     return "transformers"
 
 
-def _check_model(config: RunConfig) -> None:
-    locate(config.model.name)  # raises for an unknown name
+def _check_model(config: RunConfig, tokens: int) -> None:
+    found, folder = locate(config.model.name)  # raises for an unknown name
+    if found == "folder":
+        fitted(config, folder, tokens, lambda sentence: None)
     require_available(config.model.backend)
     tracker = config.run.report_to
     if tracker != "none" and importlib.util.find_spec(tracker) is None:

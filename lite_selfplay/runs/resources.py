@@ -15,6 +15,7 @@ from lite_selfplay.config.user_files import file_of, guarded, sources_of
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import GameError, RunFolderError, TaskError
 from lite_selfplay.games import Game
+from lite_selfplay.models.adapter_files import CONFIG as ADAPTER_CONFIG
 from lite_selfplay.models.adapter_files import State, check_folder
 from lite_selfplay.models.backends.backend import REMEDY, Rollouts
 from lite_selfplay.models.backends.vllm import require_temperature
@@ -22,9 +23,10 @@ from lite_selfplay.models.chat_template import DATE
 from lite_selfplay.models.sources import ResolvedModel
 from lite_selfplay.runs.defaults import without_its_gpu
 from lite_selfplay.runs.folder import COLLECTIONS, ROLLOUTS, RunFolder
-from lite_selfplay.runs.planning import OPTIONAL, Plan
+from lite_selfplay.runs.planning import OPTIONAL, Plan, fitted
 from lite_selfplay.scan import extra
 from lite_selfplay.tasks import Source
+from lite_selfplay.tasks.files import read_json
 from lite_selfplay.tasks.passages import short_enough
 from lite_selfplay.training.progress import Poll, Progress, Several
 from lite_selfplay.training.ranks import ALONE, Ranks
@@ -64,7 +66,9 @@ class Resources:
         ranks: Ranks = ALONE,
     ) -> Self:
         """Load the base that a plan names."""
-        config, progress = plan.config, progress or Progress()
+        progress = progress or Progress()
+        config = fitted(plan.config, model.path, plan.max_completion_tokens, progress.warn)
+        plan = replace(plan, config=config)
         ranks.poll = Poll(progress, poll)
         limit = config.eval.limit is not None and config.eval.tasks is None
         idle = "eval.limit does nothing without problems to evaluate on: --eval-tasks T names them" if limit else None
@@ -174,20 +178,29 @@ class Resources:
             return contextlib.nullcontext()
         return guarded(f"the game {self.config.game.label}", GameError, self.progress.warn)
 
-    def seats_of(self, other: RunFolder) -> dict[str, State]:
+    def seats_of(self, other: RunFolder, tell: Callable[[str], None] = lambda sentence: None) -> dict[str, State]:
         """Another run's weights for this run's seats: of the seat of the same name, or of its only seat.
 
-        Raises RunFolderError if it has another base, or a seat is missing, damaged or of another shape.
+        Raises RunFolderError if it has another base, or a seat is missing, damaged or of another shape or scale. Tells
+        of another precision or way of thinking, and of another name of the base if PEFT wrote the folder.
         """
-        base = self.model.identity
-        if (theirs := other.base()) != base:
-            raise RunFolderError(f"{other.path} was made over {theirs!r}, this run is over {base!r}")
+        model = self.config.model
+        if other.brought:
+            theirs = read_json(other.path / ADAPTER_CONFIG).get("base_model_name_or_path")
+            if theirs not in (self.model.hub_id, model.name):
+                tell(f"{other.path} says that its base is {theirs}, and this run's is {model.name}: compare them")
+        else:
+            other.require_base(self.model)
+            theirs = other.config().model
+            for key in ("precision", "thinking"):
+                if (was := getattr(theirs, key)) != (now := getattr(model, key)):
+                    tell(f"{other.path} was made with model.{key}={was}, this run has {now}: --set model.{key}={was}")
         folders, found = other.seats(self.progress.warn), {}
         for seat in self.loaded.adapters.seats:
             folder = folders.get(seat) or (next(iter(folders.values())) if len(folders) == 1 else None)
             if folder is None:
                 raise RunFolderError(f"{other.path} has no seat {seat!r}: it has {', '.join(folders) or 'none'}")
-            found[seat] = check_folder(self.loaded.adapters, seat, folder)
+            found[seat] = check_folder(self.loaded.adapters, seat, folder, brought=other.brought)
         return found
 
 

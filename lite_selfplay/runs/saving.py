@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError, SaveFailed, TrainingError
-from lite_selfplay.runs.checkpoints import hash_of, newest_whole, save_checkpoint, write_best
+from lite_selfplay.runs.checkpoints import hash_of, kept_of, newest_whole, save_checkpoint, write_best
 from lite_selfplay.runs.folder import ADAPTERS, CARD, CHECKPOINTS, CONFIG, EXAMPLES, RunFolder, writing
 from lite_selfplay.runs.report.pages import model_card
 from lite_selfplay.runs.resources import Resources
@@ -65,6 +65,8 @@ class Saver:
         if (found := find_nonfinite(self._adapters, optimizer)) is not None:
             raise TrainingError(f"{found} is not finite: not saved. {self.what_is_whole()}")
 
+        config = self._resources.config
+
         def write() -> None:
             save_checkpoint(
                 self._folder.path / CHECKPOINTS,
@@ -72,8 +74,8 @@ class Saver:
                 adapters=self._adapters,
                 optimizer=optimizer_state(optimizer, self._adapters) if optimizer is not None else {},
                 state=state,
-                identity={**self._resources.identity, "config_hash": hash_of(self._resources.config)},
-                keep=self._resources.config.run.keep_checkpoints,
+                identity={**self._resources.identity, "config_hash": hash_of(config), "config": kept_of(config)},
+                keep=config.run.keep_checkpoints,
                 best=best["step"] if (best := self._folder.best(self._measured.values())) else None,
             )
             with written_whole_folder(self._folder.path / ADAPTERS) as partial:

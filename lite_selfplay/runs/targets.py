@@ -130,13 +130,14 @@ class Target:
                     "adapters with its checkpoints and at its end"
                 )
 
-    def require_base(self, identity: str) -> None:
-        """Raises RunFolderError if the model's name now refers to another base than the run's."""
+    def require_base(self, model: ResolvedModel, warn: Callable[[str], None]) -> None:
+        """Raises RunFolderError if the model's name now refers to another base than the run's. Warns of another
+        precision."""
         if self.folder is None:
             return
-        base, model = self.folder.base(), self.config.model.name
-        if base != identity:
-            raise RunFolderError(f"{self.name} was made over the base {base!r}; {model} is {identity!r} now")
+        self.folder.require_base(model)
+        if (was := self.folder.config().model.precision) != (now := self.config.model.precision):
+            warn(f"{self.name} was made with model.precision={was}, and its base is held in {now}: omit --precision")
 
     @contextlib.contextmanager
     def table(

@@ -3,8 +3,10 @@
 import json
 
 import pytest
+from tokenizers import AddedToken
 
 from lite_selfplay.models.sources.tiny import TEMPLATE, build_tiny, byte_tokenizer
+from tests.models.small import change
 
 
 def test_a_plan_names_the_parts_and_whether_the_card_is_large_enough(call):
@@ -28,6 +30,35 @@ def test_a_file_says_which_game_it_is_of_and_a_flag_has_the_last_word(call, tmp_
     assert seats == json.loads(
         call("plan", "--model", "tiny", "--game", "grpo", "--set", "game.budget=single", "--json").out
     )
+
+
+@pytest.mark.parametrize(
+    "command", [("plan", "--model"), ("train", "grpo", "--dry-run", "--model"), ("eval",), ("train", "grpo", "--model")]
+)
+def test_completions_beyond_the_positions_of_a_base_are_refused_before_it_is_loaded(call, tmp_path, command):
+    build_tiny(tmp_path / "base")
+    change(tmp_path / "base" / "config.json", max_position_embeddings=64)
+    asked = [*command, tmp_path / "base", "--tasks", "letters", "--precision", "fp32", "--max-completion-tokens"]
+    if command[0] == "plan":
+        asked = [*command, tmp_path / "base", "--max-completion-tokens"]
+    ended = call(*asked, 200)
+    assert (ended.code, ended.out, "loading" in ended.err) == (2, "", False)
+    assert "the base has 64 positions, and completions take up to 200 of them" in ended.err
+    assert list(tmp_path.glob("runs*")) == []
+    if command == ("eval",):
+        ended = call(*asked, 8, "--limit", "2")
+        assert (ended.code, "prompts of more than 56 tokens are not asked" in ended.err) == (0, True)
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_a_token_beyond_the_embedding_is_refused_at_load(call, tmp_path, special):
+    build_tiny(tmp_path / "base")
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens([AddedToken("<tool>", special=special)])
+    tokenizer.save_pretrained(tmp_path / "base")
+    ended = call("eval", tmp_path / "base", "--tasks", "letters", "--limit", 2, "--max-completion-tokens", 8)
+    told = "has the token '<tool>' with the id 259, and the model embeds 259 tokens" in ended.err
+    assert (ended.code, told) == ((0, False) if special else (2, True))
 
 
 REWARDS = """

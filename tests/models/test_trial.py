@@ -8,9 +8,10 @@ import torch
 from transformers.models.llama import modeling_llama
 
 from lite_selfplay.errors import ModelNotFoundError
+from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.backends import transformers
 from lite_selfplay.models.sources import tiny
-from tests.models.test_architectures import backend_over, folder
+from tests.models.test_architectures import DENSE, backend_over, folder
 
 NOT_IN_THE_CATALOGUE = {
     "bloom": "",
@@ -97,6 +98,48 @@ def test_a_model_that_would_be_trained_wrongly_is_refused(tmp_path, monkeypatch,
     plant(monkeypatch)
     with pytest.raises(ModelNotFoundError, match=f"cannot be trained here: .*{WRONG[plant]}"):
         backend_over(tmp_path, precision)
+
+
+def dense(change: Any) -> Any:
+    """A plant that changes every weight that layers compute with."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        right = transformers.dense_weight
+        patch.setattr(transformers, "dense_weight", lambda layer, dtype: change(right(layer, dtype)))
+
+    return plant
+
+
+def exchanged(patch: pytest.MonkeyPatch) -> None:
+    """The first layer that has a twin of its shape and name in the next block is exchanged with it."""
+    together = Adapters.compute_together
+
+    def swapped(self: Adapters, dense: Any) -> None:
+        layers = {name: layer.get_base_layer() for name, layer in self._layers.items()}
+        pairs = ((a, layers.get(name.replace("layers.0.", "layers.1."))) for name, a in layers.items())
+        one, other = next((a, b) for a, b in pairs if b not in (None, a) and a.weight.shape == b.weight.shape)
+        one.weight, other.weight = other.weight, one.weight
+        together(self, dense)
+
+    patch.setattr(Adapters, "compute_together", swapped)
+
+
+PLANTS = {
+    "codes": dense(lambda weight: (weight / weight.abs().amax(1, keepdim=True) * 127).round()),
+    "transposed": dense(lambda weight: weight.T.contiguous() if weight.shape[0] == weight.shape[1] else weight),
+    "lost scales": dense(lambda weight: weight * torch.linspace(0.25, 4, len(weight), dtype=weight.dtype)[:, None]),
+    "exchanged": exchanged,
+}
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+@pytest.mark.parametrize(("kind", "precision"), [*((kind, "bf16") for kind in [*DENSE, "tiny"]), ("qwen3", "4bit")])
+def test_a_wrong_layer_of_a_base_in_the_catalogue_is_refused_at_load(tmp_path, monkeypatch, kind, plant, precision):
+    tiny.build_tiny(tmp_path) if kind == "tiny" else folder(tmp_path, kind, **DENSE[kind])
+    PLANTS[plant](monkeypatch)
+    with pytest.raises(ModelNotFoundError, match=r"not computed right here: .* differs .* --precision") as refused:
+        backend_over(tmp_path, precision)
+    assert refused.value.exit_code == 2
 
 
 def test_a_trial_leaves_nothing_behind(tmp_path, monkeypatch):

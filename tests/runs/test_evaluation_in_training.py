@@ -1,11 +1,16 @@
 """Evaluations of a run in training, cold start as a command, and runs that start from another's seats."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
-from lite_selfplay import Run, RunConfig, cold_start, resume, train
+from lite_selfplay import Run, RunConfig, cold_start, evaluate, resume, train
 from lite_selfplay.config import preset_about, preset_layer, preset_names
 from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError
 from lite_selfplay.evaluation import Exam
@@ -17,6 +22,7 @@ from lite_selfplay.runs.planning import evaluation_steps, plan
 from lite_selfplay.tasks import content_key
 from tests.made import same_weights
 from tests.made_runs import Ear, read_lines, seat_weights, write_lines
+from tests.models.small import change
 
 LETTERS = "letters:named=6"
 SMALL: dict[str, Any] = {"game": "agon", "model": "tiny", "tasks": LETTERS, "precision": "fp32", "group_size": 4}
@@ -144,13 +150,56 @@ def test_a_run_starts_from_the_seats_of_another(taught: Run, tmp_path: Path):
 def test_seats_that_do_not_fit_are_refused(taught: Run, tmp_path: Path):
     with pytest.raises(RunFolderError, match="has no seat 'solver': it has A, B"):
         train(config(tmp_path / "grpo", game="grpo", init=str(taught.path), eval={}))
-    with pytest.raises(RunFolderError, match="do not fit seat 'A'"):
-        train(config(tmp_path / "rank", seats={"*": {"rank": 4}}, init=str(taught.path), eval={}))
+    for name, value in (("rank", 4), ("alpha", 1)):
+        was = rf".*and seat 'A' has {name} {value}: set seats\.A\.{name}=\d+, with --set or"
+        with pytest.raises(RunFolderError, match=rf"adapter_config\.json: (r|lora_alpha) is \d+, {was}"):
+            train(config(tmp_path / name, seats={"*": {name: value}}, init=str(taught.path), eval={}))
     with pytest.raises(RunFolderError, match="not a run folder"):
         train(config(tmp_path / "none", init=str(tmp_path), eval={}))
     assert not (tmp_path / "none").exists()
     with pytest.raises(ConfigError, match="fresh seats"):
         cold_start(config(tmp_path / "twice", init=str(taught.path), eval={}))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_run_starts_from_an_adapter_that_peft_wrote(tiny_path: Path, tmp_path: Path, dtype: str):
+    base = AutoModelForCausalLM.from_pretrained(tiny_path)
+    made = get_peft_model(base, LoraConfig(r=4, lora_alpha=12, target_modules=["q_proj", "v_proj"]))
+    for name, weight in made.named_parameters():
+        weight.data = (torch.randn_like(weight) if "lora_B" in name else weight).to(getattr(torch, dtype))
+    made.save_pretrained(tmp_path / "peft")
+    brought: dict[str, Any] = {"init": str(tmp_path / "peft"), "eval": {}, "steps": 1}
+    with pytest.raises(RunFolderError, match=r"lora_alpha is 12, and seat 'A' has alpha 32: set seats\.A\.alpha=12"):
+        train(config(tmp_path / "alpha", seats={"*": {"rank": 4}}, **brought))
+    said: list[str] = []
+    run = train(config(tmp_path / "run", seats={"*": {"rank": 4, "alpha": 12}}, **brought), progress=said.append)
+    start, weights = run.path / "checkpoints" / "step-0", load_file(tmp_path / "peft" / "adapter_model.safetensors")
+    for seat in "AB":
+        found = seat_weights(start, seat)
+        assert all(torch.equal(found[name], weight.float()) for name, weight in weights.items())
+        assert not any(found[name].any() for name in found.keys() - weights.keys() if "lora_B" in name)
+    assert any("says that its base is" in line for line in said)
+
+
+def test_what_defines_a_seat_is_compared_with_its_files(tmp_path: Path, taught: Run):
+    said: list[str] = []
+    train(config(tmp_path / "run", precision="bf16", steps=1, init=str(taught.path), eval={}), progress=said.append)
+    was = "was made with model.precision=fp32, this run has bf16: --set model.precision=fp32"
+    assert sum(was in line for line in said) == 1
+    evaluate(taught.path, LETTERS, limit=2, precision="bf16", write=False, progress=said.append)
+    assert any("was made with model.precision=fp32, and its base is held in bf16" in line for line in said)
+    other = shutil.copytree(taught.path, tmp_path / "other")
+    file, text = other / "config.yaml", (other / "config.yaml").read_text()
+    file.write_text(text.replace("alpha: 32", "alpha: 1"))
+    with pytest.raises(RunFolderError, match=r"seat 'A' has alpha 1: set seats\.A\.alpha=32, .*config\.yaml"):
+        evaluate(other, LETTERS, limit=2, write=False)
+    with pytest.raises(RunFolderError, match=r"seats\.A\.alpha is 1, and was 32; .*which a run must keep"):
+        resume(other)
+    file.write_text(text)
+    for seat in "AB":
+        change(other / "adapters" / seat / "adapter_config.json", alpha_pattern={"q_proj": 64})
+    with pytest.raises(RunFolderError, match=r"alpha_pattern is \{'q_proj': 64\}, which a seat cannot have: merge"):
+        evaluate(other, LETTERS, limit=2, write=False)
 
 
 def test_a_run_stopped_while_it_is_measured_goes_on_as_if_it_had_not(measured: Run, tmp_path: Path, monkeypatch):

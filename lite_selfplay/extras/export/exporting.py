@@ -174,10 +174,7 @@ def export(
         from lite_selfplay.extras.export import forms  # imports torch, so only after the request is checked
 
         model = base_of(asked.config.model, said)
-        if (base := asked.folder.base()) != model.identity:
-            raise RunFolderError(
-                f"{run} was trained over the base {base!r}, but {model.name} is now {model.identity!r}"
-            )
+        asked.folder.require_base(model)
         with write_errors(asked.out, SaveFailed), written_whole_folder(asked.out) as folder:
             verification, verified = forms.write(asked, model, folder, verify, said, Poll(said, interrupts.poll))
             card = export_card(asked, model.revision, forms.measured(asked), verified)

@@ -20,6 +20,7 @@ from transformers import (
     BitsAndBytesConfig,
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.quantizers import HfQuantizer
 
 from lite_selfplay.config import ModelSection, RunSection, SeatConfig
 from lite_selfplay.data import TokenScores
@@ -144,8 +145,8 @@ class TransformersBackend:
         base: Any = load_base(
             path, section.precision, self.compute_dtype, self.device, trust_remote_code=section.trust_remote_code
         )
-        if base.config.model_type not in ARCHITECTURES:
-            self._trial = LoadTrial(path, base)
+        self._trial = LoadTrial(path, base, known=base.config.model_type in ARCHITECTURES)
+        expand_quantised(path, base, section.precision, self.compute_dtype)
         attention.install(base)
         if self.device.type == "cuda":
             fused.fuse_rotary(base, self._undoing.callback)
@@ -424,6 +425,9 @@ def load_base(
     if precision == "4bit" and device.type == "cuda" and (problem := quantised_problem()) is not None:
         raise RequestError(f"{problem}: use --precision bf16 or fp16, or a version of bitsandbytes for this GPU")
 
+    saved = read_json(path / "config.json").get("quantization_config")
+    if saved and precision == "4bit" and not saved.get("load_in_4bit"):
+        raise _quantised_already(path, "not in the 4 bits of this library: use --precision bf16, or")
     text = read_config(path, trust_remote_code=trust_remote_code)
     require_weights(path, text, trust_remote_code=trust_remote_code)
     # transformers' `sdpa` silently ignores the cap.
@@ -432,15 +436,34 @@ def load_base(
         path,
         text,
         dtype=dtype,
-        quantization_config=nf4(dtype) if precision == "4bit" else None,
+        quantization_config=nf4(dtype) if precision == "4bit" and not saved else None,
         device_map={"": device},
         trust_remote_code=trust_remote_code,
         **capped,
     )
-    if precision == "4bit":
+    if getattr(model, "is_loaded_in_4bit", False):
         _prepare_4bit(model, device)
     model.requires_grad_(False)
     return model
+
+
+def expand_quantised(path: Path, base: Any, precision: str, dtype: torch.dtype) -> None:
+    """Expand weights that the folder has quantised into `dtype`, by their layers' own method; 4 bits stay for `4bit`.
+    8-bit layers must have computed something before. Raises ModelNotFoundError if they cannot be expanded."""
+    if precision == "4bit" or not getattr(base, "is_quantized", False):
+        return
+    if type(base.hf_quantizer)._dequantize is HfQuantizer._dequantize:
+        raise _quantised_already(path, f"cannot be expanded into {precision}: use")
+    base.dequantize(dtype)
+    base.requires_grad_(False)
+
+
+def _quantised_already(path: Path, remedy: str) -> ModelNotFoundError:
+    method = read_json(path / "config.json")["quantization_config"].get("quant_method")
+    return ModelNotFoundError(
+        f"the weights in {path} are quantised already ({method}), and {remedy} the repository with the weights before "
+        "they were quantised"
+    )
 
 
 def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -19,6 +20,9 @@ NO_NETWORK = (
 )
 PROVENANCE = "provenance.json"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json", "spiece.model")
+# Files beside the weights that change what is computed: these, and what a tokenizer and its chat template read.
+_CONFIGS = ("config.json", "generation_config.json")
+_READ = ("*token*", "chat_template*", "vocab*", "merges.txt", "spiece.model")
 _NO_MEMORY = ("out of memory", "can't allocate memory")  # torch's words for a GPU, and for the machine
 _SAMPLES, _SAMPLE_BYTES = 16, 64 * 1024
 _MERGED = {"lite-selfplay", "merge", "mergekit"}  # tags in a model card
@@ -34,6 +38,19 @@ def architecture(folder: Path) -> str:
     config = read_json(folder / "config.json")
     text = config.get("text_config")
     return str((text if isinstance(text, dict) else config).get("model_type") or config.get("model_type"))
+
+
+def described(folder: Path, *names: str) -> int | None:
+    """The first of these numbers in a folder's `config.json`, of a wrapper for its text part; None without any."""
+    config = read_json(folder / "config.json")
+    text = config.get("text_config")
+    found = {**config, **(text if isinstance(text, dict) else {})}
+    return next((found[name] for name in names if type(found.get(name)) is int), None)
+
+
+def positions(folder: Path) -> int | None:
+    """The most tokens of a row that a model was made for; None if its configuration does not say."""
+    return described(folder, "max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -76,28 +93,39 @@ def require_model(folder: Path) -> None:
 
 
 def fingerprint(folder: Path) -> str:
-    """`folder:` and a SHA-256 over the config, the tokenizer's files, and names, sizes and samples of the weights.
+    """`folder:` and, for each file that changes what is computed, its name and a part of its SHA-256, so that two
+    fingerprints tell what differs. `weights` stands for names, sizes and samples of the weights.
 
     Samples (16 blocks of 64 KiB spread over each file) distinguish two fine-tunes without reading gigabytes. The
-    version of transformers in the config does not count; code that the config names does.
+    version of transformers in a config does not count; code that the config names does.
     """
-    digest = hashlib.sha256()
-    config = read_json(folder / "config.json")
-    config.pop("transformers_version", None)
-    digest.update(json.dumps(config, sort_keys=True).encode())
-    for name in ("tokenizer.json", "tokenizer.model", "chat_template.jinja", "tokenizer_config.json"):
-        if os.path.isfile(folder / name):
-            digest.update(name.encode() + (folder / name).read_bytes())
-    for file in sorted(folder.rglob("*.py")) if "auto_map" in config else ():
-        digest.update(file.relative_to(folder).as_posix().encode() + file.read_bytes())
+    configs = {name: read_json(folder / name) for name in _CONFIGS if os.path.isfile(folder / name)}
+    parts = {}
+    for name, values in configs.items():
+        values.pop("transformers_version", None)
+        parts[name] = json.dumps(values, sort_keys=True).encode()
+    code = folder.rglob("*.py") if "auto_map" in configs["config.json"] else ()
+    for file in sorted({*itertools.chain(code, *map(folder.glob, _READ))}):
+        if os.path.isfile(file):
+            parts[file.relative_to(folder).as_posix()] = file.read_bytes()
+    samples = []
     for file in weight_files(folder):
         size = file.stat().st_size
-        digest.update(f"{file.name}:{size}".encode())
+        samples.append(f"{file.name}:{size}".encode())
         with file.open("rb") as stream:
             for sample in range(_SAMPLES):
                 stream.seek(max(0, size - _SAMPLE_BYTES) * sample // (_SAMPLES - 1))
-                digest.update(stream.read(_SAMPLE_BYTES))
-    return f"folder:{digest.hexdigest()}"
+                samples.append(stream.read(_SAMPLE_BYTES))
+    parts["weights"] = b"".join(samples)
+    return "folder:" + " ".join(f"{name}={hashlib.sha256(part).hexdigest()[:16]}" for name, part in parts.items())
+
+
+def difference(was: str, now: str) -> str:
+    """What differs between two identities of a base: the names of files, or both identities."""
+    if not (was.startswith("folder:") and now.startswith("folder:") and "=" in was):
+        return f"it is {now!r} now, and was {was!r}"
+    odd = {part.rpartition("=")[0] for part in {*was[7:].split(" ")} ^ {*now[7:].split(" ")}}
+    return f"{', '.join(sorted(odd))} in its folder changed since: {'restore it' if len(odd) == 1 else 'restore them'}"
 
 
 @contextlib.contextmanager

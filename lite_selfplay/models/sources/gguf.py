@@ -18,6 +18,7 @@ from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.sources.cache import cache_dir
 from lite_selfplay.models.sources.folders import PROVENANCE, refuse_misfits
 
+_COMPARED = 64  # rows of a tensor that are compared with the file's
 _VERSION = 2  # Increased with every change of the conversion, so that the same file gives a new folder.
 
 
@@ -137,8 +138,33 @@ def _save(file: Path, header: GgufHeader, special: Mapping[str, Any], folder: Pa
         plain = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     plain.load_state_dict(model.state_dict(), assign=True)
     plain.tie_weights()
+    _require_same(plain, header)
     plain.generation_config = GenerationConfig(**special)
     plain.save_pretrained(folder)
+
+
+def _require_same(model: Any, header: GgufHeader) -> None:
+    """Raises ValueError unless each of the model's tensors is the file's, as the package `gguf` itself names and
+    dequantises it: some rows of each, a Llama's query and key rows back in transformers' order, and norms that the file
+    stores with 1 added (Gemma)."""
+    import numpy as np
+    import torch
+    from gguf import MODEL_ARCH_NAMES, dequantize, get_tensor_name_map
+
+    config, architecture = model.config, header.metadata["general.architecture"]
+    kind = next(key for key, name in MODEL_ARCH_NAMES.items() if name == architecture)
+    names, file = get_tensor_name_map(kind, config.num_hidden_layers), {each.name: each for each in header.read.tensors}
+    heads = {"q_proj.weight": config.num_attention_heads, "k_proj.weight": config.num_key_value_heads}
+    for name, ours in model.named_parameters():
+        stem, _, suffix = name.rpartition(".")
+        theirs = file[f"{names.get_name(stem) or stem}.{suffix}"]
+        some = np.unique(np.linspace(0, len(ours) - 1, _COMPARED).astype(int))
+        rows = np.arange(len(ours))
+        if architecture == "llama" and (n := heads.get(name.rpartition("self_attn.")[2])):
+            rows = rows.reshape(n, -1, 2).swapaxes(1, 2).ravel()
+        read = torch.from_numpy(dequantize(theirs.data[rows[some]], theirs.tensor_type)).reshape(ours[some].shape)
+        if not any(torch.equal(ours[some], (read - shift).to(ours.dtype)) for shift in (0, int("norm" in stem))):
+            raise ValueError(f"its tensor {theirs.name} has other numbers as {name}")
 
 
 def llama3_factors(n: int, rope: Mapping[str, Any]) -> list[float]:

@@ -228,7 +228,7 @@ def without_checkpoints(run: Path, damage: Callable[[], object]) -> None:
         (lambda run: without_checkpoints(run, lambda: (run / WEIGHTS).write_bytes(b"x" * 100)), "A", {}, RunFolderError,
          "adapter_model.safetensors is not a safetensors file, or is damaged"),
         (lambda run: (run / "environment.json").write_text('{"base": "tiny:0"}'), "B", {}, RunFolderError,
-         "was trained over the base 'tiny:0', but tiny is now 'tiny:1'"),
+         "was made over another base than tiny is now: it is 'tiny:1' now, and was 'tiny:0'"),
         (own_code, "A", {}, ConfigError, "which runs Python code that comes .*, give --trust-remote-code"),
         (own_code, "A", {"to": "merged", "trust_remote_code": True}, ConfigError, "can only be exported --to peft"),
     ],

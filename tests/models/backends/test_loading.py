@@ -4,16 +4,18 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from transformers.quantizers.quantizer_finegrained_fp8 import FineGrainedFP8HfQuantizer
 
 from lite_selfplay.config import ModelSection, SeatConfig
 from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.backends import unsloth
-from lite_selfplay.models.backends.transformers import load_base, nf4
+from lite_selfplay.models.backends.transformers import TransformersBackend, expand_quantised, load_base, nf4
 from tests.models.small import change, change_tensors
 
 UP, BIAS = "model.layers.1.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias"
@@ -65,7 +67,6 @@ def test_the_unsloth_backend_refuses_them_before_it_loads_anything(copy, monkeyp
         unsloth.UnslothBackend(folder, section, {"A": SeatConfig()}, seed=0, eos_ids=[2])
 
 
-@pytest.mark.filterwarnings("ignore:You passed `quantization_config`")
 def test_weights_that_were_quantised_before_are_held_to_the_same(tiny_path, tmp_path):
     made = AutoModelForCausalLM.from_pretrained(tiny_path, quantization_config=nf4(torch.float32), device_map="cpu")
     made.save_pretrained(tmp_path)
@@ -73,6 +74,39 @@ def test_weights_that_were_quantised_before_are_held_to_the_same(tiny_path, tmp_
     change_tensors(tmp_path, lambda tensors: tensors.pop("model.norm.weight"))
     with pytest.raises(ModelNotFoundError, match=r"model\.norm\.weight \(missing\)"):
         loaded(tmp_path, "4bit")
+
+
+@pytest.mark.filterwarnings("ignore:MatMul8bitLt")
+@pytest.mark.parametrize("saved", ["8bit", "fp4", "nf4"])
+def test_weights_that_were_quantised_before_are_expanded_by_their_own_method(tiny_path, tmp_path, saved):
+    way = {"load_in_8bit": True} if saved == "8bit" else {"load_in_4bit": True, "bnb_4bit_quant_type": saved}
+    asked = BitsAndBytesConfig(**way, bnb_4bit_compute_dtype=torch.float32)
+    made: Any = AutoModelForCausalLM.from_pretrained(tiny_path, quantization_config=asked, device_map="cpu")
+    made.save_pretrained(tmp_path)
+    ids = list(range(30, 60))
+    with torch.no_grad():
+        right = made(torch.tensor([ids])).logits[0, 9:-1].float().log_softmax(-1)[torch.arange(20), ids[10:]]
+    for precision in ("fp32", "bf16", "4bit")[: 2 if saved == "8bit" else 3]:
+        section = ModelSection(name=str(tmp_path), precision=precision)
+        backend = TransformersBackend(tmp_path, section, {"A": SeatConfig()}, seed=0, eos_ids=[2])
+        found = torch.tensor(backend.score("base", [(ids[:10], ids[10:])], 1.0)[0].logprobs)
+        assert (found - right).abs().mean() < 0.03
+        kinds = {type(layer.get_base_layer()).__name__ for layer in backend.adapters._layers.values()}
+        assert kinds == {"Linear4bit" if precision == "4bit" else "Linear"}
+        trained = [name for name, p in backend.adapters.model.named_parameters() if p.requires_grad]
+        assert all(".lora_" in name for name in trained)
+
+
+def test_weights_in_another_format_are_refused_with_a_way(copy):
+    folder = copy(lambda tensors: None)
+    change(folder / "config.json", quantization_config={"quant_method": "fp8"})
+    with pytest.raises(
+        ModelNotFoundError, match=r"quantised already \(fp8\), and .*use --precision bf16, or the repos"
+    ):
+        loaded(folder, "4bit")
+    on_gpu = SimpleNamespace(is_quantized=True, hf_quantizer=object.__new__(FineGrainedFP8HfQuantizer))
+    with pytest.raises(ModelNotFoundError, match=r"\(fp8\), and cannot be expanded into bf16: use the repository"):
+        expand_quantised(folder, on_gpu, "bf16", torch.bfloat16)
 
 
 def test_what_is_tied_or_computed_is_not_missed(copy):

@@ -33,8 +33,8 @@ def test_of_two_seats_the_one_that_has_them_is_named(make_backend):
 
 
 @pytest.mark.parametrize("command", [("eval",), ("train", "agon", "--steps", "1", "--model")])
-def test_neither_an_evaluation_nor_a_run_counts_them_as_wrong_answers(tiny_path, tmp_path, call, command):
+def test_a_base_that_has_them_is_refused_at_load(tiny_path, tmp_path, call, command):
     folder = shutil.copytree(tiny_path, tmp_path / "base")
     change_tensors(folder, lambda tensors: tensors["model.layers.1.mlp.down_proj.weight"][0, 0].fill_(torch.nan))
     ended = call(*command, folder, "--tasks", "letters", "--precision", "fp32", "--max-completion-tokens", "8")
-    assert (ended.code, "the logits of" in ended.err, "%" in ended.out) == (1, True, False), ended
+    assert (ended.code, "its own logits are not finite" in ended.err, "%" in ended.out) == (2, True, False), ended

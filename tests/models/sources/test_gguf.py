@@ -54,6 +54,31 @@ def test_weights_survive(own_cache, write_gguf, arch, pre, tied):
     assert config["tie_word_embeddings"] is tied
 
 
+@pytest.mark.parametrize("arch", ["llama", "qwen2"])
+@pytest.mark.parametrize("plant", ["exchanged", "transposed", "a lost scale", "rows in another order"])
+def test_a_reader_that_makes_other_numbers_of_a_file_is_found(refused, write_gguf, monkeypatch, arch, plant):
+    read = AutoModelForCausalLM.from_pretrained
+
+    def wrong(*given, **options):
+        loaded = read(*given, **options)
+        one, other = (layer.self_attn.q_proj.weight.data for layer in loaded[0].model.layers[:2])
+        kept = one.clone()
+        if plant == "exchanged":
+            one.copy_(other)
+            other.copy_(kept)
+        elif plant == "transposed":
+            one.copy_(kept.T)
+        else:
+            one.copy_(
+                2 * kept if plant == "a lost scale" else kept.reshape(4, 2, -1, 64).swapaxes(1, 2).reshape(64, 64)
+            )
+        return loaded
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", wrong)
+    file = write_gguf(small_model(arch), arch=arch, pre="qwen2", quantise="Q8_0")
+    assert "its tensor blk.0.attn_q.weight has other numbers as model.layers.0.self_attn.q_proj.weight" in refused(file)
+
+
 def test_a_file_is_read_and_converted_once(tmp_path, own_cache, write_gguf, monkeypatch):
     whole = package.GGUFReader
     read = noted(monkeypatch, whole, "__init__", lambda *given: given)

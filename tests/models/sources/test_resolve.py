@@ -1,10 +1,13 @@
 """Names of models: their meanings, the order in which they are tried, and the messages for unknown ones."""
 
+import json
+
 import pytest
 
 from lite_selfplay.errors import ModelNotFoundError, UnknownNameError
 from lite_selfplay.models import sources
 from lite_selfplay.models.sources import known_models, resolve
+from lite_selfplay.models.sources.folders import difference
 from lite_selfplay.models.sources.tiny import build_tiny
 from tests.models.small import change
 
@@ -22,6 +25,24 @@ def test_a_folder_and_that_its_identity_follows_its_content(tmp_path, monkeypatc
     weights[-1] ^= 1
     (folder / "model.safetensors").write_bytes(weights)
     assert resolve("mine").identity != by_path.identity
+
+
+@pytest.mark.parametrize(
+    "name", ["generation_config.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json"]
+)
+def test_a_changed_file_that_changes_what_is_computed_is_named(tmp_path, name):
+    build_tiny(tmp_path)
+    before = resolve(str(tmp_path)).identity
+    change(tmp_path / "generation_config.json", transformers_version="99")
+    (tmp_path / "README.md").write_text("more")
+    assert resolve(str(tmp_path)).identity == before
+    file = tmp_path / name
+    if name.endswith("jinja"):
+        file.write_text(file.read_text() + " ")
+    else:
+        file.write_text(json.dumps({**json.loads(file.read_text() if file.exists() else "{}"), "eos_token_id": 7}))
+    found = difference(before, resolve(str(tmp_path)).identity)
+    assert found == f"{name} in its folder changed since: restore it"
 
 
 def test_folders_that_are_no_models(tmp_path):
