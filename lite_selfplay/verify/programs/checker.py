@@ -10,12 +10,13 @@ never contains an expected value:
 """
 
 import itertools
+import re
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lite_selfplay.data import NOT_JUDGED, Completion, Problem, Verdict
 from lite_selfplay.verify.checking import Checking
@@ -69,6 +70,7 @@ class _Part:
     job: Job
     indices: tuple[int, ...]
     judge: Callable[[ProgramRun], list[bool]]
+    nonce: str = ""
 
 
 def judge_all(
@@ -92,13 +94,20 @@ def judge_all(
 def _report(program: str | None, tests: ProgramTests, done: Sequence[tuple[_Part, ProgramRun]]) -> Report:
     results = [False] * len(tests.cases)
     failed: tuple[Reason, str] = ("no_program" if program is None else "", "")
-    for part, run in done:
+    for part, run in ((part, _unless_untested(part, run)) for part, run in done):
         passed = part.judge(run)
         for index, right in zip(part.indices, passed, strict=True):
             results[index] = right
         if not all(passed) and (not failed[0] or run.reason == NOT_JUDGED):
             failed = (run.reason or "wrong_answer", run.detail or _message(run))
     return Report(tuple(results), *failed, seconds=sum(run.seconds for _, run in done))
+
+
+def _unless_untested(part: _Part, run: ProgramRun) -> ProgramRun:
+    """The run, `not_judged` if one of its tests cannot be run here, which only the test's process can say."""
+    fault = re.search(rb"^%b (?:\d+ )?\? ?(.*)$" % (part.nonce.encode() or b"(?!)"), run.reply, re.MULTILINE)
+    detail = fault and f"its tests cannot be run: {fault[1].decode('utf-8', 'replace')}"[:300]
+    return replace(run, reason="not_judged", detail=detail) if detail else run
 
 
 def _message(run: ProgramRun) -> str:
@@ -123,25 +132,49 @@ def _parts(program: str, tests: ProgramTests, number: int) -> Iterator[_Part]:
             asserted.append(index)
     for function, indices in calls.items():
         cases = [case for case in (tests.cases[index] for index in indices) if isinstance(case, CallTest)]
-        body = {"program": program, "function": function, "calls": [[*map(pack, case.arguments)] for case in cases]}
-        judge = partial(_by_value, [canonical(case.expected) for case in cases], tests.tolerance)
+        tried = [_readings(case.arguments) for case in cases]
+        calls_of = [[*map(pack, given)] for readings in tried for given in readings]
+        body = {"program": program, "function": function, "calls": calls_of}
+        wanted = [[canonical(each) for each in _expected(case, tests)] for case in cases]
+        judge = partial(_by_value, wanted, [*map(len, tried)], tests.tolerance)
         yield _Part(Job("call", (body,), program=number), tuple(indices), judge)
     if asserted:
         code = [case.code for case in (tests.cases[index] for index in asserted) if isinstance(case, AssertTest)]
         nonce = secrets.token_hex(16)
         test = {"setup": tests.setup, "function": tests.function, "tests": code, "nonce": nonce}
         job = Job("check", (test, {"program": program}), program=number)
-        yield _Part(job, tuple(asserted), partial(_by_nonce, nonce, len(code)))
+        yield _Part(job, tuple(asserted), partial(_by_nonce, nonce, len(code)), nonce)
 
 
 def _by_text(wanted: bytes, tolerance: float, run: ProgramRun) -> list[bool]:
     return [not run.reason and same_text(run.stdout, wanted, tolerance)]
 
 
-def _by_value(wanted: Sequence[str], tolerance: float, run: ProgramRun) -> list[bool]:
-    lines = run.reply.decode("utf-8", "replace").split("\n")[:-1]
-    given = itertools.zip_longest(wanted, lines[: len(wanted)], fillvalue="")
-    return [line.startswith("= ") and same_value(line[2:], text, tolerance) for text, line in given]
+def _readings(value: Any) -> list[Any]:
+    """A value from JSON, and, if there are mappings whose keys are all whole numbers as text, the same with numbers:
+    JSON has no other keys."""
+    other = _with_numbers(value)
+    return [value] if pack(other) == pack(value) else [value, other]
+
+
+def _with_numbers(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        numbers = all(isinstance(key, str) and re.fullmatch(r"0|-?[1-9]\d{0,18}", key, re.ASCII) for key in value)
+        return {int(key) if numbers else key: _with_numbers(item) for key, item in value.items()}
+    return type(value)(map(_with_numbers, value)) if type(value) in (list, tuple) else value
+
+
+def _expected(case: CallTest, tests: ProgramTests) -> list[Any]:
+    """The results that are right."""
+    alone = case.expected[0] if tests.in_lists and isinstance(case.expected, list) and len(case.expected) == 1 else None
+    return _readings(case.expected) + ([] if alone is None else _readings(alone))
+
+
+def _by_value(wanted: Sequence[Sequence[str]], tried: Sequence[int], tolerance: float, run: ProgramRun) -> list[bool]:
+    lines = iter(run.reply.decode("utf-8", "replace").split("\n")[:-1])
+    given = [[line[2:] for line in itertools.islice(lines, count) if line.startswith("= ")] for count in tried]
+    pairs = (itertools.product(*pair) for pair in zip(given, wanted, strict=True))
+    return [any(same_value(line, text, tolerance) for line, text in each) for each in pairs]
 
 
 def _by_nonce(nonce: str, count: int, run: ProgramRun) -> list[bool]:

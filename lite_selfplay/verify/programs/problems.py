@@ -6,6 +6,7 @@ programs see `checker`.
 
 import json
 import re
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,9 +16,9 @@ from lite_selfplay.verify.programs.nouns import KIND, Job, Limits
 from lite_selfplay.verify.programs.program_tests import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
 from lite_selfplay.verify.programs.sandbox import SandboxError, shared_sandbox
 
-_KEYS = ("function", "stub", "setup", "tolerance")
+_KEYS = ("function", "stub", "setup", "tolerance", "in_lists")
 # Keys of a JSONL line besides `tests`, or instead of it.
-_TESTED = ("test_list", "test", "entry_point", "fn_name", "test_setup_code", *_KEYS)
+_TESTED = ("test_list", "test", "entry_point", "fn_name", "test_setup_code", "metadata", *_KEYS)
 
 
 def program_problem(
@@ -77,7 +78,7 @@ def _from_text(tests: Any, where: str) -> Any:
 
 
 _TRIAL = """
-import builtins, json, os, re, sys
+import builtins, importlib.machinery, json, os, re, sys
 
 def idle(*given, **named):
     return None
@@ -85,8 +86,31 @@ def idle(*given, **named):
 def broken(*given, **named):
     raise RuntimeError("no program")
 
+class Missing:
+    "Of a module that is not there, such as the program's own, every name is the function."
+    function, __all__ = None, []
+
+    def find_spec(self, name, path=None, target=None):
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec):
+        pass
+
+    def exec_module(self, module):
+        function = self.function
+        def attribute(name):
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return function
+        module.__getattr__ = attribute
+
+missing = Missing()
+
 def passes(function, names, bound, setup, tests):
-    space, results = {"__name__": "test"}, []
+    space, results, missing.function = {"__name__": "test"}, [], function
+    sys.meta_path[:] = [each for each in sys.meta_path if each is not missing] + [missing]
+    for name in [name for name, module in sys.modules.items() if getattr(module, "__loader__", None) is missing]:
+        del sys.modules[name]
     for code in [setup, *tests]:
         try:
             exec(compile(code, "test.py", "exec"), space)
@@ -97,10 +121,11 @@ def passes(function, names, bound, setup, tests):
             space = {**dict.fromkeys(names, function), **space, **dict.fromkeys(bound, function)}
     return [results[0] and passed for passed in results[1:]]
 
-for key, problem in json.load(sys.stdin).items():
+token, problems = json.load(sys.stdin)
+for key, problem in problems.items():
     names = {*re.findall(r"\\b[A-Za-z]\\w*", " ".join(problem[-1]))} - {*dir(builtins)}
     found = json.dumps([passes(function, names, *problem) for function in (idle, broken)])
-    os.write(1, f"\\n{key} {found}\\n".encode())
+    os.write(1, f"\\n{token} {key} {found}\\n".encode())
 """
 AT_ONCE = 50  # problems whose assertions run in one process, one after the other
 # The fault of tests, by their hash; empty if they have none.
@@ -137,9 +162,12 @@ def require_failing(found: Iterable[tuple[str, Problem]]) -> None:
 def _tried(problems: dict[str, list[Any]], at_once: int) -> dict[str, tuple[list[bool], list[bool]]]:
     """By key, whether each assertion passes with a program that does nothing, and with one whose functions raise."""
     chunks = [dict(list(problems.items())[i : i + at_once]) for i in range(0, len(problems), at_once)]
-    jobs = [Job("stdio", ({"program": _TRIAL},), json.dumps(each).encode(), n) for n, each in enumerate(chunks)]
+    token = secrets.token_hex(16)  # tests may print, too
+    inputs = [json.dumps([token, each]).encode() for each in chunks]
+    jobs = [Job("stdio", ({"program": _TRIAL},), each, number) for number, each in enumerate(inputs)]
     runs = shared_sandbox().run(jobs, Limits()) if jobs else []
-    return {key: json.loads(found) for run in runs for key, found in re.findall(r"^(-?\w+) (\[\[.+)$", run.text, re.M)}
+    line = re.compile(rf"^{token} (-?\w+) (\[\[.+)$", re.MULTILINE)
+    return {key: json.loads(found) for run in runs for key, found in line.findall(run.text)}
 
 
 def _fault(tests: ProgramTests, idle: Sequence[bool], broken: Sequence[bool]) -> str:

@@ -3,6 +3,7 @@
 `read_tests` reads them in the forms that data sets use.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +47,8 @@ class ProgramTests:
 
     `function`: the function that assertions call `candidate`. `stub`: code before the program, such as the signature of
     the function that it completes. `setup`: code that runs before the assertions, in their process. `tolerance`: the
-    allowed error of numbers, as a share of the expected value (of 1 if that is smaller).
+    allowed error of numbers, as a share of the expected value (of 1 if that is smaller). `in_lists`: the expected value
+    of a call may be the only item of the list that is given (APPS).
     """
 
     cases: tuple[Case, ...]
@@ -54,6 +56,7 @@ class ProgramTests:
     stub: str = ""
     setup: str = ""
     tolerance: float = 0.0
+    in_lists: bool = False
 
     @cached_property
     def asked(self) -> re.Pattern[str]:
@@ -68,7 +71,7 @@ class ProgramTests:
 
 _STDIN, _STDOUT = ("stdin", "input", "inputs"), ("stdout", "output", "outputs", "expected_output")
 _FUNCTION = ("function", "fn_name", "entry_point", "func_name")
-_ARGUMENTS, _EXPECTED = ("arguments", "args", "input", "inputs"), ("expected", "output", "outputs", "result")
+_ARGUMENTS, _EXPECTED = ("arguments", "args", "input", "inputs"), ("expected", "result", "output", "outputs")
 _CODE = ("assert", "check", "test", "code")
 _MANY = ("tests", "test_list", "cases", "unit_tests")
 
@@ -82,6 +85,22 @@ for _case in [{}]:
     assert _found.testsRun and _found.wasSuccessful(), [lines[-200:] for _, lines in _found.failures + _found.errors]
 """
 
+# Runs the test functions that a text defines, those of its classes included, for each of their rows of parameters.
+_FUNCTIONS = """
+
+def _run(_find, _marks, **_given):
+    if not _marks:
+        return _find()(**_given)
+    _names, _rows = _marks[0]
+    _names = _names.replace(",", " ").split() if isinstance(_names, str) else list(_names)
+    for _row in _rows:
+        _values = _row.values if hasattr(_row, "marks") else _row if len(_names) > 1 else [_row]
+        _run(_find, _marks[1:], **_given, **dict(zip(_names, _values, strict=True)))
+for _find in [{}]:
+    _marks = getattr(_find(), "pytestmark", [])
+    _run(_find, [_mark.args[:2] for _mark in _marks if _mark.name == "parametrize"])
+"""
+
 
 def read_tests(given: Any, where: str = "the tests") -> ProgramTests:
     """Tests from the forms that data sets use, as JSON or as the classes above.
@@ -90,11 +109,12 @@ def read_tests(given: Any, where: str = "the tests") -> ProgramTests:
       `[stdin, stdout]`; `{"stdin": ..., "stdout": ...}` (or `input` and `output`);
       `{"function": name, "arguments": [...], "expected": value}`; or a text of assertions;
     - `{"input": [...], "output": [...]}`, lists of equal length, for calls with `fn_name` (APPS, CodeContests);
+    - with `"testtype": "functional"`, a line of JSON for each argument and one for the result (LiveCodeBench);
     - `{"test": code, "entry_point": name}` (HumanEval), `{"test_list": [...], "test_setup_code": code}` (MBPP), or one
       text of assertions.
 
-    If a text defines `check(candidate)` or `unittest.TestCase` classes, these are run. An object may also have
-    `function`, `stub`, `setup` and `tolerance`. Raises TaskError, beginning with `where`.
+    If a text defines `check(candidate)`, `unittest.TestCase` classes or test functions, these are run. An object may
+    also have `function`, `stub`, `setup` and `tolerance`. Raises TaskError, beginning with `where`.
     """
     if isinstance(given, ProgramTests):
         return given
@@ -107,14 +127,25 @@ def read_tests(given: Any, where: str = "the tests") -> ProgramTests:
         given = [given]
     if not isinstance(given, Sequence) or not given:
         raise TaskError(f"{where}: must be a non-empty list of tests")
-    cases = (_case(each, beside.get("function", ""), f"{where}, number {n}") for n, each in enumerate(given, 1))
+    cases = [_case(each, beside.get("function", ""), f"{where}, number {n}") for n, each in enumerate(given, 1)]
+    if all(_in_list(case, row) for case, row in zip(cases, given, strict=True)):
+        beside["in_lists"] = True
     return ProgramTests(tuple(cases), **beside)
+
+
+def _in_list(case: Case, row: Any) -> bool:
+    """Whether a row has its result as the only item of a list, or seems to."""
+    result = case.expected if isinstance(case, CallTest) and isinstance(row, Mapping) else None
+    named = isinstance(result, list) and not {"expected", "result", "testtype"} & row.keys()
+    return named and len(result or ()) == 1
 
 
 def _beside(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The keys of an object that apply to all its tests, as arguments of `ProgramTests`."""
+    about = given.get("metadata")
+    about = json.loads(about) if isinstance(about, str) and about[:1] == "{" else about
     texts = {
-        "function": _first(given, _FUNCTION, ""),
+        "function": _first(given, _FUNCTION, "") or _first(about if isinstance(about, Mapping) else {}, _FUNCTION, ""),
         "stub": given.get("stub") or "",
         "setup": _first(given, ("setup", "test_setup_code"), ""),
     }
@@ -123,7 +154,7 @@ def _beside(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     tolerance = given.get("tolerance") or 0.0
     if not isinstance(tolerance, int | float) or isinstance(tolerance, bool) or not 0 <= tolerance < 1:
         raise TaskError(f"{where}: tolerance must be a number from 0 to 1")
-    return {**texts, "tolerance": tolerance}
+    return {**texts, "tolerance": tolerance, "in_lists": given.get("in_lists") is True}
 
 
 def _together(given: Mapping[str, Any], where: str) -> list[Any] | None:
@@ -144,9 +175,15 @@ def _case(given: Any, function: str, where: str) -> Case:
     code = given if isinstance(given, str) else _first(row, _CODE, None)
     if isinstance(code, str) and code.strip():
         return _asserted(code, function, where)
-    arguments, expected = _first(row, _ARGUMENTS, None), _first(row, _EXPECTED, None)
-    if function and isinstance(arguments, list | tuple) and expected is not None:
-        return _call(function, tuple(arguments), expected, where)
+    arguments = _first(row, _ARGUMENTS, None)
+    expected = next((name for name in _EXPECTED if name in row), None)
+    if row.get("testtype") == "functional" and isinstance(arguments, str) and expected:
+        if not function:
+            raise TaskError(f"{where}: calls a function, but no `fn_name` names it")
+        arguments, result = (_lines_of_json(each, where) for each in (arguments, str(row[expected])))
+        return _call(function, tuple(arguments), result[0] if len(result) == 1 else result, where)
+    if function and isinstance(arguments, list | tuple) and expected:
+        return _call(function, tuple(arguments), row[expected], where)
     if row:
         given = (_first(row, _STDIN, None), _first(row, _STDOUT, None))
     if isinstance(given, list | tuple) and len(given) == 2:
@@ -162,6 +199,13 @@ def _case(given: Any, function: str, where: str) -> Case:
     )
 
 
+def _lines_of_json(text: str, where: str) -> list[Any]:
+    try:
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+    except ValueError:
+        raise TaskError(f"{where}: arguments and result of a functional test must be a line of JSON each") from None
+
+
 def _asserted(code: str, function: str, where: str) -> AssertTest:
     """Assertions, with code that runs them if the text only defines a function or classes."""
     check = re.search(r"^def check\((\s*\))?", code, re.MULTILINE)
@@ -169,6 +213,14 @@ def _asserted(code: str, function: str, where: str) -> AssertTest:
         if not (check[1] or function):
             raise TaskError(f"{where}: defines `check`, but no `entry_point` names the function to check")
         code += f"\n\ncheck({'' if check[1] else function})\n"
+    names = re.findall(r"^def +(test\w*)\(", code, re.MULTILINE)
+    found = [f"lambda: {name}" for name in names if not re.search(rf"^{name}\(", code, re.MULTILINE)]
+    parts = re.split(r"^class +(Test\w*)(?!.*\bTestCase\b).*:", code, flags=re.MULTILINE)
+    for name, body in zip(parts[1::2], parts[2::2], strict=True):
+        inside = re.split(r"^\S", body, maxsplit=1, flags=re.MULTILINE)[0]
+        found += [f"lambda: {name}().{method}" for method in re.findall(r"^ +def +(test\w*)\(", inside, re.MULTILINE)]
+    if found and not code.endswith(_FUNCTIONS.format(", ".join(found))):
+        code += _FUNCTIONS.format(", ".join(found))
     classes = ", ".join(re.findall(r"^class +(\w+)\(.*\bTestCase\b.*\):", code, re.MULTILINE))
     if classes and not code.endswith(_UNITTEST.format(classes)):
         code = re.sub(r"^unittest\.main\(.*\)", "", code, flags=re.MULTILINE) + _UNITTEST.format(classes)

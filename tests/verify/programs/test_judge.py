@@ -10,6 +10,7 @@ import pytest
 from lite_selfplay.errors import ConfigError, TaskError
 from lite_selfplay.verify.programs import Limits, open_sandbox, run_program, run_tests
 from lite_selfplay.verify.programs.nouns import Job
+from lite_selfplay.verify.programs.problems import as_json
 from lite_selfplay.verify.programs.program_tests import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
 from lite_selfplay.verify.programs.sandbox import shared_sandbox
 from tests.made import shared
@@ -278,3 +279,40 @@ def test_what_was_read_is_read_again_as_it_is():
         assert read_tests({"tests": list(read.cases), "function": read.function, "setup": read.setup}) == read
         codes = [case.code for case in read.cases if isinstance(case, AssertTest)]
         assert [case.code for case in read_tests(codes).cases] == codes if codes else True
+
+
+JSON_FORMS = [
+    ({"fn_name": "f", "inputs": [[3], [4]], "outputs": [[6], [8]]}, "def f(x): return 2 * x", "def f(x): return [x]"),
+    ({"fn_name": "f", "inputs": [[3], [4]], "outputs": [[6], [8]]}, "def f(x): return [2 * x]", "f = str"),
+    ([{"function": "f", "arguments": [1], "expected": None}, {"fn_name": "f", "input": [2], "output": 5}],
+     "def f(x): return 5 if x == 2 else None", "def f(x): return 5 * x"),
+    ({"tests": [{"input": '"ab"\n2', "output": '"abab"', "testtype": "functional"}], "metadata": '{"func_name": "f"}'},
+     "class Solution:\n    def f(self, s, n): return s * n", "def f(s, n): return s"),
+    ([{"function": "f", "arguments": [{"1": [2], "2": []}], "expected": {"1": 1, "2": 0}}],
+     "def f(graph): return {n: len(graph[n]) for n in range(1, 3)}", "def f(graph): return {1: 0, 2: 0}"),
+    ([{"function": "f", "arguments": [{"1": [2], "2": []}], "expected": {"1": 1, "2": 0}}],
+     "def f(graph): return {n: len(graph[n]) for n in '12'}", "def f(graph): return {}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tests", "right", "wrong"), JSON_FORMS)
+def test_json_that_can_be_read_in_two_ways(tests, right, wrong):
+    read = read_tests(tests)
+    good, bad = run_tests([right, wrong], read)
+    assert (good.score, bad.reason, bad.score < 1) == (1, "wrong_answer", True)
+    assert read_tests(as_json(read)) == read
+
+
+def test_a_test_that_cannot_be_run_judges_nobody():
+    for tests in ({"tests": ["assert f(1) == 1"], "setup": "import json.nothing"}, ["assert f(1 == 1"]):
+        report = run_tests("def f(x): return 1", tests)
+        assert (report.reason, report.score) == ("not_judged", 0)
+        assert report.detail.startswith("its tests cannot be run: ")
+    for program in (
+        "def g(x): return 1",
+        "def f(x): raise ModuleNotFoundError",
+        "def f(x): raise SyntaxError",
+        "f = (",
+    ):
+        for tests in (["from solution import f\nassert f(1) == 1"], {"tests": ["assert x == 1"], "setup": "x = f(1)"}):
+            assert run_tests(program, tests).reason not in ("", "not_judged")

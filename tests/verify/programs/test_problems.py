@@ -26,7 +26,8 @@ def placed(tests: Sequence[object]) -> list[tuple[str, Problem]]:
 
 
 IDLE = [
-    ["def test_add():\n    assert add(1, 2) == 3"],
+    ["def testing_add():\n    return add(1, 2) == 3"],
+    ["from solution import add\n\ndef test_add():\n    add(1, 2)"],
     {"tests": ["add(1, 2)"], "entry_point": "add"},
     ["assert add(1, 2) or True", "assert add"],
     ["try:\n    assert add(1, 2) == 3\nexcept AssertionError:\n    pass"],
@@ -36,6 +37,8 @@ IDLE = [
     [["3", ""], ["4", " \n"]],
 ]
 DECIDING = [
+    ["def test_add():\n    assert add(1, 2) == 3"],
+    ["from solution import add\n\ndef test_add():\n    assert add(1, 2) == 3"],
     ["assert add(1, 2) == 3"],
     ["assert find('a') is None", "assert find('b') == 1"],  # None may be the answer to one of them
     ["assert add(1, 2) == 3", "try:\n    add('a', 1)\nexcept TypeError:\n    pass\nelse:\n    assert False"],
@@ -84,6 +87,12 @@ def test_a_thousand_take_seconds_and_are_known_the_second_time(monkeypatch: pyte
 
     monkeypatch.setattr(problems, "shared_sandbox", no_more)
     require_failing(placed(tests))
+
+
+def test_a_test_that_prints_lists_is_no_result():
+    require_failing(
+        placed([["assert add(1, 2) == 4\nprint('board', [['a', 'b']])", "print('board [[1]]') or add(2) + 1"]])
+    )
 
 
 def test_where_nothing_can_be_run_assertions_are_not_looked_at(monkeypatch: pytest.MonkeyPatch):

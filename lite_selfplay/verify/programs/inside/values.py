@@ -5,15 +5,16 @@ types.
 """
 
 import collections
+import datetime
 import decimal
 import fractions
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 DEEPEST = 60
-LONGEST_ITERATOR = 100_000
+_LONGEST_PART = 4000  # hexadecimal digits above and below the line of a fraction, which is reduced when it is read
+PROGRAM, TEST = "candidate", "test"  # the modules of a program and of its tests
 _ROWS: dict[Any, str] = {list: "[]", tuple: "()", collections.deque: "kk"}
 
 
@@ -67,17 +68,16 @@ def _number(value: Any) -> str:
     return f"#{above:x}" if below == 1 else f"#{above:x}/{below:x}"
 
 
-class Handle:
-    """A reference to an object in the program's process, which a test can only pass back."""
-
-    def __init__(self, number: int):
-        self.number = number
-
-
 def _text(given: Any) -> str:
     if type(given) is not str:
         raise Unwritable("an unknown form")
     return given
+
+
+def _digits(given: Any) -> str:
+    if len(_text(given)) > _LONGEST_PART:
+        raise Unwritable("a fraction of thousands of digits")
+    return str(given)
 
 
 _SEQUENCES = {"l": list, "t": tuple, "S": set, "F": frozenset, "k": collections.deque}
@@ -92,24 +92,38 @@ _SCALARS: dict[str, tuple[type, Callable[[Any], list[Any]], Callable[..., Any]]]
     "q": (
         fractions.Fraction,
         lambda share: [f"{share.numerator:x}", f"{share.denominator:x}"],
-        lambda above, below: fractions.Fraction(int(above, 16), int(below, 16)),
+        lambda *parts: fractions.Fraction(*(int(_digits(part), 16) for part in parts)),
+    ),
+    "M": (datetime.datetime, lambda moment: [moment.isoformat()], datetime.datetime.fromisoformat),
+    "Y": (datetime.date, lambda day: [day.isoformat()], datetime.date.fromisoformat),
+    "u": (
+        datetime.timedelta,
+        lambda span: [span.days, span.seconds, span.microseconds],
+        lambda *parts: datetime.timedelta(*map(int, parts)),
     ),
     "D": (decimal.Decimal, lambda number: [str(number)], lambda digits: decimal.Decimal(_text(digits))),
     "r": (range, lambda steps: [steps.start, steps.stop, steps.step], lambda *ends: range(*map(int, ends))),
 }
 
 
-def pack(value: Any, kept: list[Any] | None = None, depth: int = 0) -> Any:
-    """A value as JSON that `unpack` reads back: built-in types, and the items of iterators if there is `kept`. Any
-    other object is appended to `kept` and sent as a `Handle`; without `kept`, Unwritable is raised."""
+KINDS = (*(kind for kind, _, _ in _SCALARS.values()), *_SEQUENCES.values(), dict)
+
+
+def pack(value: Any, keep: Callable[[Any], Any] | None = None, depth: int = 0) -> Any:
+    """A value as JSON that `unpack` reads back: built-in types, with all that they hold.
+
+    For any other object, one of a class that a program or a test defines, and one that is nested too deeply, the JSON
+    is what `keep` returns; without `keep`, Unwritable is raised."""
+    if value is None or value is True or value is False:
+        return value
+    if keep is not None and (depth > DEEPEST or type(value).__module__ in (PROGRAM, TEST)):
+        return keep(value)
     if depth > DEEPEST:
         raise Unwritable("nested too deeply")
 
     def each(items: Iterable[Any]) -> list[Any]:
-        return [pack(item, kept, depth + 1) for item in items]
+        return [pack(item, keep, depth + 1) for item in items]
 
-    if value is None or value is True or value is False:
-        return value
     for tag, (kind, write, _) in _SCALARS.items():
         if isinstance(value, kind):
             return [tag, *write(value)]
@@ -118,19 +132,14 @@ def pack(value: Any, kept: list[Any] | None = None, depth: int = 0) -> Any:
             return [tag, each(value)]
     if isinstance(value, dict):
         return ["d", [each(pair) for pair in value.items()]]
-    if isinstance(value, Handle):
-        return ["h", value.number]
-    if kept is None:
+    if keep is None:
         raise Unwritable(type(value).__name__)
-    if isinstance(value, Iterator):
-        return ["I", each(itertools.islice(value, LONGEST_ITERATOR))]
-    kept.append(value)
-    return ["h", len(kept) - 1]
+    return keep(value)
 
 
-def unpack(data: Any, kept: Sequence[Any] | None = None) -> Any:
-    """The value that `pack` wrote; a handle becomes the object in `kept`, or a `Handle` without `kept`. Raises
-    Unwritable, ValueError, TypeError, LookupError, ArithmeticError or RecursionError for anything else."""
+def unpack(data: Any, find: Callable[..., Any] | None = None) -> Any:
+    """The value that `pack` wrote; what `keep` wrote is given to `find`. Raises Unwritable, ValueError, TypeError,
+    LookupError, ArithmeticError or RecursionError for anything else."""
     if data is None or data is True or data is False:
         return data
     tag, *rest = data
@@ -138,11 +147,9 @@ def unpack(data: Any, kept: Sequence[Any] | None = None) -> Any:
     if tag in _SCALARS:
         return _SCALARS[tag][2](*rest)
     if tag in _SEQUENCES and type(first) is list:
-        return _SEQUENCES[tag](unpack(item, kept) for item in first)
-    if tag == "I" and type(first) is list:
-        return iter([unpack(item, kept) for item in first])
+        return _SEQUENCES[tag](unpack(item, find) for item in first)
     if tag == "d":
-        return {unpack(key, kept): unpack(value, kept) for key, value in first}
-    if tag == "h":
-        return Handle(int(first)) if kept is None else kept[int(first)]
-    raise Unwritable("an unknown form")
+        return {unpack(key, find): unpack(value, find) for key, value in first}
+    if find is None:
+        raise Unwritable("an unknown form")
+    return find(tag, *rest)

@@ -1,0 +1,127 @@
+"""Which names of a test are the program's: those that it uses and defines nowhere, or imports from no known module."""
+
+import ast
+import builtins
+import importlib.machinery
+import sys
+import types
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, NamedTuple, cast
+
+SERVED = ("numpy", "pytest")  # packages that tests may import where they are installed
+
+
+def is_known(module: str) -> bool:
+    """Whether a module is none of the program's: one of the standard library, or a served package."""
+    return module.partition(".")[0] in {*sys.stdlib_module_names, *SERVED}
+
+
+class NamesOfProgram(NamedTuple):
+    """`free`: names that tests use and do not bind. `judges`: names of functions that would judge what another function
+    of the program returns, such as `isclose(f(2), 4.0)` without an import: they are never the program's."""
+
+    free: frozenset[str]
+    judges: frozenset[str]
+
+
+def names_of_program(sources: Sequence[str], function: str = "") -> NamesOfProgram:
+    """The names that some tests expect of a program. Raises SyntaxError for a source that is not Python."""
+    free: set[str] = {function, "candidate"} if function else set()
+    imported: dict[str, str] = {}
+    trees = [ast.parse(source) for source in sources]
+    for tree in trees:
+        free |= _used(tree) - _bound(tree) - {*dir(builtins)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and not is_known(node.module or "solution"):
+                imported |= {alias.asname or alias.name: alias.name for alias in node.names}
+            elif isinstance(node, ast.Import):
+                imported |= {a.asname or a.name: "" for a in node.names if not is_known(a.name)}
+    found = {name: name for name in free} | imported
+    judges = {judge for tree in trees for judge in _judges(tree, found, {function, "candidate"} if function else set())}
+    return NamesOfProgram(frozenset(free - judges), frozenset(judges))
+
+
+def _used(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+
+
+def _bound(tree: ast.AST) -> set[str]:
+    nodes = list(ast.walk(tree))
+    bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    bound |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    return bound | {(each.asname or each.name).partition(".")[0] for each in nodes if isinstance(each, ast.alias)}
+
+
+def _callee(node: ast.AST, found: dict[str, str]) -> str:
+    """The name of the program's function that an expression calls, also as an attribute of its module; empty if it
+    calls none."""
+    function = node.func if isinstance(node, ast.Call) else None
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id in found:
+        return found[function.value.id] or function.attr
+    return found.get(function.id, "") if isinstance(function, ast.Name) else ""
+
+
+def _judges(tree: ast.AST, found: dict[str, str], tested: set[str]) -> Iterator[str]:
+    """Functions whose result decides about a result of the program: they are called with it, and their own is not
+    compared. An object that is made for the call, of a class by its capital letter, is no result."""
+
+    def is_result(node: ast.AST) -> bool:
+        name = _callee(node, found)
+        return name in tested or name[:1].islower() or (isinstance(node, ast.Name) and node.id in kept)
+
+    kept: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and any(_callee(each, found) in tested for each in ast.walk(node.value)):
+            kept |= {each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+    for node in ast.walk(tree):
+        for deciding in _deciding(node, found):
+            given = [*deciding.args, *(keyword.value for keyword in deciding.keywords)]
+            if any(is_result(each) for argument in given for each in ast.walk(argument)):
+                yield _callee(deciding, found)
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
+            calls = [each if isinstance(each, ast.Call) else ast.Call(each, [], []) for each in node.decorator_list]
+            yield from filter(None, (_callee(each, found) for each in calls))
+
+
+def _deciding(node: ast.AST, found: dict[str, str]) -> Iterator[ast.Call]:
+    """The program's functions whose result decides a statement or an assertion, not compared with anything."""
+    waiting = [node.test] if isinstance(node, ast.Assert) else [node.value] if isinstance(node, ast.Expr) else []
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, ast.BoolOp):
+            waiting += each.values
+        elif isinstance(each, ast.UnaryOp):
+            waiting.append(each.operand)
+        elif isinstance(each, ast.GeneratorExp | ast.ListComp):
+            waiting.append(each.elt)
+        elif isinstance(each, ast.Call) and _callee(each, found):
+            yield each
+        elif isinstance(each, ast.Call) and ast.unparse(each.func).rpartition(".")[2] in _DECIDING:
+            waiting += each.args[:1]
+
+
+_DECIDING = ("all", "any", "bool", "assertTrue", "assertFalse")
+
+
+class ModuleOfProgram:
+    """Imports a module that is not known, such as `solution`, as the program's: `names` are those that it defines, and
+    `find` looks one up."""
+
+    def __init__(self, names: Collection[str], find: Callable[[str], Any]):
+        self._names, self._find = names, find
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if is_known(name):
+            return None
+        return importlib.machinery.ModuleSpec(name, cast(Any, self), is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        """None: the usual module object."""
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        def attribute(name: str) -> Any:
+            if name not in self._names:
+                raise AttributeError(f"the program defines no {name}")
+            return self._find(name)
+
+        vars(module).update(__getattr__=attribute, __all__=[*self._names])
