@@ -69,10 +69,10 @@ class Choice:
         if isinstance(value, str):
             with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
                 value = ast.literal_eval(value.strip())
-        if isinstance(value, Mapping) and value:
-            names, value = (
-                (value["label"], value["text"]) if {"label", "text"} <= set(value) else (value, [*value.values()])
-            )
+        if isinstance(value, Mapping) and isinstance(value.get("label"), list) and "text" in value:
+            names, value = value["label"], value["text"]
+        elif isinstance(value, Mapping):
+            names, value = value, [*value.values()]
         if not isinstance(value, Sequence) or isinstance(value, str) or any(isinstance(x, dict | list) for x in value):
             raise TaskError(f"{where}: {column!r} must be a list of 2 to 26 options")
         return cls(where, answer, [*map(cell_text, value)], [*map(str, names)])
@@ -93,7 +93,7 @@ class Choice:
             found = self.names.index(text) if text in self.names else LETTERS.index(label) if label else -1
         elif reading == TEXT:
             found = self.options.index(text) if text in self.options else -1
-        elif reading in (FROM_0, FROM_1) and text.removesuffix(".0").isdecimal():
+        elif reading in (FROM_0, FROM_1) and text.removesuffix(".0").isdecimal() and len(text) < 9:
             found = int(text.removesuffix(".0")) - (reading == FROM_1)
         return found if 0 <= found < len(self.options) and self.options[found] else None
 

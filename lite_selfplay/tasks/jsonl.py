@@ -74,7 +74,7 @@ def to_problems(
     choices = {
         where: Choice.of({name: row.get(name) for name in names}, row.get("answer"), where)
         for where, (_, row) in found.items()
-        if any(row.get(name) for name in names)
+        if any(row.get(name) for name in names) and "tests" not in row
     }
     reading, problems = reading_of([*choices.values()]), {}
     for where, (name, row) in found.items():
