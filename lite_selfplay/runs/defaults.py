@@ -153,11 +153,12 @@ def _cold_start(config: RunConfig, problems: list[Default]) -> list[Default]:
 
 def _evaluation(config: RunConfig, game: Game, problems: list[Default]) -> list[Default]:
     """Held-out problems of the task, if that was chosen and the mode can use them; for a file given for both training
-    and evaluation, a limit that leaves the other problems for training."""
+    and evaluation, a limit; two thirds are trained on."""
     tasks = config.tasks.train or ""
-    is_file = DATA_FILE.fullmatch(f"{tasks}:") is not None
-    if is_file and config.eval.tasks == tasks and not given(config, "eval.limit"):
-        return [Default("evaluation", {"eval.limit": DEFAULT_LIMIT}, "the others are trained on", "--eval-limit N")]
+    if (DATA_FILE.fullmatch(f"{tasks}:") or tasks.startswith("{")) and config.eval.tasks == tasks:
+        values = {} if given(config, "eval.limit") else {"eval.limit": DEFAULT_LIMIT}
+        why = "at most a third of the file; the others are trained on"
+        return [Default("evaluation", values, why, "--eval-tasks OTHER, or a smaller --eval-limit,")]
     if not problems or given(config, "eval.tasks") or find_mode(game.evaluation().mode).tasks is not None:
         return []
     values = {"eval.tasks": problems[0].values["tasks.train"]}

@@ -23,7 +23,7 @@ from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.tasks import Task, is_data, load_task, numbered
 from lite_selfplay.tasks.hub_data import DATA_VARIABLE
 from lite_selfplay.tasks.passages import passages_of, read_passages
-from lite_selfplay.tasks.split import data_facts, evaluation_set, fingerprint, training_side
+from lite_selfplay.tasks.split import content_key, data_facts, different, evaluation_set, fingerprint, training_side
 from lite_selfplay.training.examples import require_examples, source_of
 from lite_selfplay.training.ranks import ALONE, Ranks
 from lite_selfplay.verify import programs
@@ -85,9 +85,9 @@ class Plan:
         }
 
     def chosen(self, *what: str) -> list[str]:
-        """The plan's lines that show choices, or only the lines named in `what`."""
+        """The plan's lines that show choices and how problems were read, or only the lines named in `what`."""
         rows = self._lines_by_subject()
-        names = dict.fromkeys(choice.what for choice in self.choices if choice.what in rows)
+        names = dict.fromkeys(what for what in ("problems", *(each.what for each in self.choices)) if what in rows)
         return [f"{name}: {rows[name]}" for name in names if not what or name in what]
 
     def lines(self) -> list[str]:
@@ -107,6 +107,7 @@ class Plan:
         rows = {
             "run": f"{config.game.label} with {base}, {length}, seed {run.seed}",
             **self._source_lines(),
+            "problems": "; ".join(self.task.notes),
             "caution": self.task.caution,
             "rewards": self.rewards,
             "seats": ", ".join(seats) + (f", from {run.init}" if run.init else ""),
@@ -195,8 +196,10 @@ def plan(config: RunConfig, *, own_checker: bool = False, ranks: Ranks = ALONE) 
     resolved, game = filled_in(config, choices, game)
     asked = tuple(open_questions(config, game))
     task = problems_of(resolved, game, resolved.run.seed)
-    kept_apart = held_out(resolved, game)
-    task = training_side(task, kept_apart)
+    measured = evaluated(resolved, game)
+    kept_apart = held_out(resolved, measured, task.problems)
+    notes = tuple(dict.fromkeys([*task.notes, *(measured.notes if measured else ())]))
+    task = replace(training_side(task, kept_apart), notes=notes)
     tokens = resolved.run.max_completion_tokens or task.max_completion_tokens
     taught = bool(resolved.cold_start.enabled) and resolved.run.init is None  # the run given by `init` was taught
     named = whole_paths(resolved.values())
@@ -326,17 +329,27 @@ def _check_examples(ready: Plan, own_checker: bool = False) -> None:
     require_examples(config.cold_start, ready.task, ready.game, held_out=ready.never_taught, **options)
 
 
-def held_out(config: RunConfig, game: Game | None = None) -> list[Problem]:
-    """The held-out problems of a run: the same for every seed, so that runs can be compared. `game`: its game, if it
-    was made before."""
-    section = config.eval
+def evaluated(config: RunConfig, game: Game | None = None) -> Task | None:
+    """The task that a run is evaluated on, if any. `game`: its game, if it was made before."""
+    section, data_dir = config.eval, config.tasks.data_dir
     if section.tasks is None:
-        return []
+        return None
     game = game or make_game(config.game.name, config.game.options)
     own = find_mode(game.evaluation().mode).tasks
-    data_dir = config.tasks.data_dir
-    task = load_task(section.tasks, held_out=True, data_dir=data_dir) if own is None else own(section.tasks)
-    return evaluation_set(task, section.limit)
+    return load_task(section.tasks, held_out=True, data_dir=data_dir) if own is None else own(section.tasks)
+
+
+def held_out(config: RunConfig, task: Task | None, trained: Sequence[Problem] = ()) -> list[Problem]:
+    """The held-out problems of a run, from the task that it is evaluated on: the same for every seed, so that runs can
+    be compared, and at most a third of the problems if these are also the `trained` ones."""
+    section = config.eval
+    if task is None:
+        return []
+    limit, shared = section.limit, section.tasks == config.tasks.train and not task.procedural
+    if shared and {*map(content_key, task.problems)} <= {*map(content_key, trained)}:
+        third = max(1, len(different(task.problems)) // 3)
+        limit = min(limit or third, third)
+    return evaluation_set(task, limit)
 
 
 def mode_of_the_base(game: Game) -> str:

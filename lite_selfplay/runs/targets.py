@@ -17,7 +17,7 @@ from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.sources import ResolvedModel, locate, saved_precision
 from lite_selfplay.runs.checkpoints import is_taught, kept_snapshots, list_checkpoints
 from lite_selfplay.runs.folder import ADAPTERS, CHECKPOINTS, CONFIG, EVALUATIONS, EXAMPLES, RunFolder, nearest_runs
-from lite_selfplay.runs.planning import draws_problems, held_out
+from lite_selfplay.runs.planning import draws_problems, evaluated, held_out
 from lite_selfplay.tasks import Task, is_data, load_task, task_names, without
 from lite_selfplay.tasks.files import read_object_lines, require_no_link, sha256_of
 from lite_selfplay.tasks.hub_data import FILES, folder_of_data, no_file
@@ -231,7 +231,7 @@ def trained_on(config: RunConfig, progress: Progress) -> list[Problem]:
                 continue
             task = load_task(spec, seed=config.run.seed, data_dir=config.tasks.data_dir)
             found += [] if task.procedural else task.problems
-        found = without(found, held_out(config)) if found else found
+        found = without(found, held_out(config, evaluated(config), found)) if found else found
     except (TaskError, ConfigError) as error:
         progress.warn(f"these may include problems that the run was trained on: {error}")
     try:

@@ -11,7 +11,8 @@ from typing import Any
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.tasks.columns import Columns, Kind, problem_of_row, require_columns
+from lite_selfplay.tasks.choices import ADDED
+from lite_selfplay.tasks.columns import Columns, Kind, problem_of_row, read_keys, require_columns
 from lite_selfplay.tasks.hub_data import HubData, hub_problem, in_folder, read_data, require_fingerprint
 from lite_selfplay.tasks.jsonl import Reader, Row, codecontests, humaneval, mbpp, program_of_row
 from lite_selfplay.tasks.procedural import refuse_unknown
@@ -172,11 +173,14 @@ def load_benchmark(name: str, held_out: bool = True, **options: str) -> Task:
     columns = benchmark.columns.names | benchmark.ours.names | {column}
     origin, rows = read_data(data, columns, _files(name, split, options), options.get("data_dir"))
     wanted = options.get("difficulty") or default
+    given = [*rows]
+    mapped = benchmark.ours if given and benchmark.columns.missing(given[0][1]) else benchmark.columns
+    reading = ADDED if len(mapped.options) > 1 else read_keys(given, mapped) if mapped.options else ""
     problems = [
         problem
-        for number, (where, row) in enumerate(rows, 1)
+        for number, (where, row) in enumerate(given, 1)
         if wanted == "all" or _is_of_difficulty(name, row, column, wanted, LEVELS if default in LEVELS else {})
-        if (problem := _problem(benchmark, row, where, f"{name}-{number}")) is not None
+        if (problem := _problem(benchmark, row, where, f"{name}-{number}", reading)) is not None
     ]
     if benchmark.own_split:
         problems = _own_side(name, problems, benchmark.own_split, held_out)
@@ -187,14 +191,15 @@ def load_benchmark(name: str, held_out: bool = True, **options: str) -> Task:
     return Task(name, problems, benchmark.max_completion_tokens, origin=origin, samples=benchmark.samples)
 
 
-def _problem(benchmark: Benchmark, row: Row, where: str, default_id: str) -> Problem | None:
+def _problem(benchmark: Benchmark, row: Row, where: str, default_id: str, reading: str) -> Problem | None:
     """A problem from a row of the hub or of our files; None for a programming problem without tests."""
     columns, ours = benchmark.columns, benchmark.ours
     if benchmark.read is not None:
         require_columns(row, columns, where)
         return program_of_row(benchmark.read, row, where, default_id, columns.id)
     columns = ours if columns.missing(row) and not ours.missing(row) else columns
-    return problem_of_row(row, columns, where, default_id, kind=benchmark.kind, alternatives=benchmark.alternatives)
+    options: dict[str, Any] = {"kind": benchmark.kind, "alternatives": benchmark.alternatives, "reading": reading}
+    return problem_of_row(row, columns, where, default_id, **options)
 
 
 def missing(name: str, data_dir: str | None = None) -> str:

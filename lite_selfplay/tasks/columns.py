@@ -1,15 +1,14 @@
 """Makes problems from rows of any data set: which columns to read, and the form of the answer."""
 
 import re
-import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.tasks.jsonl import to_problem
-from lite_selfplay.tasks.task import derived_rng
+from lite_selfplay.tasks.choices import Choice, asked, reading_of
+from lite_selfplay.tasks.jsonl import said_in, to_problem
 from lite_selfplay.verify import programs
 from lite_selfplay.verify.choice import KIND as CHOICE
 from lite_selfplay.verify.expression import GROUPED
@@ -17,31 +16,7 @@ from lite_selfplay.verify.latex import plain, trim
 
 Kind = Literal["number", "expression", "choice", "program"]
 KINDS: tuple[Kind, ...] = ("number", "expression", "choice", "program")
-LETTERS = string.ascii_uppercase
 
-# References to the order of options, in an option or a question. False positives are harmless: options then keep the
-# order of their row. (?-i:...) is for capitals, since `a` and `i` are words.
-_CHOICE = r"(?: options? | choices? | alternatives? | answers? | statements? )"
-_NTH = r"(?: first | second | third | fourth | fifth | last | [1-9](?:st|nd|rd|th) )"
-_NAMED = rf"""
-    \b {_CHOICE} \s (?: \(?(?-i:[A-Z])\b | \([a-z]\) | \(?\d\b | (?:above|below)\b ) |
-    \b (?: {_NTH} | other | remaining | previous | preceding | above ) \s {_CHOICE} \b
-"""
-_REFERS = rf"""
-    {_NAMED} |
-    \b (?: above | below | preceding | previous | foregoing | the\ others? | any\ other ) \b |
-    \b (?: all | none | both | any | each | n?either | some | one | two | three )\ of\ (?: the | th[eo]se | them ) \b |
-    ^\W* (?: all | none | both | any | n?either ) \W*$ |
-    \b {_NTH} \s (?: one | two | three | pair | {_CHOICE} ) \b |
-    \b {_NTH} ,?\s (?: and | or | but ) \s (?: not\s )? (?: the\s )? {_NTH} \b |
-    (?<!\w) [a-z]\b [\s,;&]* (?: [,;&] | \b(?:and|n?or|but|not)\b ) [\s,]* (?: and\s | not\s )* [a-z] (?![\w']) |
-    (?<!\w) \([a-z]\) |
-    (?<!\w) (?: [a-z] | [ivx]+ | \d ) \)? \s (?: only | alone ) \b |
-    \b (?: only | both | n?either | just | except ) \s \(? (?-i: [A-Z] | [IVX]+ ) \b |
-    ^ (?-i: \W*[A-Z] )+ \W*$
-"""
-_NAMED_IN, _REFERS_IN = (re.compile(pattern, re.VERBOSE | re.IGNORECASE) for pattern in (_NAMED, _REFERS))
-_LETTER = re.compile(r"(?<!\d\s)(?<![\w'])[B-HJ-Z](?![\w'])")
 _MISSING = object()
 _NUMBER = re.compile(r"([-+]?)(\d[\d,_]*)(?:\.(\d*))?")
 
@@ -51,9 +26,9 @@ class Columns:
     """The columns of a row. A name with dots leads to a nested value: `messages.0.content`.
 
     - `problem`: one or several, joined by a space.
-    - `answer`: the reference answer; for multiple choice the letter, the position (from 0) or the text of the right
-      option, or the right option itself if `options` names the columns of the wrong ones; for a program its tests.
-    - `options`: none, one column with a list of all options, or several columns with a wrong option each.
+    - `answer`: the reference answer; for multiple choice the label, the position or the text of the right option, or
+      the right option itself if `options` names the columns of the wrong ones; for a program its tests.
+    - `options`: none, one column with a list of all options, or several columns with an option each, or none.
     - `id`, `solution` and `optional`: used if a row has them. `keep`: further columns that go into `Problem.extra`.
     """
 
@@ -67,12 +42,12 @@ class Columns:
 
     @property
     def required(self) -> tuple[str, ...]:
-        return (*self.problem, self.answer, *self.options, *self.keep)
+        return (*self.problem, self.answer, *self.options[: len(self.options) == 1], *self.keep)
 
     @property
     def names(self) -> set[str]:
         """All columns that may be read, those with dots also by their top-level names."""
-        used = (*self.required, self.id, self.solution, *self.optional)
+        used = (*self.required, *self.options, self.id, self.solution, *self.optional)
         return {part for name in used for part in (name, name.partition(".")[0])}
 
     def missing(self, row: Mapping[str, Any]) -> list[str]:
@@ -94,15 +69,15 @@ def problem_of_row(
     *,
     kind: Kind = "expression",
     alternatives: bool = False,
+    reading: str = "",
 ) -> Problem:
-    """A problem from a row. For a `choice`, the text lists the options in an order derived from the question, or in the
-    row's order if the question or an option refers to it (`A and C only`, `all of the above`).
+    """A problem from a row. For a `choice`, `reading` says how the whole column names the right options (`read_keys`).
 
     `alternatives`: if the answer is a list, one of its values is enough; otherwise all are required. Raises TaskError,
     beginning with `where`, for a missing column or a value of a wrong type.
     """
     require_columns(row, columns, where)
-    texts = [_value(row, name) for name in columns.problem]
+    texts = [said_in(_value(row, name)) for name in columns.problem]
     if not all(isinstance(text, str) for text in texts):
         raise TaskError(f"{where}: {' and '.join(columns.problem)} must be text")
     question, answer = " ".join(text.strip() for text in texts), _value(row, columns.answer)
@@ -114,16 +89,7 @@ def problem_of_row(
         name = default_id if extra.get("id") is None else str(extra.pop("id"))
         return programs.program_problem(name, question, answer, where, extra)
     if kind == "choice":
-        options, right = _options(row, columns, answer, where)
-        order, letters = list(range(len(options))), {*LETTERS[: len(options)]}
-        refers = [bool(_REFERS_IN.search(each) or letters.intersection(_LETTER.findall(each))) for each in options]
-        if len(columns.options) > 1 or not (any(refers) or _NAMED_IN.search(question)):
-            derived_rng("options", question, *options).shuffle(order)
-            order.sort(key=refers.__getitem__)  # columns have no order: `all of the above` comes last
-        extra["options"] = shown = [options[i] for i in order]
-        answer = LETTERS[order.index(right)]
-        listed = "\n".join(f"({letter}) {option}" for letter, option in zip(LETTERS, shown, strict=False))
-        question = f"{question}\n\n{listed}\n\nAnswer with the letter of the right choice."
+        question, answer, extra["options"] = asked(question, choice_of(row, columns, where), reading)
     elif isinstance(answer, Sequence) and not isinstance(answer, str):
         values = list(answer)
         answer = values[0] if len(values) == 1 else {"any_of": values} if alternatives else values
@@ -153,33 +119,29 @@ def tidy_number(value: Any, where: str) -> Any:
     return number if number == "0" else match[1].replace("+", "") + number
 
 
-def _options(row: Mapping[str, Any], columns: Columns, answer: Any, where: str) -> tuple[list[str], int]:
-    """All options and the position of the right one."""
-    values = [_value(row, name) for name in columns.options]
-    if len(values) > 1:
-        return [str(value).strip() for value in (answer, *values)], 0
-    listed = values[0] if values else None
-    if not isinstance(listed, Sequence) or isinstance(listed, str) or not 2 <= len(listed) <= len(LETTERS):
-        raise TaskError(f"{where}: {''.join(columns.options) or 'options'!r} must be a list of 2 to 26 options")
-    options = [str(option).strip() for option in listed]
-    if isinstance(answer, int) and not isinstance(answer, bool):
-        right = answer
-    elif str(answer).strip() in options:
-        right = options.index(str(answer).strip())
-    else:
-        letter = str(answer).strip().strip("().").upper()
-        right = LETTERS.index(letter) if len(letter) == 1 and letter in LETTERS else -1
-    if not 0 <= right < len(options):
-        raise TaskError(f"{where}: the answer {answer!r} names none of the {len(options)} options")
-    return options, right
+def read_keys(rows: Sequence[tuple[str, Mapping[str, Any]]], columns: Columns) -> str:
+    """How a column's answers name the right options (`lite_selfplay.tasks.choices.reading_of`), by its (name in errors,
+    row) pairs. Raises TaskError if an option's column is in no row."""
+    found = [(where, row) for where, row in rows if not columns.missing(row)]
+    for name in columns.options if found else ():
+        if all(_value(row, name) is _MISSING for _, row in found):
+            raise TaskError(f"{found[0][0]}: no column {name!r} among {', '.join(found[0][1])}")
+    return reading_of([choice_of(row, columns, where) for where, row in found])
+
+
+def choice_of(row: Mapping[str, Any], columns: Columns, where: str) -> Choice:
+    """The options of a row. Raises TaskError, beginning with `where`."""
+    values = {name: _value(row, name) for name in columns.options}
+    given = {name: None if value is _MISSING else value for name, value in values.items()}
+    return Choice.of(given, _value(row, columns.answer), where)
 
 
 def _value(row: Mapping[str, Any], name: str) -> Any:
-    """The value of a column, or of a path with dots; `_MISSING` if there is none."""
+    """The value of a column, in any case, or of a path with dots; `_MISSING` if there is none."""
     if name in row:
         return row[name]
-    value: Any = row
-    for part in name.split("."):
+    value: Any = {each.casefold(): row[each] for each in row} if "." not in name else row
+    for part in (name if value is row else name.casefold()).split("."):
         if isinstance(value, list):
             value = value[int(part)] if part.isdecimal() and int(part) < len(value) else _MISSING
         else:

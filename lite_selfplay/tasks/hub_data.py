@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.tasks.columns import KINDS, Columns, problem_of_row
+from lite_selfplay.tasks.columns import KINDS, Columns, problem_of_row, read_keys
 from lite_selfplay.tasks.files import read_object_lines, read_rows
+from lite_selfplay.tasks.jsonl import checked, options_in
 from lite_selfplay.tasks.split import fingerprint
 from lite_selfplay.tasks.task import Task
 
@@ -234,26 +235,27 @@ def hub_task(
     data = HubData(hub, split or "train", config or None, revision or None)
     maps = [
         Columns(_names(names), answer, _names(options), id, solution, _names(keep))
-        for names in ([problem] if problem else ["problem", "question"])
+        for names in ([problem] if problem else ["problem", "question", "prompt"])
     ]
     if is_file:
         origin, hub = Path(dataset).name, Path(dataset).stem
         rows: Rows = ((f"{dataset}, line {number}", row) for number, row in read_rows(Path(dataset), TaskError))
     else:
         origin, rows = read_data(data, {name for columns in maps for name in columns.names}, data_folder=data_dir)
-    problems = [
-        problem_of_row(
-            row,
-            next((c for c in maps if not c.missing(row)), maps[0]),
-            where,
-            f"{hub.rpartition('/')[2]}-{n}",
-            kind=kind,
-        )
-        for n, (where, row) in enumerate(rows, 1)
-    ]
+    given = [*rows]
+    unmapped = options_in([row for _, row in given]) if is_file and not options and kind != "program" else []
+    if unmapped or (kind == "choice" and not options):
+        raise TaskError(f"{dataset}: map its options: kind=choice,options={'+'.join(unmapped) or 'COLUMN[+COLUMN]'}")
+    of_row = [next((c for c in maps if not c.missing(row)), maps[0]) for _, row in given]
+    reading = read_keys(given, of_row[0]) if kind == "choice" and given else ""
+    problems = {
+        where: problem_of_row(row, columns, where, f"{hub.rpartition('/')[2]}-{n}", kind=kind, reading=reading)
+        for n, ((where, row), columns) in enumerate(zip(given, of_row, strict=True), 1)
+    }
     if sha256:
-        require_fingerprint(f"hub:{dataset}", problems, sha256)
-    return Task(hub if is_file else f"hub:{dataset}", problems, origin=origin)
+        require_fingerprint(f"hub:{dataset}", [*problems.values()], sha256)
+    name, notes = hub if is_file else f"hub:{dataset}", tuple(checked(problems, reading))
+    return Task(name, [*problems.values()], origin=origin, notes=notes)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -2,72 +2,190 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
+from lite_selfplay.tasks.choices import Choice, asked, proof, reading_of
 from lite_selfplay.tasks.files import read_rows
 from lite_selfplay.verify import programs
+from lite_selfplay.verify.choice import KIND as CHOICE
 from lite_selfplay.verify.expression import GROUPED
+from lite_selfplay.verify.format import boxed_spans
+from lite_selfplay.verify.keys import is_value
 from lite_selfplay.verify.math import check_all, references
 
-_PROBLEM_KEYS = ("problem", "question")
+_PROBLEM_KEYS = ("problem", "question", "prompt")
+# Columns that are found in any case.
+_KNOWN = (*_PROBLEM_KEYS, "answer", "solution", "id", "tests", "options", "choices")
+_OPTION = re.compile(r"(?:opt(?:ion)?|choice)s?[ _-]?(?:[a-h]|\d)", re.IGNORECASE)
+_TESTS = re.compile(r"(?:\w+_)?tests?(?:_?cases?|_list|s)?|input_output", re.IGNORECASE)
+_PLAIN = re.compile(r"-?\d{1,15}")
 _THOUSANDS = re.compile(rf"[-+$]*{GROUPED}(\.\d*)?%?")
+_ANSWERS = re.compile(
+    r"a|.*(?:answer|truth|target|label|output|response|result|gold|solution|completion).*", re.IGNORECASE
+)
+# References that no right answer equals; the first ones also if they could be read as formulas.
+_NEVER = (
+    ("is a mark of a missing value", re.compile(r"(?i:n/a|n\.a\.?|#n/a|<na>|nan|null|tb[ad]|todo)|NA")),
+    ("has the label of an option", re.compile(r"\([A-H]\)\s+[\w\\$].*|(?:option|choice)\s+\(?[A-H]\)?", re.S | re.I)),
+)
+_NO_VALUE = (
+    ("is no value", re.compile(r"\W+")),
+    ("is in quotes, or code", re.compile(r"[\[{(\s]*[\"'].*", re.S)),
+    ("has the label of an option", re.compile(r"[A-H][).:]\s*\S.*", re.S)),
+    ("is a sentence with a value in it", re.compile(r"(?=.*\d)(?:.*?(?<![\\\w])[^\W\d_]{2,}){3}.*", re.S)),
+)
 
 
-def read_jsonl(path: Path) -> list[Problem]:
+def read_jsonl(path: Path, notes: list[str] | None = None) -> list[Problem]:
     """The problems of a JSONL or CSV file, one for each line or row; blank lines are skipped.
 
-    - `problem` or `question`: the text. `id`: optional.
+    - `problem`, `question` or `prompt`: the text, or a conversation of which the user's only message is the problem.
+      `id`: optional.
     - `answer`: usually given. Of a worked solution, the part after `####`; the whole is kept as `extra["solution"]`. Of
-      a list, all values are required; of {"any_of": [...]}, one.
+      a list, all values are required; of {"any_of": [...]}, one. Without it, the last box of `solution`.
+    - `options` or `choices`, or columns such as `option_a`: the answer names one of them
+      (`lite_selfplay.tasks.choices`).
     - `tests`: the answer is a program that passes them (`lite_selfplay.verify.programs.read_tests`). Rows with the
       columns of HumanEval and MBPP are read as well.
-    - Other columns are kept in `Problem.extra`; `content` among them identifies the problem if its text does not.
+    - Other columns are kept in `Problem.extra`.
 
-    Raises TaskError, with file and line, for other rows, tests that no program fails, and answers that the checker
-    cannot match.
+    `notes` gets sentences for the user about how the rows were read. Raises TaskError, with file and line, for other
+    rows, tests that no program fails, and references that the checker cannot match, or that are no values.
     """
     if not os.path.exists(path):
         raise TaskError(f"no task file at {path}")
-    return to_problems(read_rows(path, TaskError), path)
+    return to_problems(read_rows(path, TaskError), path, notes)
 
 
-def to_problems(rows: Iterable[tuple[int, dict[str, Any]]], path: Path) -> list[Problem]:
+def to_problems(
+    rows: Iterable[tuple[int, dict[str, Any]]], path: Path, notes: list[str] | None = None
+) -> list[Problem]:
     """Problems from (line number, row) pairs, as `read_jsonl` describes them; errors begin with `path`."""
-    problems = {
-        (where := f"{path}, line {number}"): to_problem(row, where, f"{path.stem}-{number}") for number, row in rows
-    }
-    programs.require_failing(problems.items())
-    if not problems:
+    found = {f"{path}, line {number}": (f"{path.stem}-{number}", _known(row)) for number, row in rows}
+    if not found:
         raise TaskError(f"{path} has no problem")
+    names = options_in([row for _, row in found.values()])
+    choices = {
+        where: Choice.of({name: row.get(name) for name in names}, row.get("answer"), where)
+        for where, (_, row) in found.items()
+        if any(row.get(name) for name in names) and "tests" not in row
+    }
+    reading, problems = reading_of([*choices.values()]), {}
+    for where, (name, row) in found.items():
+        if (choice := choices.get(where)) is None:
+            problems[where] = to_problem(row, where, name)
+            continue
+        text, answer, shown = asked(text_of(row, where)[1], choice, reading)
+        problem = to_problem({**row, "problem": text, "answer": answer, "options": shown}, where, name)
+        problems[where] = replace(problem, kind=CHOICE)
+    programs.require_failing(problems.items())
+    said = checked(problems, reading)
+    if notes is not None:
+        notes += said
     return [*problems.values()]
+
+
+def _known(row: dict[str, Any]) -> dict[str, Any]:
+    """A row in which the known columns have their names in lower case."""
+    lowered = {name.strip().casefold(): name for name in row}
+    again = {lowered[known]: known for known in _KNOWN if known not in row and known in lowered}
+    return {again.get(name, name): value for name, value in row.items()} if again else row
+
+
+def options_in(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns of a data set that look like the options of a choice: one with all, or one for each."""
+    for name in ("options", "choices"):
+        if any(row.get(name) and isinstance(row[name], list | tuple | dict | str) for row in rows):
+            return [name]
+    columns = dict.fromkeys(name for row in rows for name in row)
+    letters = [name for name in columns if len(name) == 1 and name.isalpha()]
+    found = [name for name in columns if _OPTION.fullmatch(name)]
+    if len(found) < 2 and 2 * sum(row.get("answer") in letters for row in rows) > len(rows):
+        found = letters
+    return found if len(found) > 1 else []
+
+
+def checked(problems: Mapping[str, Problem], reading: str = "") -> list[str]:
+    """Sentences about problems, by their names in errors: what was shown of choices, and which references are words,
+    which only the same words equal. Raises TaskError for a reference that no right answer equals."""
+    words: list[str] = []
+    for where, problem in problems.items():
+        texts = chain(*references(problem.answer)) if problem.kind == "math" and problem.answer is not None else ()
+        for text in texts:
+            if _PLAIN.fullmatch(text):
+                continue
+            shapes = _NEVER if (readable := is_value(text)) else (*_NEVER, *_NO_VALUE)
+            if fault := next((fault for fault, shape in shapes if shape.fullmatch(text)), ""):
+                raise TaskError(
+                    f"{where}: the reference {str(problem.answer)[:80]!r} {fault}, so that no right answer equals it: "
+                    "write the value alone"
+                )
+            if not readable:
+                words.append(text)
+                break
+    count = sum(problem.answer is not None for problem in problems.values())
+    shown = ", ".join(f"`{text[:40]}`" for text in [*dict.fromkeys(words)][:3])
+    said = (
+        [f"{len(words)} of {count} references are read as words, which only the same words equal: {shown}"]
+        if words
+        else []
+    )
+    return [*([proof([*problems.values()], reading)] if reading else []), *said]
+
+
+def text_of(row: Mapping[str, Any], where: str) -> tuple[str, str]:
+    """(column, text) of a row's problem. Raises TaskError, with the words that map other columns, without one."""
+    key = next((key for key in _PROBLEM_KEYS if key in row), None)
+    if key is None:
+        talks = [name for name, value in row.items() if isinstance(value, list) and value != said_in(value)]
+        named = [name for name in row if _ANSWERS.fullmatch(name)]
+        asks = f"{talks[0]}.0.content" if talks else next((name for name in row if name not in named), "COLUMN")
+        raise TaskError(
+            f"{where}: neither 'problem' nor 'question' among its columns ({', '.join(row) or 'none'}): map its "
+            f"columns after the file's name, as in FILE:problem={asks},answer={next(iter(named), 'COLUMN')}"
+        )
+    text = said_in(row[key])
+    if not isinstance(text, str) or not text.strip():
+        raise TaskError(f"{where}: {key!r} must be a non-empty text, or a conversation with one message of the user")
+    return key, text.strip()
+
+
+def said_in(value: Any) -> Any:
+    """The user's message of a conversation that has no other turns but a system message; any other value unchanged."""
+    turns = value if isinstance(value, list) and all(isinstance(turn, Mapping) for turn in value) else []
+    said = [turn.get("content") for turn in turns if turn.get("role") != "system"]
+    return said[0] if len(said) == 1 and turns[-1].get("role") == "user" else value
 
 
 def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
     """A problem from a row, as `read_jsonl` describes it. Raises TaskError, beginning with `where`, for other rows."""
     if (seen := next((name for name in ("image", "images") if row.get(name)), None)) is not None:
         raise TaskError(f"{where}: it has an image ({seen!r}), but models read only text here: remove such problems")
-    key = next((key for key in _PROBLEM_KEYS if key in row), None)
-    if key is None and ("test_list" in row or {"prompt", "entry_point", "test"} <= row.keys()):
+    if not any(key in row for key in _PROBLEM_KEYS[:-1]) and (
+        "test_list" in row or {"prompt", "entry_point", "test"} <= row.keys()
+    ):
         read = humaneval if {"prompt", "entry_point", "test"} <= row.keys() else mbpp
         program = program_of_row(read, row, where, default_id)
         if program is not None:
             return program
-    if key is None:
-        raise TaskError(
-            f"{where}: neither 'problem' nor 'question' among its columns ({', '.join(row) or 'none'}): map its "
-            "columns after the file's name, as in FILE:problem=prompt,answer=solution"
-        )
-    text = row[key]
-    if not isinstance(text, str) or not text.strip():
-        raise TaskError(f"{where}: {key!r} must be a non-empty text")
+    key, text = text_of(row, where)
     name = default_id if row.get("id") is None else str(row["id"])
     if any(row.get(tests) is not None for tests in ("tests", "test_list")) or {"test", "entry_point"} <= row.keys():
         return programs.problem_of_object(row, text, where, name)
     answer, extra = row.get("answer"), {k: v for k, v in row.items() if k not in (key, "answer", "id")}
+    if answer is None and (tests := next((name for name in row if _TESTS.fullmatch(name) and row[name]), None)):
+        raise TaskError(
+            f"{where}: no 'answer', but {tests!r} looks like tests of a program: name that column 'tests', or map it "
+            f"after the file's name, as in FILE:kind=program,answer={tests}"
+        )
+    if answer is None and isinstance(solution := row.get("solution"), str) and (boxes := boxed_spans(solution)):
+        answer = boxes[-1].content
     values = [] if answer is None else _values(answer)
     if not all(isinstance(value, str | int | float) and not isinstance(value, bool) for value in values):
         raise TaskError(f"{where}: 'answer' must be a text, a number, a list of them or {{\"any_of\": [...]}}")
@@ -79,12 +197,16 @@ def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
             answer = answer.replace(",", "") if _THOUSANDS.fullmatch(answer) else answer
         answer = answer if answer.strip() else None
     # If a reference is not right as the answer to its own problem, no answer is.
-    if answer is not None and not any(
-        verdict.correct
-        for verdict in check_all([(f"<answer>{'; '.join(each)}</answer>", answer) for each in references(answer)])
+    if (
+        answer is not None
+        and not _PLAIN.fullmatch(str(answer))
+        and not any(
+            verdict.correct
+            for verdict in check_all([(f"<answer>{'; '.join(each)}</answer>", answer) for each in references(answer)])
+        )
     ):
         raise TaskError(f"{where}: no answer matches this reference: {str(answer)[:80]!r}")
-    return Problem(name, text.strip(), answer, extra=extra)
+    return Problem(name, text, answer, extra=extra)
 
 
 def _values(answer: Any) -> list[Any]:

@@ -116,9 +116,10 @@ def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str
     different problems; UnknownNameError with similar names; ConfigError if there is no such function.
     """
     name, _, options = spec.partition(":")
+    notes: list[str] = []
     if spec.startswith("{"):
         rows = enumerate((parse_object(line.encode(), OBJECTS, TaskError) for line in spec.split("\n")), 1)
-        return Task(Path(OBJECTS).stem, to_problems(rows, Path(OBJECTS)), origin=OBJECTS)
+        return Task(Path(OBJECTS).stem, to_problems(rows, Path(OBJECTS), notes), origin=OBJECTS, notes=tuple(notes))
     if file_of(spec) is not None:
         return _made(_maker(spec), spec, seed, held_out, options_of(spec))
     if (mapped := DATA_FILE.fullmatch(spec)) is not None:
@@ -128,7 +129,8 @@ def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str
         own = [f"`{known}`" for known, benchmark in BENCHMARKS.items() if benchmark.hub.lower() == spec.lower()]
         raise TaskError(f"no task file at {spec}: did you mean {' or '.join([*own, f'`hub:{spec}`'])}?")
     if _is_file(spec):
-        return Task(Path(spec).stem, read_jsonl(Path(spec)), origin=Path(spec).name)
+        problems = read_jsonl(Path(spec), notes)
+        return Task(Path(spec).stem, problems, origin=Path(spec).name, notes=tuple(notes))
     maker = _maker(name)
     # For a task that takes a data set, the first option is the data set's name without a key.
     given = f"dataset={options}" if "dataset" in inspect.signature(maker).parameters else options

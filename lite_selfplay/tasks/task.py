@@ -16,7 +16,8 @@ class Task:
     """A set of problems. `max_completion_tokens` is used by runs that do not set a limit themselves.
 
     `procedural`: the problems are generated on demand and may repeat. `origin`: the file or data set of the problems.
-    `samples`: completions per problem that an evaluation samples by default. `caution`: a warning to its user.
+    `samples`: completions per problem that an evaluation samples by default. `caution`: a warning to its user. `notes`:
+    sentences about how its problems were read.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Task:
     origin: str = ""
     samples: int = 1
     caution: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def numbered(game: str) -> Task:

@@ -6,6 +6,7 @@ same kind.
 """
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from itertools import chain
 
@@ -19,6 +20,8 @@ from lite_selfplay.verify.units import unit_of
 
 MAX_COMPARISONS = 10_000
 _UNNAMED = {"unit", "degr"}
+_IN_LETTERS = re.compile(r"-?[\d,]*\.?\d+ [A-Za-z]")  # a number with a unit of one letter
+_CONSTANT = re.compile(r"(.*\S\s*)\+\s*([CcKk])")  # of integration
 _PAIR = re.compile(r"0*(\d+(?:\.\d+)?)\s*[-:]\s*0*(\d+(?:\.\d+)?)")
 
 
@@ -69,7 +72,16 @@ def same(gold: str, answer: str) -> bool:
     wanted, given = statement(gold), statement(answer)
     if wanted.equation or given.equation or (wanted.name and given.name and wanted.name != given.name):
         return _same_equation(wanted, given)
-    return any(_same_value(wanted.value or gold, value) for value in (given.value, given.rounded) if value)
+    value = given.value if wanted.name else _by_name(given)
+    return any(_same_value(wanted.value or gold, each) for each in (value, given.rounded) if each)
+
+
+def _by_name(stated: Statement) -> str:
+    """A value, or a tuple of x, y and z in this order: "(y, x) = (1, 2)" is (2, 1)."""
+    names, entries = stated.name.strip("()").split(","), tuple_entries(stated.value)
+    if entries is None or len(names) != len(entries[1]) or "".join(sorted(names)) not in "xyz":
+        return stated.value
+    return f"({', '.join(entry for _, entry in sorted(zip(names, entries[1], strict=True)))})"
 
 
 def _same_equation(wanted: Statement, given: Statement) -> bool:
@@ -95,19 +107,33 @@ def counts_another(gold: Sequence[str], answer: str, problem: str = "") -> bool:
     """Whether an answer counts something else, such as 3 oranges for 3 apples.
 
     Its noun must occur in its reference or in the problem. One common word is enough, compared by its first four
-    letters. Currencies, known units and the word "unit" always pass, and so does every noun if neither text has a word.
+    letters (`_stems`). Currencies, known units and the word "unit" always pass, and so does every noun if neither text
+    has a word.
     """
     wanted, given = ([quantity(statement(text).value or text) for text in side] for side in (gold, values(answer)))
     nouns = " ".join(value.noun for value in wanted if value)
     known = _stems(f"{problem} {nouns}")
+    around = {*f"{problem} {nouns}"}  # the characters that may be words
     unknown = (
         value.noun for value in given if value and value.unit is None and not any(map(unit_of, value.noun.split()))
     )
-    return bool(known or nouns) and any((noun := _stems(text)) and not noun & (known | _UNNAMED) for text in unknown)
+    return bool(known or nouns) and any(
+        (noun := _stems(text)) and not noun & (known | around | _UNNAMED) for text in unknown
+    )
 
 
 def _stems(text: str) -> set[str]:
-    return {word[:4].removesuffix("s") for word in re.findall(r"[a-z]{3,}", text.casefold())}
+    """The beginnings of a text's words; in scripts without capitals, which may not separate words, its pairs of
+    characters."""
+    if not text.isascii():
+        text = "".join(character for character in text if unicodedata.category(character)[0] != "M")
+    found = set()
+    for word in re.findall(r"[^\W\d_]+", text.casefold()):
+        if unicodedata.category(word[0]) == "Lo":
+            found |= {word[index : index + 2] for index in range(max(1, len(word) - 1))}
+        elif len(word) >= (3 if word.isascii() else 2):
+            found.add(word[:4].removesuffix("s"))
+    return found
 
 
 def _operations_of(stated: Statement) -> frozenset[str]:
@@ -183,10 +209,14 @@ def _same_pair(gold: str, answer: str) -> bool | None:
 
 def _same_quantity(gold: str, answer: str) -> bool | None:
     """Whether two values are equal, and the answer has no operation that its reference lacks."""
+    constant, other = _CONSTANT.fullmatch(gold), _CONSTANT.fullmatch(answer)
+    if constant and other and constant[2] == "C" and other[2] not in gold:
+        answer = f"{other[1]}+ C"
     wanted = quantity(gold)
     given = quantity(answer, letter_units=wanted is not None and not wanted.formula.variables)
     if wanted is not None and given is not None:
-        if wanted.formula.variables and given.unit is not None:
+        in_letters = given.unit is not None or (not given.formula.variables and _IN_LETTERS.fullmatch(gold))
+        if wanted.formula.variables and in_letters:
             wanted = quantity(gold, letter_units=True) or wanted
         # For a date, a range or a size the form matters: 2016 does not equal 2024-03-05.
         if (alike := wanted.formula.same_chain(given.formula)) is not None:

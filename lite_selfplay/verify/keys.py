@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from lite_selfplay.verify.latex import CLOCK, canonical, plain, split_top, trim, tuple_entries, values
 from lite_selfplay.verify.number_words import NUMBER_WORDS
+from lite_selfplay.verify.operations import PLAIN_FUNCTIONS
 from lite_selfplay.verify.quantity import quantity, times
 from lite_selfplay.verify.statement import statement, unnamed
 
@@ -24,6 +25,7 @@ _ASKS = frozenset(
     "plus minus times divided by over add subtract multiply sum difference product quotient squared cubed square cube "
     "root factorial half twice double of what which how who find solve".split()
 )
+_SPELLED = re.compile(rf"(?<![\\A-Za-z])(?!(?:{'|'.join(PLAIN_FUNCTIONS)})\b)[A-Za-z]{{{LONG_WORD},}}")
 _NUMERAL = re.compile(r"(-?[0-9A-Za-z]+)_\{?(\d+)\}?")
 _MATRIX = re.compile(r"[(\[]?\\begin\{([pbBv]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}[)\]]?", re.DOTALL)
 
@@ -147,6 +149,21 @@ def _joined(entries: Sequence[str], opening: str, closing: str) -> str | None:
 
 
 # Values that are not formulas
+
+
+def is_value(text: str) -> bool:
+    """Whether a text, as `latex.values` returns it, is read as a value or an equation, not only as words."""
+    stated = statement(text)
+    value = stated.value
+    if not value or is_words(value):
+        return stated.equation is not None
+    parts = (tuple_entries(value) or ("", []))[1] or union_members(value)
+    if len(parts) > 1:
+        return all(map(is_value, parts))
+    found = quantity(value)
+    if found is not None and found.formula.variables and _SPELLED.search(value):
+        return False  # a sentence of letters that could all be variables
+    return found is not None or bool(numeral(value) or matrix_rows(value) or times(value))
 
 
 def is_words(text: str) -> bool:

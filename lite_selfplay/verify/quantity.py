@@ -2,6 +2,7 @@
 
 import math
 import re
+import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -16,8 +17,9 @@ _CURRENCY_AFTER = re.compile(r"(?<=\d)\s*(?:[¤€£¥₹]|¢)$")
 _PERCENT = re.compile(r"\s*(?:%|\bper\s?cent\b|\bpercentage points?\b)$", re.IGNORECASE)
 _DEGREES_OF = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?\s*(?P<scale>[CFK])$")
 # A unit may follow a digit, a closing bracket, or pi.
-_BEFORE_UNIT = re.compile(r"(?<=[\d.)}\]])(?=\s*[A-Za-zµ/])|(?<=\\pi)(?=\s)")
-_UNIT_WORD = r"[A-Za-zµ][A-Za-zµ'.-]*(?:\s*\^\s*\{?-?\d\}?)?"
+_LETTER = r"A-Za-z\x80-\U0010ffff"  # other characters than letters and marks are refused by their Unicode category
+_BEFORE_UNIT = re.compile(rf"(?<=[\d.)}}\]])(?=\s*[{_LETTER}/])|(?<=\\pi)(?=\s)")
+_UNIT_WORD = rf"[{_LETTER}][{_LETTER}'.-]*(?:\s*\^\s*\{{?-?\d\}}?)?"
 _UNIT = re.compile(rf"(?P<blank>\s*)(?P<unit>/?\s*{_UNIT_WORD}(?:[\s/*]+{_UNIT_WORD})*)")
 _MAX_UNIT_CHARACTERS = 80
 _MAX_UNIT_WORDS = 6
@@ -124,17 +126,29 @@ def _taken_off(text: str, letter_units: bool) -> tuple[str, Unit | None, bool, s
 
 def _is_unit(text: str, blank: str, letter_units: bool) -> bool:
     """Whether the text after a value is a unit, such as "cm ^2", "kcal m^{-2}" or "hot dogs per day"."""
-    words = re.findall(r"[A-Za-zµ][A-Za-zµ'-]*", text)
+    words = re.findall(rf"[{_LETTER}][{_LETTER}'-]*", text)
+    if not text.isascii() and not all(map(_is_letter, "".join(words))):
+        return False
     if len(words) > _MAX_UNIT_WORDS or any(_NOT_UNIT.fullmatch(word) for word in words):
         return False
     if _NEVER_LAST.fullmatch(words[-1]):
         return False
     if _STICKING.match(text) and unit_of(text) is not None:
         return True
-    # "5 xy" and "5m" may be products: a unit is separated by a space.
+    # "5 xy" and "5m" may be products: a unit is separated by a space, except in scripts without capitals ("5元").
+    if unicodedata.category(words[0][0]) == "Lo":
+        return True
     if not blank or (len(text) == 1 and not (letter_units and text in SINGLE_LETTERS)):
         return False
+    if unicodedata.name(words[0][0]).startswith("CYRILLIC") and len(words[0]) > 1:
+        return True  # no variables have such names
     return len(words[0]) >= 3 or unit_of(text) is not None
+
+
+def _is_letter(character: str) -> bool:
+    """Whether a character is a letter, a mark of one, or ASCII. Numerals such as 万 (10,000) are not."""
+    in_words = character.isascii() or unicodedata.category(character)[0] in "LM"
+    return in_words and unicodedata.numeric(character, None) is None
 
 
 def _places(body: str) -> int | None:

@@ -13,7 +13,7 @@ from lite_selfplay.verify.number_words import written
 
 Dimension = frozenset[tuple[str, int]]
 
-# Letters that are units only if the reference is a plain number, or within a compound such as km/h.
+# Letters that are units only if one of reference and answer is a plain number, or within a compound such as km/h.
 SINGLE_LETTERS = "m s h g L J N W V A K C F".split()
 
 
@@ -84,6 +84,14 @@ _BASES: dict[str, dict[str, str]] = {
     "celsius": {"celsius C": "1"},
     "fahrenheit": {"fahrenheit F": "1"},
     "radian": {"radian rad": "1"},
+    "information": {
+        "bit": "1",
+        "byte": "8",
+        "kilobyte kB KB": "8e3",
+        "megabyte MB": "8e6",
+        "gigabyte GB": "8e9",
+        "terabyte TB": "8e12",
+    },
     "": {"dollar buck usd euro": "1", "cent penny pennies": "1/100"},
     "volume": {  # in cubic metres; kitchen measures are those of the United States
         "liter litre L l": "1e-3",

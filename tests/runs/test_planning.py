@@ -94,6 +94,31 @@ def test_knowledge_and_validation_of_their_own(tmp_path: Path, three: str, monke
     assert not [line for line in said if line.startswith(("passages", "validation")) or "written by" in line]
 
 
+@pytest.mark.parametrize(("rows", "held", "trained"), [(3, 1, 2), (30, 10, 20), (80, 26, 54), (150, 50, 100)])
+@pytest.mark.parametrize("given", [{}, {"preset": "demo"}, {"eval_limit": 120}])
+def test_two_thirds_of_a_small_file_are_trained_on(
+    tmp_path: Path, rows: int, held: int, trained: int, given: dict[str, Any]
+):
+    lines = [{"problem": f"{n} + 1?", "answer": n + 1, "solution": f"{n + 1}"} for n in range(rows)]
+    file = str(jsonl(tmp_path / "few.jsonl", *lines))
+    values = {"game": "agon", "tasks": file, "eval": {"tasks": file}, **given}
+    ready = plan(RunConfig(model="tiny", **values))
+    assert (len(ready.held_out), len(ready.task.problems)) == (held, trained)
+    (line,) = ready.chosen("evaluation")
+    assert f"on {held} held-out problems of {file}" in line
+    assert "at most a third of the file; the others are trained on" in line
+    again = plan(RunConfig.of(ready.config.model_dump(mode="json")))  # as a resume plans
+    assert again.held_out == ready.held_out
+
+
+def test_other_problems_than_those_trained_on_are_all_held_out(tmp_path: Path):
+    for name, count in (("train", 9), ("test", 6)):
+        rows = [{"question": f"{name} {n}?", "answer": f"#### {n}"} for n in range(count)]
+        jsonl(tmp_path / f"gsm8k_{name}.jsonl", *rows)
+    ready = planned(game="grpo", tasks="gsm8k", eval={"tasks": "gsm8k"}, data_dir=str(tmp_path))
+    assert (len(ready.held_out), len(ready.task.problems)) == (6, 9)
+
+
 def test_held_out_problems_are_neither_read_nor_validated_on(tmp_path: Path, three: str):
     held_out = {"tasks": str(jsonl(tmp_path / "held_out.jsonl", {"problem": "2 + 2?", "answer": "4"}))}
     for ready in (planned(tasks=three, eval=held_out), planned(tasks=three, validation=three, eval=held_out)):

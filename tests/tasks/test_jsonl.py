@@ -108,7 +108,8 @@ NO_ANSWERS = [
     [
         ('{"problem": "x"', "not JSON .*column 16"),
         ("{}", "neither 'problem' nor 'question' among its columns .none"),
-        ('{"prompt": "x", "answer": "2"}', "neither 'problem' nor 'question'.*prompt, answer"),
+        ('{"task": "x", "gold": "2"}', r"neither 'problem' nor .*\(task, gold\): map .*FILE:problem=task,answer=gold$"),
+        ('{"prompt": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}', "with one message"),
         *((f'{{"problem": {text}}}', "'problem' must be a non-empty text") for text in ("3", "null")),
         ('{"question": " "}', "'question' must be a non-empty text"),
         ('{"question": "x", "image": "a.png"}', "it has an image .'image'."),
@@ -132,3 +133,65 @@ def test_a_file_without_problems_or_none_at_all(file, content):
     file.write_bytes(content)
     with pytest.raises(TaskError, match=r"sums\.jsonl has no problem"):
         read_jsonl(file)
+
+
+# References
+
+QUOTED, LABELLED = "is in quotes, or code", "has the label of an option"
+FAULTY = {
+    "is a mark of a missing value": ["N/A", "NA", "n/a", "#N/A", "nan", "NaN", "NULL", "TBD", "n.a."],
+    "is no value": ["-", "???"],
+    QUOTED: ['"7"', "'7'", "['7', '8']", '["7"]', '{"answer": 7}', '"blue"', "('blue',)"],
+    LABELLED: ["D. Madrid", "(B) 5", "C: 12", "Option B", "choice (c)"],
+    "is a sentence with a value in it": ["It costs 7 euros in all.", "Then we have 9 apples", "7 more than the others"],
+}
+WORDS = ["Evelyn", "north-east", "no solution", "J. Smith", "Москва", "unknown", "cannot be determined", "Room 12"]
+VALUES = ["7", "-0.5", "1/2", "x+1", "(1, 2)", "3 pm", "5 apples", "2 hours and 30 minutes", "{1,2}", "x=3", "n/2", "A"]
+
+
+@pytest.mark.parametrize(("fault", "answer"), [(fault, answer) for fault in FAULTY for answer in FAULTY[fault]])
+def test_a_reference_that_no_right_answer_equals_is_refused(file: Path, fault: str, answer: str):
+    with pytest.raises(TaskError, match=rf"line 2: the reference .* {fault}.*no right answer equals it"):
+        read(file, {"problem": "1?", "answer": "1"}, {"problem": "2?", "answer": answer})
+    with pytest.raises(TaskError, match=rf"line 1: the reference .* {fault}"):
+        load_task(f"{jsonl(file, {'q': '2?', 'a': answer})}:problem=q,answer=a")
+
+
+def test_references_that_are_words_are_counted(file: Path):
+    rows = [{"problem": f"{n}?", "answer": answer} for n, answer in enumerate([*WORDS, *VALUES, None])]
+    notes: list[str] = []
+    read_jsonl(jsonl(file, *rows), notes)
+    said = f"{len(WORDS)} of {len(WORDS + VALUES)} references are read as words, which only the same words equal"
+    assert notes == [f"{said}: `Evelyn`, `north-east`, `no solution`"]
+    assert load_task(str(file)).notes == tuple(notes)
+    assert load_task(str(jsonl(file, *rows[len(WORDS) :]))).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"Question": "1 + 1?", "ANSWER ": "2", "Level": 3}, sum_of("2", extra={"Level": 3})),
+        ({"prompt": "1 + 1?", "answer": "2"}, sum_of("2")),
+        ({"prompt": [{"role": "user", "content": "1 + 1?"}], "answer": "2"}, sum_of("2")),
+        (
+            {"prompt": [{"role": "system", "content": "Think."}, {"role": "user", "content": "1 + 1?"}], "answer": "2"},
+            sum_of("2"),
+        ),
+        (
+            {"problem": "1 + 1?", "solution": r"\boxed{1} and so \boxed{2}."},
+            sum_of("2", extra={"solution": r"\boxed{1} and so \boxed{2}."}),
+        ),
+        ({"problem": "1 + 1?", "answer": "3", "solution": r"\boxed{2}"}, sum_of("3", extra={"solution": r"\boxed{2}"})),
+    ],
+)
+def test_columns_in_any_case_conversations_and_a_boxed_answer(file: Path, row: dict[str, Any], problem: Problem):
+    assert read(file, row) == [problem]
+
+
+@pytest.mark.parametrize("name", ["test_cases", "unit_tests", "TestCases", "input_output", "test"])
+def test_tests_that_are_not_mapped_are_named(file: Path, name: str):
+    tests = [["1", "2"]]
+    with pytest.raises(TaskError, match=rf"line 1: no 'answer', but '{name}' .*as in FILE:kind=program,answer={name}$"):
+        read(file, {"problem": "Add one.", name: tests})
+    assert read(file, {"problem": "Add one.", "answer": "2", "latest": [1], name: tests})[0].answer == "2"
+    assert load_task(f"{jsonl(file, {'problem': 'Add one.', name: tests})}:kind=program,answer={name}").problems

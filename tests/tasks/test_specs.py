@@ -162,7 +162,7 @@ def test_a_table_and_other_columns_are_read(tmp_path, monkeypatch, name, text, o
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("Q,A\n1 + 1?,2\n", r"o\.csv, line 2: neither 'problem' .*\(Q, A\): map its .*problem=prompt"),
+        ("Q,A\n1 + 1?,2\n", r"o\.csv, line 2: neither 'problem' .*\(Q, A\): map its .*FILE:problem=Q,answer=A"),
         ("question,answer\n1?,2,3\n", r"o\.csv, line 2: not as many cells"),
         ("question,answer\n1?\n", r"o\.csv, line 2: not as many cells"),
         ('question,answer\n"1"x,2\n', r"o\.csv, line 1: not CSV"),

@@ -91,6 +91,51 @@ def test_what_is_counted_is_named_in_the_problem(answer: str, problem: str, righ
     assert verdict.correct is right
 
 
+@pytest.mark.parametrize(
+    ("answer", "reference", "problem", "right"),
+    [
+        # Units of one letter, on one side
+        *((f"{n}", f"{n} {unit}", "How much?", True) for n, unit in ((7, "m"), ("2.5", "L"), ("1,200", "g"), (8, "K"))),
+        *(("8", f"8 {unit}", "How much?", True) for unit in ("s", "h", "N", "J", "GB", "kB")),
+        ("7 km", "7 m", "How long?", False),
+        ("7000 mm", "7 m", "How long?", True),
+        ("7 s", "7 m", "How long?", False),
+        ("8 GB", "8 MB", "How much?", False),
+        ("8", "8 k", "Expand.", False),  # a variable
+        (r"\frac{1}{2}", r"\frac{1}{2} g", "How long?", False),
+        ("3", "2 m + 1", "Evaluate.", False),
+        # Nouns of other languages
+        ("7ページ", "7", "何ページ読みましたか。", True),
+        ("7冊", "7", "何ページ読みましたか。", False),
+        ("7권", "7", "책이 몇 권 있나요?", True),
+        ("7 книг", "7", "Сколько книг на полке?", True),
+        ("7 тетрадей", "7", "Сколько книг на полке?", False),
+        ("7 см", "7", "Какова длина в см?", True),
+        ("7", "7 см", "Какова длина?", True),
+        ("7 Bücher", "7", "Wie viele Bücher hat sie?", True),
+        ("7 élèves", "7", "Combien d'élèves sont là ?", True),
+        ("7 βιβλία", "7", "Πόσα βιβλία έχει;", True),
+        ("7 किताबें", "7", "कितनी किताबें हैं?", True),
+        ("7 ספרים", "7", "כמה ספרים יש?", True),
+        ("7元", "7", "", True),
+        ("7万", "7", "他有多少万元?", False),  # 70,000
+        ("7百元", "7", "他有多少元?", False),
+        ("7 β", "7", "How much?", False),
+        ("7 αβ", "7", "How much?", False),
+        ("7★", "7", "How much?", False),
+        # Values by their names, and constants of integration
+        ("(y, x) = (3, 4)", "(3, 4)", "Give (x, y).", False),
+        ("(y, x) = (3, 4)", "(4, 3)", "Give (x, y).", True),
+        ("(m, b) = (3, 4)", "(3, 4)", "Give (m, b).", True),
+        ("x^3 + k", "x^3 + C", "Integrate.", True),
+        ("x^3 + x", "x^3 + C", "Integrate.", False),
+        ("k x + k", "k x + C", "Integrate.", False),
+    ],
+)
+def test_units_of_a_letter_and_words_of_every_language(answer: str, reference: str, problem: str, right: bool) -> None:
+    assert check(f"<answer>{answer}</answer>", reference, problem=problem).correct is right
+
+
 def test_characters_have_one_form_wherever_answers_are_compared() -> None:
     assert plain("１０⁻³＝½　ｘ₁\u200b – ５０％") == r"10^{-3}=\frac{1}{2} x_{1} - 50%"
     assert plain("µm ℝ ㎝ ٣ “a’s”") == 'µm \\mathbb{R} cm 3 "a\'s"'
