@@ -21,6 +21,8 @@ from lite_selfplay.training.losses import TrlLoss
 from lite_selfplay.training.trainer import reference_name
 from tests.gpu import evidence
 from tests.made import as_sampled
+from tests.models.test_architectures import DENSE
+from tests.models.test_architectures import folder as folder_of
 from tests.models.watch import noted
 from tests.near import near
 from tests.pretend_gpu import counts, pretend
@@ -214,9 +216,9 @@ ONE_PLACE_EACH = {
 }
 
 
-@pytest.mark.parametrize("flash", [True, False])
+@pytest.mark.parametrize("kind", ["flash", "rectangles", "whole", "gemma3_text", "qwen3_5_text"])
 def test_a_step_adds_up_in_one_order(
-    tmp_path: Path, rtx_4090: pretend.Card, monkeypatch: pytest.MonkeyPatch, flash: bool
+    tmp_path: Path, rtx_4090: pretend.Card, monkeypatch: pytest.MonkeyPatch, kind: str
 ):
     """No operation of a step is on torch's list of nondeterministic ones, unless its order does not matter, or it was
     told to keep it."""
@@ -225,24 +227,31 @@ def test_a_step_adds_up_in_one_order(
     assert named >= {"index_add", "scatter_add", "cumsum", "index_copy"}
     # Listed for their gradients, which are other operations, and for sparse tensors; `resize` for quantised ones.
     named -= {"gather", "index_select", "repeat_interleave", "bmm", "resize"}
-    noted: dict[str, set[bool]] = {}
+    flags: dict[str, set[bool]] = {}
     plain = pretend.Card.count
 
     def count(self: Any, name: str, *given: Any, **more: Any) -> None:
-        noted.setdefault(name.rstrip("_"), set()).add(torch.are_deterministic_algorithms_enabled())
+        flags.setdefault(name.rstrip("_"), set()).add(torch.are_deterministic_algorithms_enabled())
         plain(self, name, *given, **more)
 
-    if not flash:
+    if kind == "rectangles":
         monkeypatch.setattr(packed_on_gpu, "why_no_flash", lambda *_: "no")
-    counts.deep_model(tmp_path, 1)
+    if kind in DENSE:
+        counts.tiny.build_tiny(tmp_path)
+        folder_of(tmp_path, kind, **DENSE[kind], vocab_size=259)
+    else:
+        counts.deep_model(tmp_path, 1)
     backend = counts.load(tmp_path)
+    assert backend._packs != (kind in DENSE)
+    if kind == "whole":
+        monkeypatch.setattr(backend, "way", lambda: Way.WHOLE)
     monkeypatch.setattr(pretend.Card, "count", count)
     counts.update(rtx_4090, backend, tmp_path)
     counts.sampled(rtx_4090, backend, "A", 3, top_p=0.9, repetition_penalty=1.1)
-    assert noted.get("index_add") == (None if flash else {True})
-    backwards = {name: asked for name, asked in noted.items() if "attention" in name and "backward" in name}
+    assert flags.get("index_add") == ({True} if kind == "rectangles" else None)
+    backwards = {name: asked for name, asked in flags.items() if "attention" in name and "backward" in name}
     assert list(backwards.values()) == [{True}]
-    assert {name for name in named & noted.keys() if noted[name] != {True}} <= ONE_PLACE_EACH.keys()
+    assert {name for name in named & flags.keys() if flags[name] != {True}} <= ONE_PLACE_EACH.keys()
     assert not torch.are_deterministic_algorithms_enabled()
 
 
