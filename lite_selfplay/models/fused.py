@@ -136,8 +136,9 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
         ctx.save_for_backward(gate, up)
-        # Sampling is recorded as CUDA graphs, in which nothing can be compiled.
-        ctx.kernels = _kernels(gate.device, gate.dtype) if gate.is_cuda and any(ctx.needs_input_grad) else _PLAIN
+        # What an update compares must round alike. Sampling is recorded as CUDA graphs, which compile nothing.
+        compiled = gate.is_cuda and not torch.is_inference_mode_enabled()
+        ctx.kernels = _kernels(gate.device, gate.dtype) if compiled else _PLAIN
         return ctx.kernels[0](gate, up)
 
     @staticmethod

@@ -29,6 +29,8 @@ FEW_SCORES = 2**22
 launch."""
 # The largest relative difference between two kernels that round to a half precision.
 _TOLERANCE = 2.0**-5
+# What transformers does to a result of attention, by autograd's names.
+_MOVES = ("CloneBackward0", "TransposeBackward0")
 ALIGNED = 16
 """The number of keys is padded to a multiple of this, as fused kernels require of a mask."""
 
@@ -201,14 +203,22 @@ def attend_rectangles(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, sca
         key, value = (x.unflatten(0, (rows, columns))[:, :seen].transpose(1, 2) for x in (key, value))
         key, value = (x[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for x in (key, value))
         out = scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale)
-        if out.grad_fn is not None and "ScaledDotProduct" in out.grad_fn.name():
-            # Fused kernels add up in any order unless told; other operations around them would refuse.
-            before = torch.are_deterministic_algorithms_enabled()
-            out.grad_fn.register_prehook(lambda grads: torch.use_deterministic_algorithms(True))
-            out.grad_fn.register_hook(lambda *_, before=before: torch.use_deterministic_algorithms(before))
-        results.append(out.transpose(1, 2).flatten(0, 1))
+        results.append(summed_in_order(out).transpose(1, 2).flatten(0, 1))
     whole = results[0] if len(results) == 1 else torch.cat(results)
     return _Taken.apply(whole, found.places)
+
+
+def summed_in_order(out: Tensor) -> Tensor:
+    """The same result of torch's fused attention, perhaps transposed and copied since. Backwards its kernel adds up in
+    any order unless told; operations around it would refuse."""
+    node: Any = out.grad_fn
+    while node is not None and node.name() in _MOVES:
+        node = node.next_functions[0][0]
+    if node is not None and "ScaledDotProduct" in node.name():
+        before = torch.are_deterministic_algorithms_enabled()
+        node.register_prehook(lambda grads: torch.use_deterministic_algorithms(True))
+        node.register_hook(lambda *_: torch.use_deterministic_algorithms(before))
+    return out
 
 
 class _Permuted(torch.autograd.Function):

@@ -15,9 +15,11 @@ from lite_selfplay.models.backends import transformers
 from lite_selfplay.models.generation import fixed
 from lite_selfplay.models.generation.generate import generate
 from lite_selfplay.models.generation.lookup import Text
+from lite_selfplay.models.generation.replay import Graphs
 from lite_selfplay.models.generation.slots import CachePool
 from lite_selfplay.runs.api import resume
 from lite_selfplay.training.sampler_check import BOUNDS
+from lite_selfplay.training.trainer import SelfPlayTrainer
 from tests.gpu.test_runs import LESSONS, played
 from tests.made import same_weights
 from tests.made_runs import seat_weights
@@ -104,6 +106,23 @@ def test_passes_are_recorded_and_a_repeated_call_gives_the_same_texts(rtx_4090: 
         assert completions(backend, request) == first == without
 
 
+def test_passes_do_not_depend_on_what_was_sampled_before(rtx_4090: Card, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """A resumed run has not sampled what came before, and must use the same kernels."""
+    passes = noted(monkeypatch, Graphs, "run", lambda self, decoding, key, step: key[1:])
+    few, many = (asked("A", of_several_lengths(end), n, max_tokens=30) for end, n in ((7, 1), (9, 4)))
+    found = []
+    for earlier in ([], [many]):
+        backend = counts.load(folder)
+        with graphs_on_the_card(rtx_4090):
+            for request in earlier:
+                completions(backend, request, lookup=True)
+            passes.clear()
+            completions(backend, few, lookup=True)
+        found.append(list(passes))
+    assert found[0] == found[1]
+    assert any(rows == fixed.AHEAD for rows, *_ in found[0])
+
+
 def test_sequences_outgrow_their_slots(
     rtx_4090: Card, folder: Path, passes: list[int], monkeypatch: pytest.MonkeyPatch
 ):
@@ -168,13 +187,27 @@ def test_a_run_continues_to_the_bit(
 
     monkeypatch.setattr(transformers, "generate", ends_early)
     ahead = noted(monkeypatch, fixed._Batch, "run_ahead", lambda *given: None)
+    passes = noted(monkeypatch, Graphs, "run", lambda self, decoding, key, step: key[1:])
+
+    def between(self: Any, step: int, *given: Any) -> None:
+        if step == 0:  # many rows, as of an evaluation, which a resumed run does not sample again
+            self.backend.generate(asked("A", of_several_lengths(9), 4, max_tokens=2))
+        passes.append(step)
+
+    noted(monkeypatch, SelfPlayTrainer, "update", between)
     model = {"name": "tiny", "precision": "bf16", "decoding": "lookup"}
-    sizes = {"problems_per_step": 4, "max_completion_tokens": 48, "steps": 2, "run": {"save_every": 1}}
-    whole = train(RunConfig(**agon("whole", **{"model": model, **sizes})), reward=varied)
+    sizes = {"problems_per_step": 1, "max_completion_tokens": 48, "steps": 2, "run": {"save_every": 1}}
+    with graphs_on_the_card(rtx_4090):
+        whole = train(RunConfig(**agon("whole", model=model, **sizes)), reward=varied)
     assert ahead
     shutil.copytree(whole.path, tmp_path / "again")
     shutil.rmtree(tmp_path / "again" / "checkpoints" / "step-2")
-    again = resume(tmp_path / "again", reward=varied)
+    second = passes[passes.index(0) + 1 : passes.index(1)]
+    passes.clear()
+    with graphs_on_the_card(rtx_4090):
+        again = resume(tmp_path / "again", reward=varied)
+    assert passes[: passes.index(1)][-len(second) :] == second
+    assert any(rows == fixed.AHEAD for rows, *_ in second)
     texts, weights = [], []
     for run in (whole, again):
         texts.append([row["text"] for row in run.episodes()])

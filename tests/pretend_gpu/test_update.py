@@ -17,8 +17,13 @@ from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.logprobs.batch import Way
 from lite_selfplay.models.logprobs.token_logprobs import FrozenHead
 from lite_selfplay.training.atomic_update import BACK, LARGEST
+from lite_selfplay.training.losses import TrlLoss
+from lite_selfplay.training.trainer import reference_name
 from tests.gpu import evidence
 from tests.made import as_sampled
+from tests.models.test_architectures import DENSE
+from tests.models.test_architectures import folder as folder_of
+from tests.models.watch import noted
 from tests.near import near
 from tests.pretend_gpu import counts, pretend
 from tests.pretend_gpu.pretend import flash as formula
@@ -211,9 +216,9 @@ ONE_PLACE_EACH = {
 }
 
 
-@pytest.mark.parametrize("flash", [True, False])
+@pytest.mark.parametrize("kind", ["flash", "rectangles", "whole", "gemma3_text", "qwen3_5_text"])
 def test_a_step_adds_up_in_one_order(
-    tmp_path: Path, rtx_4090: pretend.Card, monkeypatch: pytest.MonkeyPatch, flash: bool
+    tmp_path: Path, rtx_4090: pretend.Card, monkeypatch: pytest.MonkeyPatch, kind: str
 ):
     """No operation of a step is on torch's list of nondeterministic ones, unless its order does not matter, or it was
     told to keep it."""
@@ -222,24 +227,31 @@ def test_a_step_adds_up_in_one_order(
     assert named >= {"index_add", "scatter_add", "cumsum", "index_copy"}
     # Listed for their gradients, which are other operations, and for sparse tensors; `resize` for quantised ones.
     named -= {"gather", "index_select", "repeat_interleave", "bmm", "resize"}
-    noted: dict[str, set[bool]] = {}
+    flags: dict[str, set[bool]] = {}
     plain = pretend.Card.count
 
     def count(self: Any, name: str, *given: Any, **more: Any) -> None:
-        noted.setdefault(name.rstrip("_"), set()).add(torch.are_deterministic_algorithms_enabled())
+        flags.setdefault(name.rstrip("_"), set()).add(torch.are_deterministic_algorithms_enabled())
         plain(self, name, *given, **more)
 
-    if not flash:
+    if kind == "rectangles":
         monkeypatch.setattr(packed_on_gpu, "why_no_flash", lambda *_: "no")
-    counts.deep_model(tmp_path, 1)
+    if kind in DENSE:
+        counts.tiny.build_tiny(tmp_path)
+        folder_of(tmp_path, kind, **DENSE[kind], vocab_size=259)
+    else:
+        counts.deep_model(tmp_path, 1)
     backend = counts.load(tmp_path)
+    assert backend._packs != (kind in DENSE)
+    if kind == "whole":
+        monkeypatch.setattr(backend, "way", lambda: Way.WHOLE)
     monkeypatch.setattr(pretend.Card, "count", count)
     counts.update(rtx_4090, backend, tmp_path)
     counts.sampled(rtx_4090, backend, "A", 3, top_p=0.9, repetition_penalty=1.1)
-    assert noted.get("index_add") == (None if flash else {True})
-    backwards = {name: asked for name, asked in noted.items() if "attention" in name and "backward" in name}
+    assert flags.get("index_add") == ({True} if kind == "rectangles" else None)
+    backwards = {name: asked for name, asked in flags.items() if "attention" in name and "backward" in name}
     assert list(backwards.values()) == [{True}]
-    assert {name for name in named & noted.keys() if noted[name] != {True}} <= ONE_PLACE_EACH.keys()
+    assert {name for name in named & flags.keys() if flags[name] != {True}} <= ONE_PLACE_EACH.keys()
     assert not torch.are_deterministic_algorithms_enabled()
 
 
@@ -273,10 +285,10 @@ def test_layers_with_the_same_input_are_one_product_and_a_gated_product_one_kern
     monkeypatch.setattr("lite_selfplay.models.adapters.together", lambda names: [[name] for name in names])
     monkeypatch.setattr("lite_selfplay.models.fused._kernels", lambda *_: fused._PLAIN)
     apart = counts.update(rtx_4090, counts.load(tmp_path), tmp_path)
-    assert joint.kernels["gated"] == joint.kernels["gated_backward"] > 0
-    assert "silu_backward" not in joint.kernels
-    passes = joint.kernels["gated"]
-    assert apart.kernels["silu"] - joint.kernels["silu"] == 2 * passes
+    forwards, passes = joint.kernels["gated"], joint.kernels["gated_backward"]
+    assert forwards == 2 * passes > 0  # the base's log-probabilities are read as well
+    assert not {"silu", "silu_backward"} & joint.kernels.keys()
+    assert apart.kernels["silu"] == forwards + passes
     # Forwards one product with the base's weights and one with the adapters' for each, and so backwards.
     assert apart.kernels["mm"] - joint.kernels["mm"] >= 5 * passes
     assert joint.launches < apart.launches
@@ -301,7 +313,30 @@ def test_kernels_of_a_gated_product_compute_the_formula(rtx_4090: pretend.Card, 
         assert torch.allclose(one.cpu().double(), other, rtol=torch.finfo(dtype).eps, atol=1e-6)
     with rtx_4090.watch() as seen:
         fused._Gated.apply(gate.detach(), up.detach())
+    assert dict(seen.kernels) == {"gated": 1}
+    with rtx_4090.watch() as seen, torch.inference_mode():
+        fused._Gated.apply(gate.detach(), up.detach())
     assert dict(seen.kernels) == {"silu": 1, "mul_": 1}  # a graph may be recorded
+
+
+@pytest.mark.parametrize("way", Way)
+def test_a_seat_has_no_distance_from_its_own_snapshot(
+    tmp_path: Path, precision: str, monkeypatch: pytest.MonkeyPatch, way: Way
+):
+    """Readings with and without a gradient are the same to the bit: the clip and the KL term act on no rounding."""
+    torch.manual_seed(0)
+    counts.deep_model(tmp_path, 3, sizes={**counts.NARROW, "initializer_range": 0.3})
+    backend = counts.load(tmp_path, precision)
+    monkeypatch.setattr(backend, "way", lambda: way)
+    for entropy in (0.0, 0.1):
+        for seat in backend.adapters.seats:
+            backend.adapters.snapshot(seat, reference_name(seat))
+        trainer = counts.trainer(backend, tmp_path, {"beta": 0.1, "reference": "seat", "entropy": entropy})
+        compared = noted(monkeypatch, TrlLoss, "of", lambda self, micro, *read: torch.equal(read[0], read[2]))
+        report = trainer.update(0, as_sampled(counts.episode(backend), backend), counts.ROLES)
+        assert {stream.kl for stream in report.streams} == {0.0}
+        assert compared
+        assert all(compared)
 
 
 @pytest.mark.parametrize("spoiled", ["wrong", "refused"])

@@ -153,6 +153,9 @@ class TransformersBackend:
             # cuDNN makes a plan for every new shape, and every batch has one.
             self._undoing.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
             torch.backends.cuda.enable_cudnn_sdp(False)
+            # Convolutions of layers with a state also run backwards.
+            self._undoing.callback(setattr, torch.backends.cudnn, "deterministic", torch.backends.cudnn.deterministic)
+            torch.backends.cudnn.deterministic = True
         fused.fuse_norms(base)
         fused.fuse_gates(base)
         if self._checkpointing:

@@ -108,7 +108,8 @@ class _Batch:
     def _put(self, batch: RowBatch, tokens: Sequence[int], to: Sequence[int]) -> None:
         kept, vocabulary = self.decoding.kept, batch.logits.shape[1]
         if kept.pool is None or not kept.pool.fits(self.layout, vocabulary):
-            most, total = self.layout.rows, self.layout.held(self.decoding.cache_tokens)
+            most = max(self.layout.rows, AHEAD if self.decoding.lookup else 0)
+            total = self.layout.held(self.decoding.cache_tokens)
             if kept.pool is not None:
                 most, total = max(most, kept.pool.rows), max(total, kept.pool.positions)
             kept.release()
@@ -186,7 +187,7 @@ class _Batch:
     @property
     def can_propose(self) -> bool:
         """Whether prompt lookup is on, and so few rows are left that a pass has room for proposed tokens."""
-        few = 2 * len(self.rows) <= AHEAD <= self.pool.rows
+        few = 2 * len(self.rows) <= AHEAD
         return self.decoding.lookup and self.decoding.flash and few and self.seen is None and not self.pool.states
 
     def run_ahead(self) -> None:

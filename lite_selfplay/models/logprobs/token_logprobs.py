@@ -128,11 +128,12 @@ class FrozenHead:
     def _piece(self, hidden: Tensor, targets: Tensor, gradients: int, buffers: Tensor) -> list[Tensor]:
         """`read` for (n, H) and (n,), in two buffers (2, n, V) in float32 and, with a softcap, a third."""
         logits, slope = self._logits(hidden, gradients > 0, buffers[0])
-        if gradients == 1 and logits.is_cuda:
+        if logits.is_cuda:  # with and without gradients to the bit, so that a ratio or a KL term is free of rounding
             p = torch.softmax(logits, -1, out=buffers[1])
             most = logits.max(-1, keepdim=True)  # exact for tokens whose probability is too small for a float32
             log_sum = most.values - p.gather(-1, most.indices).log()
             logprobs = logits.gather(-1, targets[:, None]) - log_sum
+            log_p = logits if gradients == 1 else logits.sub_(log_sum)
         else:
             log_p = torch.log_softmax(logits, -1, out=buffers[1])
             logprobs = log_p.gather(-1, targets[:, None])
