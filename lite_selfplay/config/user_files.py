@@ -22,6 +22,8 @@ import random
 import re
 import stat
 import sys
+import sysconfig
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -42,7 +44,8 @@ def guarded(
     judges: bool = False,
     failed: str = "raised",
 ) -> Iterator[None]:
-    """A context for running a user's own code. Errors begin with `what` (`the reward function f`) and `failed`.
+    """A context for running a user's own code. Errors begin with `what` (`the reward function f`) and `failed`, and end
+    with the code's last line.
 
     Whatever the code raises is raised as `error`, including `sys.exit` and exceptions outside `Exception`; this
     library's own errors and KeyboardInterrupt pass. Afterwards the working folder, torch's default type and grad mode
@@ -55,12 +58,21 @@ def guarded(
     except (KeyboardInterrupt, LiteSelfPlayError):
         raise
     except BaseException as problem:
-        raise error(f"{what} {failed} {type(problem).__name__}: {problem}") from problem
+        raise error(f"{what} {failed} {type(problem).__name__}: {problem}{_place(problem)}") from problem
     finally:
         for name, kept in before.items():
             if _put_back(name, kept) and (what, name) not in _warned:
                 _warned.add((what, name))
                 warn(f"{what} changed {name}, which was restored: the whole run depends on it")
+
+
+def _place(problem: BaseException) -> str:
+    """Where a user's own code was when it raised an error, as a clause: the file, line and source of its last frame,
+    which is in no library. Empty if there is none."""
+    libraries = (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), str(Path(__file__).parents[1]), "<frozen")
+    frames = traceback.extract_tb(problem.__traceback__)
+    theirs = next((frame for frame in reversed(frames) if not frame.filename.startswith(libraries)), None)
+    return f" ({theirs.filename}, line {theirs.lineno}: {theirs.line})" if theirs else ""
 
 
 @contextlib.contextmanager

@@ -245,8 +245,8 @@ class RunLoop:
         except STOPS as stop:
             self.resources.ranks.leave(stop)
             if save_in_turn(self.resources.ranks, self.folder, self.done, self._save_what_changed):
-                raise type(stop)(f"{stop}; saved before step {self.done + 1}. {self._saver.how_to_resume()}") from None
-            raise type(stop)(f"{stop}. {self._saver.what_is_whole()}") from None
+                raise type(stop)(f"{stop}; saved before step {self.done + 1}. {self._saver.how_to_resume()}") from stop
+            raise type(stop)(f"{stop}. {self._saver.what_is_whole()}") from stop
 
     # Held-out problems
 

@@ -4,6 +4,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from lite_selfplay.tasks.hub_data import FILES, folder_of_data, hub_task, no_fil
 from lite_selfplay.tasks.jsonl import read_jsonl, to_problems
 from lite_selfplay.tasks.procedural import refuse_unknown
 from lite_selfplay.tasks.task import Task
-from lite_selfplay.verify.programs import require_failing
+from lite_selfplay.verify.programs import failing_solutions, require_failing
 
 Maker = Callable[..., Task]
 """Makes a task, as `maker(seed, held_out, **options)`; options are texts.
@@ -113,8 +114,28 @@ def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str
     another seed or other options. A file has all its rows either way. `data_dir` is the folder of downloaded data for a
     spec that names none itself (None: `$LITE_SELFPLAY_DATA`).
     Raises TaskError for a missing or malformed file, with the line, and for options that are invalid or allow too few
-    different problems; UnknownNameError with similar names; ConfigError if there is no such function.
+    different problems; UnknownNameError with similar names; ConfigError if there is no such function. Problems of
+    programs whose own solution fails their tests are left out.
     """
+    return _solvable(_loaded(spec, seed, held_out, data_dir))
+
+
+def _solvable(task: Task) -> Task:
+    """A task without the problems whose own solution fails their tests, which its `caution` counts. Raises TaskError if
+    most solutions fail. Generated problems are not checked."""
+    failing, tried = failing_solutions(task.problems) if isinstance(task.problems, list | tuple) else ({}, 0)
+    if not failing:
+        return task
+    examples = "; ".join(f"{task.problems[index].id}: {why}" for index, why in [*failing.items()][:2])
+    said = f"{len(failing)} of {tried} solutions in {task.origin or task.name} fail the tests of their own problems"
+    if 2 * len(failing) > tried:
+        raise TaskError(f"{said}, so right programs would be judged wrong: {examples}")
+    rest = [problem for index, problem in enumerate(task.problems) if index not in failing]
+    caution = f"{said}, which are left out: {examples}"
+    return replace(task, problems=rest, caution="; ".join(filter(None, [task.caution, caution])))
+
+
+def _loaded(spec: str, seed: int, held_out: bool, data_dir: str | None) -> Task:
     name, _, options = spec.partition(":")
     notes: list[str] = []
     if spec.startswith("{"):

@@ -1,8 +1,10 @@
 """Code of a user's own: what it raises becomes one error, what it changes in the process is put back."""
 
+import json
 import os
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 from lite_selfplay.config import user_files
-from lite_selfplay.config.user_files import guarded
+from lite_selfplay.config.user_files import guarded, load
 from lite_selfplay.errors import RewardError, TaskError
 
 
@@ -76,3 +78,24 @@ def test_what_it_changes_is_put_back_with_one_warning(what, monkeypatch):
     with pytest.raises(RewardError, match="f raised ValueError: no"), guarding():
         change_and_fail()
     assert state() == before
+
+
+CODE = """import json
+
+def deep(text):
+    return json.loads(text)  # here
+
+def f(text):
+    return deep(text)
+"""
+
+
+def test_an_error_names_the_last_line_of_the_users_own_code(tmp_path: Path) -> None:
+    """Not that of a library that it calls."""
+    file = tmp_path / "mine.py"
+    file.write_text(CODE)
+    f = load(f"{file}:f", "--reward", "function")
+    with pytest.raises(RewardError) as caught, guarded("f", RewardError):
+        f("{")
+    assert str(caught.value).endswith(f" ({file}, line 4: return json.loads(text)  # here)")
+    assert isinstance(caught.value.__cause__, json.JSONDecodeError)

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import itertools
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -116,8 +117,11 @@ def gone(completions: list[str]) -> list[float]:
 @pytest.mark.parametrize(("fails", "how"), [(odd, "returned nan"), (gone, "raised KeyError")])
 def test_a_reward_function_that_fails_finds_the_run_saved(tmp_path: Path, fails: Any, how: str):
     run, rewards = tmp_path / "run", iter([uneven, fails])
-    with pytest.raises(RewardError, match=rf"{how}.*; saved before step 2\. Continue with"):
+    with pytest.raises(RewardError, match=rf"{how}.*; saved before step 2\. Continue with") as caught:
         train(config(run, save_every=50), reward=lambda completions: next(rewards)(completions))
+    if fails is gone:  # with its line, and with the whole traceback for --debug
+        assert re.search(r'test_numbers\.py, line \d+: raise KeyError\("gone"\)\)', str(caught.value))
+        assert isinstance(caught.value.__cause__.__cause__, KeyError)
     assert saved_steps(run) == [0, 1]
     assert len(resume(run, steps=2, reward=uneven).metrics_rows()) == 2
 

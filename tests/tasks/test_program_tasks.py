@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from lite_selfplay import RunConfig
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
+from lite_selfplay.runs.planning import plan
 from lite_selfplay.tasks import load_task
 from lite_selfplay.tasks.benchmarks import BENCHMARKS
 from lite_selfplay.tasks.columns import Columns, problem_of_row
@@ -45,6 +47,37 @@ def test_tests_that_cannot_be_read_are_refused_with_their_line(tmp_path, tests):
     path = jsonl(tmp_path / "mine.jsonl", {"problem": "x", "tests": [["", ""]]}, {"problem": "y", "tests": tests})
     with pytest.raises(TaskError, match="line 2"):
         load_task(str(path))
+
+
+def with_solutions(path: Path, right: int, wrong: int) -> str:
+    """A file of problems, of which some have a wrong solution of their own; one has prose, and one none."""
+    solutions = [*["def twice(x): return 2 * x"] * right, *["def twice(x): return x"] * wrong, "Double it.", None]
+    rows = [
+        {
+            "question": f"Double it, {n}.",
+            "tests": ["from solution import twice\nassert twice(2) == 4"],
+            "solution": each,
+        }
+        for n, each in enumerate(solutions)
+    ]
+    return str(jsonl(path, *rows))
+
+
+def test_a_problem_whose_own_solution_fails_is_left_out_and_said(tmp_path):
+    task = load_task(with_solutions(tmp_path / "mine.jsonl", right=3, wrong=2))
+    assert [problem.id for problem in task.problems] == [f"mine-{n}" for n in (1, 2, 3, 6, 7)]
+    assert task.caution == (
+        "2 of 5 solutions in mine.jsonl fail the tests of their own problems, which are left out: mine-4: wrong_answer "
+        "(test 1: AssertionError:); mine-5: wrong_answer (test 1: AssertionError:)"
+    )
+    said = plan(RunConfig(game="grpo", model="tiny", tasks=str(tmp_path / "mine.jsonl"))).lines()
+    assert f"caution: {task.caution}" in said
+
+
+def test_where_most_solutions_fail_nothing_is_trained_on(tmp_path):
+    with pytest.raises(TaskError, match=r"2 of 3 solutions in mine\.jsonl fail .*: mine-2: .*; mine-3: ") as caught:
+        load_task(with_solutions(tmp_path / "mine.jsonl", right=1, wrong=2))
+    assert str(caught.value).count("AssertionError") == 2
 
 
 # code-arithmetic

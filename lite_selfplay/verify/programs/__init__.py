@@ -10,7 +10,12 @@ from typing import Any, overload
 
 from lite_selfplay.verify.programs.checker import check_batch, judge_all
 from lite_selfplay.verify.programs.nouns import KIND, Job, Limits, ProgramRun, Reason, Report, SandboxError
-from lite_selfplay.verify.programs.problems import problem_of_object, program_problem, require_failing
+from lite_selfplay.verify.programs.problems import (
+    failing_solutions,
+    problem_of_object,
+    program_problem,
+    require_failing,
+)
 from lite_selfplay.verify.programs.program_tests import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
 from lite_selfplay.verify.programs.program_text import extract_program
 from lite_selfplay.verify.programs.sandbox import Sandbox, close_sandbox, open_sandbox, shared_sandbox
@@ -30,6 +35,7 @@ __all__ = [
     "check_batch",
     "close_sandbox",
     "extract_program",
+    "failing_solutions",
     "open_sandbox",
     "problem_of_object",
     "program_problem",

@@ -29,6 +29,7 @@ from lite_selfplay.verify.programs.program_text import extract_program, with_stu
 from lite_selfplay.verify.programs.sandbox import Sandbox, shared_sandbox
 
 LEAST_SECONDS = 0.1
+UNTESTED = "its tests cannot be run: "
 T = TypeVar("T")
 
 
@@ -106,7 +107,7 @@ def _report(program: str | None, tests: ProgramTests, done: Sequence[tuple[_Part
 def _unless_untested(part: _Part, run: ProgramRun) -> ProgramRun:
     """The run, `not_judged` if one of its tests cannot be run here, which only the test's process can say."""
     fault = re.search(rb"^%b (?:\d+ )?\? ?(.*)$" % (part.nonce.encode() or b"(?!)"), run.reply, re.MULTILINE)
-    detail = fault and f"its tests cannot be run: {fault[1].decode('utf-8', 'replace')}"[:300]
+    detail = fault and f"{UNTESTED}{fault[1].decode('utf-8', 'replace')}"[:300]
     return replace(run, reason="not_judged", detail=detail) if detail else run
 
 

@@ -10,10 +10,12 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lite_selfplay.data import Problem
+from lite_selfplay.data import NOT_JUDGED, Problem
 from lite_selfplay.errors import TaskError
+from lite_selfplay.verify.programs.checker import UNTESTED, judge_all
 from lite_selfplay.verify.programs.nouns import KIND, Job, Limits
 from lite_selfplay.verify.programs.program_tests import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
+from lite_selfplay.verify.programs.program_text import extract_program
 from lite_selfplay.verify.programs.sandbox import SandboxError, shared_sandbox
 
 _KEYS = ("function", "stub", "setup", "tolerance", "in_lists")
@@ -75,6 +77,38 @@ def _from_text(tests: Any, where: str) -> Any:
         except ValueError:
             raise TaskError(f"{where}: the tests look like JSON but are not valid JSON") from None
     return tests
+
+
+MOST_SOLVED = 200  # problems of a task whose own solutions are run
+_solved: dict[int, str] = {}
+
+
+def failing_solutions(problems: Sequence[Problem]) -> tuple[dict[int, str], int]:
+    """(why, by its index, a problem's own solution fails its tests; how many were run), of at most `MOST_SOLVED` that
+    are spread evenly.
+
+    A solution is the program in `extra["solution"]`. What depends on the machine is no failure: running out of time.
+    Without a sandbox none is run.
+    """
+    found = {
+        index: (program, read_tests(problem.answer, f"the tests of {problem.id}"))
+        for index, problem in enumerate(problems)
+        if problem.kind == KIND and (program := extract_program(str(problem.extra.get("solution") or "")))
+    }
+    chosen = (
+        [list(found)[i * len(found) // MOST_SOLVED] for i in range(MOST_SOLVED)] if len(found) > MOST_SOLVED else found
+    )
+    tried = {index: found[index] for index in chosen}
+    keys = {index: hash(repr(each)) for index, each in tried.items()}
+    new = [index for index in tried if keys[index] not in _solved]
+    try:
+        reports = judge_all(shared_sandbox(), [tried[index] for index in new], Limits()) if new else []
+    except SandboxError:
+        return {}, 0
+    for index, report in zip(new, reports, strict=True):
+        known = report.reason != "time" and (report.reason != NOT_JUDGED or report.detail.startswith(UNTESTED))
+        _solved[keys[index]] = f"{report.reason} ({report.detail})" if report.reason and known else ""
+    return {index: _solved[key] for index, key in keys.items() if _solved[key]}, len(tried)
 
 
 _TRIAL = """
