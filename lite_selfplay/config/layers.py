@@ -6,7 +6,6 @@ flags all become layers here, and are validated only when a `RunConfig` is built
 """
 
 import copy
-import json
 import os
 import shlex
 import types
@@ -29,7 +28,7 @@ from lite_selfplay.config.sections import (
     RunSection,
     TasksSection,
 )
-from lite_selfplay.config.user_files import absolute, file_of, leaves, read_utf8, was_run
+from lite_selfplay.config.user_files import absolute, file_of, leaves, read_utf8, task_of, was_run
 from lite_selfplay.errors import ConfigError, UnknownNameError
 
 # The sections by name; `roles` and `seats` have one section for each role and each seat.
@@ -182,28 +181,9 @@ def _section(name: str, value: Any) -> Any:
         return {}
     if isinstance(value, bool) and name == "cold_start":
         return {"enabled": value}
-    if name == "tasks" and not isinstance(value, str | Mapping):
-        value = as_lines(value)
+    if name == "tasks" and (not isinstance(value, str | Mapping) or hasattr(value, "column_names")):
+        value = task_of(value)
     return {NAMED_SECTIONS[name]: value} if name in NAMED_SECTIONS and isinstance(value, str) else value
-
-
-def as_lines(rows: Any) -> str:
-    """The text of a JSONL file from rows such as `{"problem": ..., "answer": ...}`, or from pairs.
-
-    A run writes it into its folder. Raises ConfigError for anything else.
-    """
-    try:
-        rows_given = list(rows)
-        if not rows_given or any(isinstance(row, str) for row in rows_given):
-            raise ValueError("a text is not a row" if rows_given else "no row")
-        found = [
-            dict(row if isinstance(row, Mapping) else zip(("problem", "answer"), row, strict=True))
-            for row in rows_given
-        ]
-        return "\n".join(json.dumps(row, allow_nan=False) for row in found)
-    except (TypeError, ValueError) as error:
-        what = 'the name of a task, a file, or rows such as {"problem": "1 + 1?", "answer": "2"}'
-        raise ConfigError(f"tasks takes {what}, got {type(rows).__name__} ({str(error)[:200]})") from None
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from lite_selfplay.config.sections import Section, Unit, key
+from lite_selfplay.config.sections import Problems, Section, Unit, key
 from lite_selfplay.config.user_files import file_of, load
 from lite_selfplay.data import FILTERS, Sampling
 
@@ -168,7 +168,7 @@ class ColdStartSection(Section):
     roles: tuple[str, ...] | None = key(
         None, "The roles that are taught; a seat that plays none of them is not changed", unset="all", min_length=1
     )
-    tasks: str | None = key(None, "The problems of worked and self", unset="the run's own")
+    tasks: Problems = key(None, "The problems of worked and self", unset="the run's own")
     top_up: str | None = key(
         "stories", "A task whose worked solutions complete `self` if the base gives too few right completions"
     )

@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from lite_selfplay.config.user_files import short_name
+from lite_selfplay.config.user_files import short_name, task_of
+from lite_selfplay.errors import ConfigError
 
 # The largest number that any key takes: the largest seed of NumPy, and near the limits of torch.
 LARGEST = 2**32 - 1
 # The most characters of a text or a name: as many as a path may have.
 LONGEST = 4096
 Unit = Annotated[float, Field(gt=0, le=1)]
+# A task's name or file, or rows, which become a text.
+Problems = Annotated[str | None, BeforeValidator(task_of)]
 
 
 def key(
@@ -148,7 +151,7 @@ class ModelSection(Section):
 class TasksSection(Section):
     """Sources of problems: `.jsonl` files or tasks by name."""
 
-    train: str | None = key(
+    train: Problems = key(
         None,
         "The problems to train on: a .jsonl file, a name such as arithmetic or reasoning-gym:NAME, or FILE.py:FUNCTION",
         flag="tasks",
@@ -163,14 +166,14 @@ class TasksSection(Section):
         unset="those of --tasks",
     )
     passage_tokens: int = key(1024, "The most tokens of a passage", ge=1)
-    validation: str | None = key(
+    validation: Problems = key(
         None,
         "Problems that a game measures a seat on while it plays",
         flag="validation",
         metavar="T",
         unset="those of --tasks",
     )
-    solutions: str | None = key(
+    solutions: Problems = key(
         None,
         "Solutions for a game that works on their steps: a .jsonl file of problem, answer and solution",
         flag="solutions",
@@ -199,7 +202,7 @@ class TasksSection(Section):
 class EvalSection(Section):
     """Evaluation on held-out problems: before training, after it, and every `every` steps."""
 
-    tasks: str | None = key(
+    tasks: Problems = key(
         None,
         "Held-out problems to measure on before and after; never trained on. `none` asks for no evaluation",
         flag="eval_tasks",
@@ -218,7 +221,7 @@ class EvalSection(Section):
     @field_validator("tasks", mode="before")
     @classmethod
     def _switched_off(cls, value: Any) -> Any:
-        return None if value == "none" else value
+        return None if isinstance(value, str) and value == "none" else value
 
 
 class RunSection(Section):
@@ -300,6 +303,15 @@ class RunSection(Section):
     report_to: Literal["none", "tensorboard", "wandb", "trackio"] = key(
         "none", "A tracker that gets the curves and warnings as well", flag="report_to"
     )
+
+    @field_validator("reward", mode="before")
+    @classmethod
+    def _a_name(cls, value: Any) -> Any:
+        if callable(value):
+            raise ConfigError(
+                "a reward function is given to train, as in train(config, reward=f); the key takes FILE.py:NAME"
+            )
+        return value
 
     def tokens_at_once(self, *, on_cpu: bool, lean: bool = False) -> int:
         """The value of `microbatch_tokens` on a GPU or a CPU; `lean`: memory matters more than a little time."""

@@ -209,6 +209,36 @@ def read_utf8(path: Path, error: type[LiteSelfPlayError], limit: int | None = No
         raise error(f"{path}: not UTF-8 ({problem.reason} at byte {problem.start})") from None
 
 
+# Tasks
+
+
+def task_of(given: Any) -> Any:
+    """A task as text: its name or file, or the text of a JSONL file from rows such as `{"problem": ..., "answer":
+    ...}`, from pairs, or from a `datasets.Dataset`. A run writes rows into its folder. Raises ConfigError for anything
+    else."""
+    if given is None or isinstance(given, str | Path):
+        return None if given is None else str(given)
+    if isinstance(given, Mapping) and hasattr(given, "column_names"):
+        first = next(iter(given), "train")
+        raise ConfigError(f"tasks takes one split, and this has {', '.join(given)}: give one, as in data[{first!r}]")
+    try:
+        rows = list(given)
+        if not rows or any(isinstance(row, str) for row in rows):
+            raise ValueError("a text is not a row" if rows else "no row")
+        found = [
+            dict(row if isinstance(row, Mapping) else zip(("problem", "answer"), row, strict=True)) for row in rows
+        ]
+        return "\n".join(json.dumps(row, allow_nan=False) for row in found)
+    except (TypeError, ValueError) as error:
+        what = 'the name of a task, a file, or rows such as {"problem": "1 + 1?", "answer": "2"}'
+        raise ConfigError(f"tasks takes {what}, got {type(given).__name__} ({str(error)[:200]})") from None
+
+
+def shown_task(spec: str | None) -> str:
+    """A task's name for the user, who may have given rows."""
+    return "the given rows" if spec and spec.startswith("{") else spec or ""
+
+
 # A user's own code
 
 

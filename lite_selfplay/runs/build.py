@@ -18,6 +18,7 @@ from lite_selfplay.models.backends import chosen, import_first
 from lite_selfplay.models.packages import versions
 from lite_selfplay.models.silence import quiet
 from lite_selfplay.models.sources import base_of
+from lite_selfplay.runs.defaults import Default, layer_of
 from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, PACKAGES, RunFolder, writing
 from lite_selfplay.runs.planning import Plan
 from lite_selfplay.runs.planning import plan as make_plan
@@ -55,10 +56,12 @@ def fresh(
     if minutes := plan.config.run.minutes:
         progress.say(f"{minutes:g} minutes: as many of the {plan.config.run.steps} steps as fit")
     path = ranks.from_main("the run folder", lambda: str(free_folder(plan.config)))
-    folder, tasks = RunFolder(Path(path), ours=ranks.main), plan.config.tasks.train or ""
-    objects = tasks if tasks.startswith("{") else ""
+    folder, values = RunFolder(Path(path), ours=ranks.main), plan.config.values()
+    given = {key: values[section][name] or "" for key in OBJECTS for section, _, name in [key.partition(".")]}
+    objects = {key: text for key, text in given.items() if text.startswith("{")}
     if objects:
-        plan = replace(plan, config=plan.config.having({"tasks": str((folder.path / OBJECTS).absolute())}))
+        files = {key: str((folder.path / OBJECTS[key]).absolute()) for key in objects}
+        plan = replace(plan, config=plan.config.having(layer_of([Default("", files)])))
     with _at_work(ranks, plan) as poll:
         model = base_of(plan.config.model, progress)  # raises before the libraries are loaded
         from lite_selfplay.runs.loop import RunLoop

@@ -6,7 +6,7 @@ All problems are loaded and checked before the base. Answers are saved as they c
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from importlib.metadata import version
@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from lite_selfplay.config import RunConfig, TasksSection
+from lite_selfplay.config.user_files import task_of
 from lite_selfplay.data import EvalSpec, Problem
 from lite_selfplay.errors import Interrupted, ProcessLost, RequestError, RunFolderError, TaskError
 from lite_selfplay.evaluation.examiner import SUFFIX, Answers, Exam, key_of, measure, require_enough
@@ -44,7 +45,7 @@ _NEED_ANSWERS = ("math", "letters", "choice", programs.KIND)
 
 def evaluate(
     target: Path | str,
-    tasks: str | None = None,
+    tasks: "str | Iterable[Any] | None" = None,
     *,
     mode: str | None = None,
     limit: int | None = None,
@@ -67,10 +68,10 @@ def evaluate(
 ) -> Evaluation:
     """Measure the seats of a run, or a base model as the seat `base`, on problems that training held out.
 
-    `target`: a run folder, or a model's name. `tasks`: as in training, not needed for a game without problems; a
-    benchmark's data must be in `data_dir`. `mode`: a name in `lite_selfplay.games.modes.MODES`; None is the game's, or
-    `single` for a model. `Settings` explains `limit` to `trained_on`. With `write`, a run's result is written to a new
-    file in its `eval/`.
+    `target`: a run folder, or a model's name. `tasks`: as in training (also rows), not needed for a game without
+    problems; a benchmark's data must be in `data_dir`. `mode`: a name in `lite_selfplay.games.modes.MODES`; None is the
+    game's, or `single` for a model. `Settings` explains `limit` to `trained_on`. With `write`, a run's result is
+    written to a new file in its `eval/`.
 
     Raises RequestError if the request is invalid (an unknown mode, seat, task or model, a run without its adapters or
     over another base), Interrupted if a signal stopped it: the same call then continues.
@@ -92,7 +93,8 @@ def evaluate(
         answer_from=answer_from,
         trained_on=trained_on,
     )
-    return evaluate_all(target, [tasks] if tasks else [], [mode], settings, write=write, progress=progress)[0]
+    spec = task_of(tasks)
+    return evaluate_all(target, [spec] if spec else [], [mode], settings, write=write, progress=progress)[0]
 
 
 def evaluate_all(
@@ -211,6 +213,8 @@ def _choose(
     if len(readers) > 1:
         raise RequestError("these modes need tasks of different kinds: give one --mode at a time")
     task, name = find_task(spec, settings.data_dir, settings.seed, *readers)
+    for note in task.notes:
+        progress.say(f"{task.name}: {note}")
     chosen = evaluation_set(task, settings.limit, settings.seed)
     if any(problem.kind == programs.KIND for problem in chosen):
         programs.shared_sandbox(unsafe_code=target.config.tasks.unsafe_code)  # raises before anything is loaded

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard
 from filelock import FileLock, Timeout, lock_descriptor
 from pydantic import Field, create_model, model_validator
 
-from lite_selfplay.config import RunConfig, load_layer
+from lite_selfplay.config import RunConfig, load_layer, set_key
 from lite_selfplay.config.layers import require_accepted
 from lite_selfplay.config.user_files import failing_as, open_file
 from lite_selfplay.errors import LiteSelfPlayError, RunFolderError
@@ -128,8 +128,8 @@ class RunFolder:
             f"{again if os.path.isfile(self.path / CONFIG) else ''}"
         )
 
-    def create(self, config: RunConfig, tasks: str = "", **facts: Any) -> None:
-        """Create the folder with `config.yaml`, `environment.json` and `tasks`, problems that were given as objects.
+    def create(self, config: RunConfig, objects: Mapping[str, str] | None = None, **facts: Any) -> None:
+        """Create the folder with `config.yaml`, `environment.json` and `objects`, given problems by key of `OBJECTS`.
 
         `facts` are added to the environment. A new folder appears by one rename. Raises RunFolderError if it is not
         free or cannot be written.
@@ -142,8 +142,9 @@ class RunFolder:
             partial.mkdir(parents=True, exist_ok=True)
             with (partial / CONFIG).open("x", encoding="utf-8") as file:
                 file.write(config.to_yaml())
-            if tasks:
-                write_whole(partial / OBJECTS, tasks + "\n")
+            for key, rows in (objects or {}).items():
+                (partial / OBJECTS[key]).parent.mkdir(exist_ok=True)
+                write_whole(partial / OBJECTS[key], rows + "\n")
             write_whole(partial / ENVIRONMENT, _as_json({**environment(), **facts}), JSON_LIMIT)
             if beside:
                 partial.rename(self.path)
@@ -157,7 +158,7 @@ class RunFolder:
                         path.rmdir()
             if taken:
                 raise self._taken() from None
-            for name in () if beside else (CONFIG, OBJECTS, ENVIRONMENT):
+            for name in () if beside else (CONFIG, *OBJECTS.values(), ENVIRONMENT):
                 (partial / name).unlink(missing_ok=True)
             raise RunFolderError(f"cannot write to {self.path}: {error.strerror or error}") from None
 
@@ -173,8 +174,11 @@ class RunFolder:
     def config(self) -> RunConfig:
         """The run's configuration. Raises ConfigError."""
         config = RunConfig.of(load_layer(self.path / CONFIG), {"run": {"dir": str(self.path)}})
-        file = self.path / OBJECTS
-        return config.having({"tasks": str(file.absolute())}) if os.path.isfile(file) else config
+        layer: dict[str, Any] = {}
+        for key, name in OBJECTS.items():
+            if os.path.isfile(self.path / name):  # the folder may have been moved
+                set_key(layer, key, str((self.path / name).absolute()))
+        return config.having(layer) if layer else config
 
     def config_to_load(self, trust_remote_code: bool, unsafe_code: bool = False) -> RunConfig:
         """`config`, before its base, game and tasks are loaded.
@@ -196,8 +200,19 @@ class RunFolder:
 
     def require_own_files(self) -> None:
         """Raises RunFolderError if a part of the folder is a link, so that a run would write elsewhere."""
-        files = (CONFIG, ENVIRONMENT, METRICS, EPISODES, OBJECTS, CARD, BUDGET, EXAMPLES, PREFLIGHT, LOCK, TRACKER)
-        for name in (*files, ADAPTERS, CHECKPOINTS, EVALUATIONS, COLLECTIONS, TENSORBOARD, WANDB, ROLLOUTS, TOKENS):
+        files = (CONFIG, ENVIRONMENT, METRICS, EPISODES, CARD, BUDGET, EXAMPLES, PREFLIGHT, LOCK, TRACKER)
+        for name in (
+            *files,
+            *OBJECTS.values(),
+            ADAPTERS,
+            CHECKPOINTS,
+            EVALUATIONS,
+            COLLECTIONS,
+            TENSORBOARD,
+            WANDB,
+            ROLLOUTS,
+            TOKENS,
+        ):
             require_no_link(self.path / name)
 
     def noted(self, what: Literal["code", "data"]) -> dict[str, dict[str, Any]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lite_selfplay.config import RunConfig, load_loss
-from lite_selfplay.config.user_files import short_name, whole_paths
+from lite_selfplay.config.user_files import short_name, shown_task, whole_paths
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError
 from lite_selfplay.games import Game, make_game
@@ -124,7 +124,11 @@ class Plan:
     def _source_lines(self) -> dict[str, str]:
         tasks, each = self.config.tasks, self.config.run.problems_per_step
         given = {"passages": tasks.knowledge, "solutions": tasks.solutions, "validation": tasks.validation}
-        rows = {name: f"{given.get(name) or self.task.name}, {len(p):,}" for name, p in self.sources.items() if p}
+        rows = {
+            name: f"{shown_task(given.get(name)) or self.task.name}, {len(p):,}"
+            for name, p in self.sources.items()
+            if p
+        }
         if "problems" not in self.sources:
             taught = draws_problems(self.config, self.game) or "a cold start" in self.open
             use = "for a cold start" if taught else "not used"
@@ -161,9 +165,9 @@ class Plan:
             return f"none{idle}; --eval-tasks T evaluates the run on the problems of T"
         times = "before and after" if self.game.open_ended else f"{len(evaluation_steps(self.config))} times"
         each = find_mode(spec.mode).stages(spec.seats) * len(self.held_out) * section.samples
-        seats = " and ".join(spec.seats)
+        seats, tasks = " and ".join(spec.seats), shown_task(section.tasks)
         return (
-            f"{seats} (mode {spec.mode}) on {len(self.held_out)} held-out problems of {section.tasks}, {times} "
+            f"{seats} (mode {spec.mode}) on {len(self.held_out)} held-out problems of {tasks}, {times} "
             f"{each} completions, and the untouched base once"
         )
 
@@ -345,8 +349,8 @@ def held_out(config: RunConfig, task: Task | None, trained: Sequence[Problem] = 
     section = config.eval
     if task is None:
         return []
-    limit, shared = section.limit, section.tasks == config.tasks.train and not task.procedural
-    if shared and {*map(content_key, task.problems)} <= {*map(content_key, trained)}:
+    limit = section.limit
+    if not task.procedural and {*map(content_key, task.problems)} == {*map(content_key, trained)}:
         third = max(1, len(different(task.problems)) // 3)
         limit = min(limit or third, third)
     return evaluation_set(task, limit)

@@ -222,7 +222,7 @@ def trained_on(config: RunConfig, progress: Progress) -> list[Problem]:
     Generated tasks have none: their two sides never overlap. A missing file is only a warning, and so is code of the
     run it started from that this user has not run here.
     """
-    section, found = config.cold_start, list[Problem]()
+    section, found, own = config.cold_start, list[Problem](), list[Problem]()
     taught = [section.tasks, section.top_up] if section.enabled else []
     try:
         drawn = draws_problems(config, make_game(config.game.name, config.game.options))
@@ -231,7 +231,8 @@ def trained_on(config: RunConfig, progress: Progress) -> list[Problem]:
                 continue
             task = load_task(spec, seed=config.run.seed, data_dir=config.tasks.data_dir)
             found += [] if task.procedural else task.problems
-        found = without(found, held_out(config, evaluated(config), found)) if found else found
+            own = list(task.problems) if spec == config.tasks.train and not task.procedural else own
+        found = without(found, held_out(config, evaluated(config), own)) if found else found
     except (TaskError, ConfigError) as error:
         progress.warn(f"these may include problems that the run was trained on: {error}")
     try:

@@ -43,8 +43,15 @@ TASKS = Registry[Maker](
 for _name in BENCHMARKS:
     TASKS.add(_name, benchmark_maker(_name))
 
-# The file in a run folder with problems that were given as objects; until it is written, they are JSON lines.
-OBJECTS = "tasks.jsonl"
+# The files in a run folder with problems that were given as objects, by key; until then they are JSON lines. All have
+# one name, which is that of the task, so that a resume draws the same problems.
+OBJECTS = {
+    "tasks.train": "tasks.jsonl",
+    "tasks.validation": "validation/tasks.jsonl",
+    "tasks.solutions": "solutions/tasks.jsonl",
+    "eval.tasks": "held_out/tasks.jsonl",
+    "cold_start.tasks": "cold_start/tasks.jsonl",
+}
 # The tasks that read from the folder of downloaded data.
 _OF_DATA = {"hub", *BENCHMARKS}
 
@@ -139,8 +146,9 @@ def _loaded(spec: str, seed: int, held_out: bool, data_dir: str | None) -> Task:
     name, _, options = spec.partition(":")
     notes: list[str] = []
     if spec.startswith("{"):
-        rows = enumerate((parse_object(line.encode(), OBJECTS, TaskError) for line in spec.split("\n")), 1)
-        return Task(Path(OBJECTS).stem, to_problems(rows, Path(OBJECTS), notes), origin=OBJECTS, notes=tuple(notes))
+        file = Path(OBJECTS["tasks.train"])
+        rows = enumerate((parse_object(line.encode(), str(file), TaskError) for line in spec.split("\n")), 1)
+        return Task(file.stem, to_problems(rows, file, notes), origin=file.name, notes=tuple(notes))
     if file_of(spec) is not None:
         return _made(_maker(spec), spec, seed, held_out, options_of(spec))
     if (mapped := DATA_FILE.fullmatch(spec)) is not None:

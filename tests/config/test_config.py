@@ -264,6 +264,28 @@ def test_problems_may_be_given_as_objects(tasks):
     assert (problem.id, problem.text, problem.answer) == ("tasks-1", "1 + 1?", 2)
 
 
+class Splits(dict):
+    """What has rows by split, as a `datasets.DatasetDict` does."""
+
+    column_names = ("problem", "answer")
+
+
+def test_problems_may_be_given_as_objects_wherever_a_task_stands():
+    text = '{"problem": "1 + 1?", "answer": 2}'
+    given: dict[str, Any] = {"train": Rows(), "validation": Rows(), "solutions": Rows()}
+    config = tiny(tasks=given, eval={"tasks": [("1 + 1?", 2)]}, cold_start={"tasks": Rows()})
+    tasks = config.tasks
+    everywhere = [tasks.train, tasks.validation, tasks.solutions, config.eval.tasks, config.cold_start.tasks]
+    assert everywhere == [text] * 5
+    assert tiny(eval_tasks=Rows()).eval.tasks == text
+    assert tiny(tasks={"train": Path("a.jsonl")}, eval={"tasks": Path("b.csv")}).eval.tasks == "b.csv"
+    for values in ({"tasks": Splits(train=Rows(), test=Rows())}, {"eval": {"tasks": Splits(train=Rows(), test=3)}}):
+        with pytest.raises(ConfigError, match=r"this has train, test: give one, as in data\['train'\]"):
+            tiny(**values)
+    with pytest.raises(ConfigError, match=r"train\(config, reward=f\); the key takes FILE.py:NAME"):
+        tiny(reward=len)
+
+
 @pytest.mark.parametrize(
     ("tasks", "said"),
     [
@@ -274,3 +296,5 @@ def test_problems_may_be_given_as_objects(tasks):
 def test_what_is_no_list_of_problems(tasks, said):
     with pytest.raises(ConfigError, match=rf"tasks takes the name of a task, a file, or rows .*{said}"):
         tiny(tasks=tasks)
+    with pytest.raises(ConfigError, match=f"tasks takes .*{said}"):
+        tiny(eval={"tasks": tasks})

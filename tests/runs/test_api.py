@@ -251,12 +251,23 @@ def test_problems_given_as_objects_become_a_file_of_the_run(tmp_path):
     """A resume, also of a folder that was moved, goes on with them."""
     notes = {"1 + 1?": "g.py:f", "2 + 1?": "n" * 5000}
     rows = [{"problem": problem, "answer": "2", "note": note} for problem, note in notes.items()]
-    made = train(config(tmp_path / "made", game="grpo", group_size=2, problems_per_step=1, steps=1, tasks=rows))
+    rows += [{"problem": f"{n} + 1?", "answer": str(n + 1)} for n in (3, 4)]
+    small: dict[str, Any] = {"game": "grpo", "group_size": 2, "problems_per_step": 1, "steps": 1}
+    said: list[str] = []
+    made = train(config(tmp_path / "made", **small, tasks=rows, eval={"tasks": rows}), progress=said.append)
+    assert not any('{"problem"' in line for line in said)
+    assert [moment["n"] for moment in made.evaluations().values()] == [1] * 3
     path = shutil.move(made.path, tmp_path / "moved")
     run = resume(path, steps=2)
-    assert run.config.tasks.train == str(tmp_path / "moved" / "tasks.jsonl")
+    places = [str(tmp_path / "moved" / name / "tasks.jsonl") for name in ("", "held_out")]
+    assert [run.config.tasks.train, run.config.eval.tasks] == places
     assert [json.loads(line) for line in (path / "tasks.jsonl").read_text().splitlines()] == rows
-    assert {row["problem_id"] for row in run.episodes()} == {"tasks-1", "tasks-2"}
+    assert {row["problem_id"] for row in run.episodes()} < {"tasks-1", "tasks-2", "tasks-3", "tasks-4"}
+    for result in (
+        run.evaluate(rows, max_completion_tokens=4),
+        run.evaluate([("7 + 7?", 14)], max_completion_tokens=4),
+    ):
+        assert (result.to_json()["tasks"], result.to_json()["n"]) == ("tasks", 1)
 
 
 def test_two_runs_in_one_second_have_two_names(tmp_path, monkeypatch):
