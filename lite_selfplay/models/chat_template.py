@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,7 +63,7 @@ class Chat:
     """A tokenizer and its chat template. Without a template a prompt is plain text.
 
     - `eos_ids`: the ids that end a completion; the first one ends a turn under the template and is the one to teach.
-    - `end_of_turn`: the special token with which the template ends an assistant's turn, or None.
+    - `end_of_turn`: the added token with which the template ends an assistant's turn, special or not, or None.
     - `pad_id`: for padding. It may equal an EOS, so masks must come from lengths, never from ids.
     - `knows_thinking`: whether the template has a reasoning block, so that thinking can be switched on and off.
     - `thinks`: whether completions may think aloud between `<think>` tags.
@@ -79,8 +80,8 @@ class Chat:
         if thinking == "on" and not self.knows_thinking:
             raise ConfigError("thinking is on, but the model's chat template has no thinking: use auto or off.")
         self._thinking: Thinking = thinking
-        self._hidden, self._special_text = _special_tokens(tokenizer)
         self._header, self.end_of_turn = self._probe()
+        self._hidden, self._special_text = _special_tokens(tokenizer, self.end_of_turn)
         self.eos_ids = self._collect_eos(eos_ids)
         pad = tokenizer.pad_token_id
         self.pad_id: int = self.eos_ids[0] if pad is None else pad
@@ -143,6 +144,42 @@ class Chat:
         """The ids of plain text, without special tokens."""
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
+    def plain(self, prompt: str, completion: str) -> tuple[str, str]:
+        """An example from a file, as the texts that `conversation` takes: a prompt that this template has rendered
+        already is the user's message again, and a completion ends before the tokens that end it.
+
+        Raises RequestError for a prompt that begins with a special token and is not a single message of the user.
+        """
+        asked = prompt.strip()
+        for before, after in self._around:
+            if asked.startswith(before) and asked.endswith(after) and len(asked) > len(before) + len(after):
+                asked = prompt = asked[len(before) : len(asked) - len(after)].strip()
+                break
+        if self._special_text is not None and (mark := self._special_text.match(asked)):
+            raise RequestError(
+                f"a prompt begins with the special token {mark[0]!r} and is not one message of the user in the chat "
+                f"template of {self._name}: give the message alone, without the template's marks ({asked[:60]!r})"
+            )
+        ends = [*filter(None, map(str, self.tokenizer.convert_ids_to_tokens(list(self.eos_ids))))]
+        while (end := next((end for end in ends if completion.rstrip().endswith(end)), None)) is not None:
+            completion = completion.rstrip().removesuffix(end)
+        return prompt, completion
+
+    @cached_property
+    def _around(self) -> list[tuple[str, str]]:
+        """The template's text before and after a question, with and without the beginning of sequence, of reasoning,
+        and of the answer."""
+        bos = self.tokenizer.bos_token or ""
+        if not self._templated:
+            return [(bos, "")] if bos else []
+        turns = [{"role": "user", "content": _QUESTION}]
+        found = []
+        for rendered in (self._render(_QUESTION)[0], self._apply(turns, add_generation_prompt=False)):
+            before, _, after = rendered.partition(_QUESTION)
+            heads = (before, before.removeprefix(bos))
+            found += [(a.strip(), b.strip()) for b in (after, after.partition(_OPENED)[0]) for a in heads]
+        return [pair for pair in found if any(pair)]
+
     def conversation(self, prompt: str, completion: str) -> Conversation:
         """The ids to learn `completion` from, without repeating the part that the template already wrote
         (`prefill`)."""
@@ -190,7 +227,7 @@ class Chat:
         return opened[0] if opened else ""
 
     def _probe(self) -> tuple[str, int | None]:
-        """The template's text between a question and its answer, up to any `<think>`, and the special token that ends
+        """The template's text between a question and its answer, up to any `<think>`, and the added token that ends
         the answer."""
         if not self._templated:
             return "", None
@@ -202,8 +239,9 @@ class Chat:
         before, found, after = text.rpartition(_ANSWER)
         header = before.rpartition(_QUESTION)[2].partition(_OPENED)[0] if found else ""
         first = self.tokenizer(after.strip(), add_special_tokens=False)["input_ids"][:1] if found else []
-        end = first[0] if first and first[0] in self._hidden else None
-        return header, end
+        # Not every tokenizer flags it as special.
+        whole = {*self.tokenizer.added_tokens_decoder, *self.tokenizer.all_special_ids}
+        return header, first[0] if first and first[0] in whole else None
 
     def _apply(self, turns: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
         from jinja2.exceptions import TemplateError
@@ -277,9 +315,11 @@ def _without_thinking(text: str, prefill: str) -> tuple[str, str]:
     return text[: len(text) - len(prefill)] + start + _EMPTY_BLOCK, start + _EMPTY_BLOCK
 
 
-def _special_tokens(tokenizer: Any) -> tuple[frozenset[int], re.Pattern[str] | None]:
-    """The ids of special tokens that `decode` hides, and a pattern that finds them in text."""
-    special = {identity: str(token) for identity, token in tokenizer.added_tokens_decoder.items() if token.special}
+def _special_tokens(tokenizer: Any, end: int | None) -> tuple[frozenset[int], re.Pattern[str] | None]:
+    """The ids of special tokens, and of the `end` of a turn, that `decode` hides, and a pattern that finds them in
+    text."""
+    added = tokenizer.added_tokens_decoder.items()
+    special = {identity: str(token) for identity, token in added if token.special or identity == end}
     special.update(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
     hidden = {identity: text for identity, text in special.items() if text not in (_OPENED, _CLOSED)}
     spelled = sorted(filter(None, hidden.values()), key=len, reverse=True)

@@ -397,6 +397,7 @@ def teach(resources: Resources, trainer: SelfPlayTrainer, saver: Saver, budget: 
         seed=seed,
         held_out=plan.never_taught,
         fits=fits,
+        plain=resources.loaded.chat.plain,
         progress=resources.progress,
         data_dir=config.tasks.data_dir,
     )

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from lite_selfplay.config import ColdStartSection
 from lite_selfplay.data import BASE, Example, Problem, Stream
@@ -33,6 +33,8 @@ from lite_selfplay.training.progress import Progress
 
 Origin = Literal["worked", "self", "file"]
 Fits = Callable[[str, Example], bool]  # whether an example of a role is within the run's limits
+
+Plain = Callable[[str, str], tuple[str, str]]
 
 PER_PROBLEM = 2  # the most examples of one problem
 READINGS = 3  # how often a seat may read one of the base's own samples before worked examples are added
@@ -143,13 +145,15 @@ def gather(
     seed: int,
     held_out: Sequence[Problem] = (),
     fits: Fits = lambda role, example: True,
+    plain: Plain = lambda prompt, completion: (prompt, completion),
     progress: Progress | None = None,
     data_dir: str | None = None,
 ) -> ExamplePool:
     """The examples for a game's cold start, from the section's source.
 
     `task` has the problems for worked examples, `table` draws those that the base plays with; neither has problems of
-    `held_out`, which are also excluded from `section.top_up`. Examples that do not fit are skipped and counted.
+    `held_out`, which are also excluded from `section.top_up`. Examples that do not fit are skipped and counted. `plain`
+    removes a chat template's marks from a file's prompts and completions.
     `data_dir`: see `load_task`. Warns if a source has fewer examples than requested (for a game without tasks this is
     only noted). Raises ConfigError if none remain, or if with the source `self` the base had nothing right in a role.
     """
@@ -157,7 +161,7 @@ def gather(
     gathering = _Gathering(game, section, table.thinks, seed, fits)
     source = source_of(section, task, game)
     if source == "file":
-        gathering.read(Path(section.source))
+        gathering.read(Path(section.source), plain, progress)
     elif source == "worked":
         gathering.write(task.problems)
     else:
@@ -184,10 +188,18 @@ class _Gathering:
         self._counts = {role: RoleCounts() for role in self._wanted}
         self._of_problem: Counter[tuple[str, str]] = Counter()
 
-    def read(self, path: Path) -> None:
+    def read(self, path: Path, plain: Plain, progress: Progress) -> None:
+        prompts = ends = 0
         for line in read_examples(path, self._game.roles):
             if line.role in self._wanted:
-                self._add(line.role, Example(line.prompt, line.completion), "file")
+                example = Example(*plain(line.prompt, line.completion))
+                prompts += example.prompt != line.prompt
+                ends += example.completion != line.completion
+                self._add(line.role, example, "file")
+        if prompts:
+            progress.say(f"{path}: {prompts} prompts are in the form of the chat template, and are read as messages")
+        if ends:
+            progress.say(f"{path}: {ends} completions end with an end token, which is read as the end, not as text")
 
     def play(self, table: PlayTable, progress: Progress) -> None:
         """Let the base play until it has enough examples, or for all rounds."""
@@ -346,6 +358,7 @@ def _has_solutions(task: Task, game: Game, section: ColdStartSection) -> bool:
 
 def read_examples(path: Path, roles: Sequence[str]) -> list[PooledExample]:
     """The examples of a JSONL file. A line without `role` is an example for every role; other columns are ignored.
+    `prompt` and `completion` may be lists of one message, or `messages` a list of both.
 
     Raises ConfigError if the file cannot be read or, with its number, for a line that is not a JSON object with the
     texts `prompt` and `completion`, or has a role that is not among `roles`.
@@ -354,9 +367,10 @@ def read_examples(path: Path, roles: Sequence[str]) -> list[PooledExample]:
         raise ConfigError(f"no file of examples at {path}")
     examples: list[PooledExample] = []
     for number, row in read_object_lines(path, ConfigError):
+        row |= _conversation_of(row)
         for key in ("prompt", "completion"):
             if not isinstance(row.get(key), str) or not row[key].strip():
-                raise ConfigError(f"{path}, line {number}: {key!r} must be a text that is not empty")
+                raise ConfigError(f"{path}, line {number}: {key!r} must be a text that is not empty, or one message")
         role = row.get("role")
         if role is not None and role not in roles:
             raise ConfigError(f"{path}, line {number}: {UnknownNameError('role', str(role), roles)}")
@@ -365,6 +379,18 @@ def read_examples(path: Path, roles: Sequence[str]) -> list[PooledExample]:
     if not examples:
         raise ConfigError(f"{path} holds no example")
     return examples
+
+
+def _conversation_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The texts of a line's messages, if each has one: `{"role": "user", "content": ...}`."""
+    messages = row.get("messages")
+    given = {"prompt": messages[:-1], "completion": messages[-1:]} if isinstance(messages, list) else row
+    found = {}
+    for key, speaker in (("prompt", "user"), ("completion", "assistant")):
+        match given.get(key):
+            case [{"role": role, "content": str(text)}] if role == speaker:
+                found[key] = text
+    return found
 
 
 # Who reads what

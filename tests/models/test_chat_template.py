@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 from tokenizers.processors import TemplateProcessing
 
 from lite_selfplay.data import Turn
 from lite_selfplay.errors import ConfigError, ModelNotFoundError, RequestError
 from lite_selfplay.models.chat_template import Chat, Thinking
-from lite_selfplay.models.sources.tiny import build_tiny, byte_tokenizer
+from lite_selfplay.models.sources.tiny import TEMPLATE, build_tiny, byte_tokenizer
 from tests.models.small import change
 
 # A switch; nothing opened when it is on, an empty block when it is off; finished turns get a block as well.
@@ -106,6 +107,34 @@ def test_prefill_and_end(template, thinking, prefill, thinks, end):
     # The end of turn comes first, the tokenizer's own EOS stays one.
     assert talk.eos_ids[0] == (expected or talk.tokenizer.eos_token_id)
     assert talk.tokenizer.eos_token_id in talk.eos_ids
+
+
+@pytest.mark.parametrize("template", [SWITCH, OPENS, OPT_IN, DATED, MODEL, WRAPS, BEGINS, TEMPLATE, None])
+def test_an_example_in_the_form_of_the_template_is_learned_as_the_plain_one(template):
+    talk = chat(template)
+    rendered, end = (talk.tokenizer.decode(talk.encode("2+2?").ids), talk.tokenizer.decode(talk.eos_ids[:1]))
+    right = talk.conversation("2+2?", "4")
+    assert right.completion_ids == [*talk.tokens("4"), talk.eos_ids[0]]
+    for prompt in ("2+2?", rendered, rendered.removeprefix("<s>"), rendered.partition("<think>")[0]):
+        for completion in ("4", f"4{end}", f"4 {end}\n", f"4{end}</s>"):
+            assert talk.plain(prompt, completion) == ("2+2?", completion.partition(end)[0])
+    assert talk.conversation(*talk.plain(rendered, f"4{end}\n")) == right
+    assert talk.plain("say <s> and </s> twice", "with </s> inside\n") == (
+        "say <s> and </s> twice",
+        "with </s> inside\n",
+    )
+    with pytest.raises(RequestError, match=r"begins with the special token '<\|start\|>' and is not one message"):
+        talk.plain("<|start|>system\nYou are.<|end|>\n<|start|>user\n2+2?<|end|>", "4")
+
+
+def test_the_end_of_a_turn_need_not_be_flagged_special():
+    tokenizer = with_tokens(SWITCH, ("<|start|>",))
+    tokenizer.add_tokens([AddedToken("<|end|>", special=False)])
+    talk, end = Chat(tokenizer), tokenizer.convert_tokens_to_ids("<|end|>")
+    assert (talk.end_of_turn, talk.eos_ids) == (end, (end, tokenizer.eos_token_id))
+    assert talk.conversation("2+2?", "4").completion_ids[-1] == end
+    assert talk.decode([*talk.tokens("4"), end]) == "4"
+    assert talk.encode("an <|end|> in it").ids.count(end) == 1
 
 
 @pytest.mark.parametrize("template", [DATED, MODEL, OPENS, WRAPS, BEGINS, None])

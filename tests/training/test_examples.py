@@ -14,6 +14,8 @@ from lite_selfplay.config import ColdStartSection
 from lite_selfplay.data import Episode, Group, Problem, Sample, Stream
 from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.games import Game, make_game
+from lite_selfplay.models.chat_template import Chat
+from lite_selfplay.models.sources.tiny import build_tiny
 from lite_selfplay.tasks import Task
 from lite_selfplay.testing import ScriptedTable
 from lite_selfplay.training.examples import (
@@ -255,6 +257,19 @@ def test_a_file_has_examples_for_every_role_or_for_one(tmp_path: Path):
     assert found(pool, "drafter") == {("p", "c"), ("q", "d")}
     assert found(pool, "challenger") == {("p", "c")}
     assert pool.lines() == ["drafter: 2 from the file", "challenger: 1 from the file"]
+
+
+def test_messages_and_marks_of_a_template_are_read_as_such(tmp_path: Path):
+    user, assistant = {"role": "user", "content": "p"}, {"role": "assistant", "content": "c"}
+    rows = [{"messages": [user, assistant]}, {"prompt": [{**user, "content": "q"}], "completion": [assistant]}]
+    path = jsonl(tmp_path / "own.jsonl", *rows, {"prompt": "<s>user\nr</s>\n<s>assistant\n", "completion": "c</s>"})
+    build_tiny(tmp_path / "base")
+    said, chat = Ear(), Chat.load(tmp_path / "base")
+    pool = worked(SUMS, source=str(path), given={"plain": chat.plain, "progress": said})
+    assert found(pool, "solver") == {("p", "c"), ("q", "c"), ("r", "c")}
+    assert [line.partition(": ")[2][:21] for line in said.said] == ["1 prompts are in the ", "1 completions end wit"]
+    with pytest.raises(ConfigError, match="line 1: 'prompt' must be a text that is not empty, or one message"):
+        read_examples(jsonl(tmp_path / "two.jsonl", {"messages": [user, assistant, user, assistant]}), ("solver",))
 
 
 def test_of_a_long_file_as_much_is_taken_as_will_be_read(tmp_path: Path):
