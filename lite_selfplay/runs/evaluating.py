@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lite_selfplay.config import RunConfig, TasksSection
 from lite_selfplay.data import EvalSpec, Problem
 from lite_selfplay.errors import Interrupted, ProcessLost, RequestError, TaskError
-from lite_selfplay.evaluation.examiner import SUFFIX, Answers, Exam, key_of, measure, require_enough
+from lite_selfplay.evaluation.examiner import SUFFIX, Answers, Exam, key_of, measure, problem_keys, require_enough
 from lite_selfplay.evaluation.result import Evaluation, headline
 from lite_selfplay.evaluation.suites import Settings
 from lite_selfplay.games.modes import find_mode
@@ -207,6 +207,8 @@ def _choose(
         raise RequestError("these modes need tasks of different kinds: give one --mode at a time")
     task, name = find_task(spec, settings.data_dir, settings.seed, *readers)
     chosen = evaluation_set(task, settings.limit, settings.seed)
+    # Named before any is skipped, so that other runs, which skip others, have the same names.
+    chosen = [replace(problem, id=key) for problem, key in zip(chosen, problem_keys(chosen), strict=True)]
     if any(problem.kind == programs.KIND for problem in chosen):
         programs.shared_sandbox(unsafe_code=target.config.tasks.unsafe_code)  # raises before anything is loaded
     missing = next((p.id for p in chosen if p.answer is None and p.kind in _NEED_ANSWERS), None)
