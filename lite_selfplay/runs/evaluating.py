@@ -18,7 +18,7 @@ from lite_selfplay.config import RunConfig, TasksSection
 from lite_selfplay.config.user_files import task_of
 from lite_selfplay.data import EvalSpec, Problem
 from lite_selfplay.errors import Interrupted, ProcessLost, RequestError, RunFolderError, TaskError
-from lite_selfplay.evaluation.examiner import SUFFIX, Answers, Exam, key_of, measure, require_enough
+from lite_selfplay.evaluation.examiner import SUFFIX, Answers, Exam, key_of, measure, problem_keys, require_enough
 from lite_selfplay.evaluation.result import Evaluation, headline
 from lite_selfplay.evaluation.suites import Settings
 from lite_selfplay.games.modes import find_mode
@@ -216,6 +216,8 @@ def _choose(
     for note in task.notes:
         progress.say(f"{task.name}: {note}")
     chosen = evaluation_set(task, settings.limit, settings.seed)
+    # Named before any is skipped, so that other runs, which skip others, have the same names.
+    chosen = [replace(problem, id=key) for problem, key in zip(chosen, problem_keys(chosen), strict=True)]
     if any(problem.kind == programs.KIND for problem in chosen):
         programs.shared_sandbox(unsafe_code=target.config.tasks.unsafe_code)  # raises before anything is loaded
     missing = next((p.id for p in chosen if p.answer is None and p.kind in _NEED_ANSWERS), None)

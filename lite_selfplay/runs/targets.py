@@ -226,7 +226,7 @@ def trained_on(config: RunConfig, progress: Progress) -> list[Problem]:
     taught = [section.tasks, section.top_up] if section.enabled else []
     try:
         drawn = draws_problems(config, make_game(config.game.name, config.game.options))
-        for spec in dict.fromkeys([config.tasks.train if drawn else None, *taught]):
+        for spec in dict.fromkeys([config.tasks.train if drawn else None, config.tasks.solutions, *taught]):
             if spec is None or not (Path(spec).is_absolute() or is_data(spec)):  # runs save absolute paths
                 continue
             task = load_task(spec, seed=config.run.seed, data_dir=config.tasks.data_dir)

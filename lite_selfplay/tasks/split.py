@@ -27,7 +27,18 @@ def content_key(problem: Problem) -> str:
     """A problem's content as a key: its `extra["content"]`, or its text in lower case with single spaces. A problem
     with the key of a held-out one is not trained on."""
     content = problem.extra.get("content")
-    return content if isinstance(content, str) else " ".join(problem.text.casefold().split())
+    return content if isinstance(content, str) else _plain(problem.text)
+
+
+def _contents(problem: Problem) -> set[str]:
+    """A problem's content, and that of the problem whose text is in `extra["about"]`: an item may be about another
+    problem, such as a step of its solution."""
+    about = problem.extra.get("about")
+    return {content_key(problem), *([_plain(about)] if isinstance(about, str) else [])}
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split())
 
 
 def fingerprint(problems: Iterable[Problem]) -> str:
@@ -57,14 +68,11 @@ def held_out_side(key: str) -> bool:
 def without(problems: Iterable[Problem], held_out_problems: Iterable[Problem]) -> list[Problem]:
     """The problems whose content is not held out, in their order.
 
-    If a held-out item is about another problem (a step of its solution, for example), that problem, whose text is in
-    `extra["about"]`, is held out as well. For files only: the two sides of a procedural task never overlap.
+    An item about another problem (`extra["about"]`, for example a step of its solution) is held out with that problem,
+    and that problem with the item. For files only: the two sides of a procedural task never overlap.
     """
-    known = list(held_out_problems)
-    about = (problem.extra.get("about") for problem in known)
-    held_out = {content_key(problem) for problem in known}
-    held_out |= {" ".join(text.casefold().split()) for text in about if isinstance(text, str)}
-    return [problem for problem in problems if content_key(problem) not in held_out]
+    held_out = set().union(*map(_contents, held_out_problems))
+    return [problem for problem in problems if held_out.isdisjoint(_contents(problem))]
 
 
 def training_side(task: Task, held_out_problems: Sequence[Problem]) -> Task:
@@ -153,7 +161,8 @@ def overlap(evaluation: Sequence[Problem], training: Iterable[Problem | str]) ->
     by_content: dict[str, list[int]] = {}
     by_ngram: dict[int, list[int]] = {}
     for index, problem in enumerate(evaluation):
-        by_content.setdefault(content_key(problem), []).append(index)
+        for content in _contents(problem):
+            by_content.setdefault(content, []).append(index)
         for ngram in _ngrams(problem.text):
             by_ngram.setdefault(ngram, []).append(index)
     same: set[int] = set()

@@ -135,6 +135,15 @@ def test_what_was_trained_on_is_left_out_and_what_is_like_it_is_named(of_a_file:
     assert ear.warned[-1].endswith("was trained on every one of these problems of trained")
 
 
+def test_problems_of_one_id_are_named_before_any_is_skipped(of_a_file: Path, tmp_path: Path):
+    """Another run, which skips others, has the same names for the same problems."""
+    rows = [{"id": "q", "problem": text, "answer": "1"} for text in ("two?", "new?", "newer?")]
+    tasks = str(write_lines(tmp_path / "mixed.jsonl", rows))
+    result = evaluate(of_a_file, tasks, max_completion_tokens=4, write=False, progress=Ear()).to_json()
+    assert result["overlap"]["left_out"] == ["q"]
+    assert list(result["per_problem"]) == ["q (2)", "q (3)"]
+
+
 PLAYED = {"name": "pasodoble", "knowledge": "none"}
 
 
@@ -147,6 +156,7 @@ PLAYED = {"name": "pasodoble", "knowledge": "none"}
         ({"game": {**PLAYED, "knowledge": "passages"}}, ["one?", "two?"]),
         ({"cold_start": {"enabled": True, "tasks": "HERE/taught.jsonl"}}, ["one?", "two?", "other?"]),
         ({"cold_start": {"enabled": True, "top_up": "HERE/taught.jsonl"}}, ["one?", "two?", "other?"]),
+        ({"tasks": {"solutions": "HERE/taught.jsonl"}}, ["one?", "two?", "other?"]),
         ({"eval": {"tasks": "HERE/held_out.jsonl"}}, ["two?"]),
         ({"tasks": "letters", "run": {"init": "HERE/before"}}, ["one?", "two?"]),  # what is made by rule is apart
         ({"tasks": "HERE/gone.jsonl"}, None),

@@ -106,6 +106,13 @@ def test_the_first_attempt_on_the_requested_side_is_used_and_their_number_is_bou
 # Files
 
 
+def test_a_step_goes_with_the_problem_that_it_is_about():
+    step = problem("s", content="What is 2 + 3?\n\n2 + 3 = 5", about="What is 2 + 3?")
+    learned = [problem("what is 2 +  3?")]
+    assert without([step], learned) == without(learned, [step]) == []
+    assert overlap([step], learned).same == (step.id,)
+
+
 def test_held_out_problems_are_removed_from_training():
     training = [problem("A b"), problem("c"), problem("a  B "), problem("d", content="x")]
     assert without(training, [problem("a b"), problem("X", content="x"), problem("e")]) == [training[1]]
