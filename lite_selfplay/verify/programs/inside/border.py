@@ -239,6 +239,9 @@ class Border:
             and (self.trusted is False or isinstance(value, type))
         ):
             return ["T", name]
+        if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+            items = self.pack(value.tolist())
+            return ["N", value.dtype.str, items] if hasattr(value, "__len__") else items
         if isinstance(value, type) and issubclass(value, Exception):
             return ["E", self._kind(value)]
         return ["h", self._number(value), isinstance(value, KINDS)]
@@ -258,6 +261,8 @@ class Border:
             return getattr(builtins, first)
         if tag == "E":
             return self._class(first)
+        if tag == "N":
+            return sys.modules["numpy"].array(self.unpack(rest[0]), first)
         raise Unwritable("an unknown form")
 
     def _kind(self, kind: type) -> Any:

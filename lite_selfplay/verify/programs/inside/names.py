@@ -3,12 +3,20 @@
 import ast
 import builtins
 import importlib.machinery
+import re
 import sys
 import types
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 SERVED = ("numpy", "pytest")  # packages that tests may import where they are installed
+
+LOADED = (*SERVED, *(f"numpy.{part}" for part in ("testing", "random", "linalg", "fft", "ma", "polynomial")))
+
+
+def imported_packages(source: str) -> set[str]:
+    """The served packages that a source imports."""
+    return set(re.findall(rf"^[ \t]*(?:import|from)[ \t]+({'|'.join(SERVED)})\b", source, re.MULTILINE))
 
 
 def is_known(module: str) -> bool:

@@ -109,7 +109,9 @@ def put_tests(job: Job, channel: int, reply: int) -> None:
         try:
             exec(code, space)
             passed = "+"
-        except Exception as error:
+        except BaseException as error:  # that of a failed `pytest.raises` is no Exception
+            if isinstance(error, ProgramLost | SystemExit):
+                raise
             ours = isinstance(error, ModuleNotFoundError) and error is not border.raised
             passed = f"? {error}" if ours else "-"
             print(f"test {number + 1}: {type(error).__name__}: {error}"[:300], file=sys.stderr, flush=True)
