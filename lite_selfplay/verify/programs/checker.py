@@ -22,6 +22,7 @@ from lite_selfplay.data import NOT_JUDGED, Completion, Problem, Verdict
 from lite_selfplay.verify.checking import Checking
 from lite_selfplay.verify.extract import AnswerFormat, completion_text
 from lite_selfplay.verify.format import well_formed
+from lite_selfplay.verify.programs.inside.names import imported_packages
 from lite_selfplay.verify.programs.inside.values import canonical, pack
 from lite_selfplay.verify.programs.nouns import KIND, Job, Limits, ProgramRun, Reason, Report
 from lite_selfplay.verify.programs.program_tests import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
@@ -143,7 +144,8 @@ def _parts(program: str, tests: ProgramTests, number: int) -> Iterator[_Part]:
         code = [case.code for case in (tests.cases[index] for index in asserted) if isinstance(case, AssertTest)]
         nonce = secrets.token_hex(16)
         test = {"setup": tests.setup, "function": tests.function, "tests": code, "nonce": nonce}
-        job = Job("check", (test, {"program": program}), program=number)
+        packages = bool(imported_packages("\n".join([tests.setup, *code])))
+        job = Job("check", (test, {"program": program}), program=number, packages=packages)
         yield _Part(job, tuple(asserted), partial(_by_nonce, nonce, len(code)), nonce)
 
 

@@ -92,13 +92,15 @@ class Job:
 
     `kind`: a whole program (`stdio`), calls of one of its functions (`call`), or assertions in a separate process
     (`check`). `bodies` has the JSON input of each of its processes. `program` is the number of the program that it
-    belongs to: after a program has run out of time in one job, its other jobs are not run.
+    belongs to: after a program has run out of time in one job, its other jobs are not run. `packages`: whether its
+    processes may import those of `inside.names.SERVED`.
     """
 
     kind: Literal["stdio", "call", "check"]
     bodies: Sequence[Mapping[str, Any]]
     stdin: bytes = b""
     program: int = 0
+    packages: bool = False
 
 
 @dataclass(frozen=True)

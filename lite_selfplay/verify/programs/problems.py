@@ -8,11 +8,13 @@ import json
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from lite_selfplay.data import NOT_JUDGED, Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.verify.programs.checker import UNTESTED, judge_all
+from lite_selfplay.verify.programs.inside.names import imported_packages
 from lite_selfplay.verify.programs.nouns import KIND, Job, Limits
 from lite_selfplay.verify.programs.program_tests import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
 from lite_selfplay.verify.programs.program_text import extract_program
@@ -205,6 +207,10 @@ def _tried(problems: dict[str, list[Any]], at_once: int) -> dict[str, tuple[list
 
 
 def _fault(tests: ProgramTests, idle: Sequence[bool], broken: Sequence[bool]) -> str:
+    code = "\n".join(case.code for case in tests.cases if isinstance(case, AssertTest))
+    asked = imported_packages(f"{tests.setup}\n{code}")
+    if absent := sorted(name for name in asked if find_spec(name) is None and f'modules["{name}"]' not in tests.setup):
+        return f"the tests import {' and '.join(absent)}, which is not installed here: pip install {' '.join(absent)}"
     asserted = iter(idle)
     passed = [
         next(asserted, False)

@@ -10,6 +10,7 @@ library checks from outside what it can, instead of trusting the canary.
 """
 
 import contextlib
+import importlib.util
 import os
 import secrets
 import socket
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lite_selfplay.verify.programs.inside.names import SERVED
 from lite_selfplay.verify.programs.nouns import LAYERS, Job, Limits, ProgramRun, SandboxError
 
 if TYPE_CHECKING:
@@ -75,18 +77,24 @@ class Sandbox:
     missing: dict[str, str]
     tried: tuple[str, ...]
     _runner: "Zygotes" = field(repr=False)
+    _with_packages: "Zygotes" = field(repr=False)
 
     def run(self, jobs: Sequence[Job], limits: Limits, poll: Callable[[], None] = lambda: None) -> list[ProgramRun]:
         """Run jobs and return how each ended: see `zygotes.Zygotes.run`."""
-        return self._runner.run(jobs, limits, poll)
+        found: dict[int, ProgramRun] = {}
+        for packages, runner in enumerate((self._runner, self._with_packages)):
+            chosen = [index for index, job in enumerate(jobs) if job.packages == packages]
+            found |= zip(chosen, runner.run([jobs[index] for index in chosen], limits, poll), strict=True)
+        return [found[index] for index in range(len(jobs))]
 
     def pids(self) -> list[int]:
         """The processes that start programs."""
-        return self._runner.pids()
+        return self._runner.pids() + self._with_packages.pids()
 
     def close(self) -> None:
         """End its processes; the next program starts them again."""
         self._runner.close()
+        self._with_packages.close()
 
     def sentence(self) -> str:
         """A description for people."""
@@ -127,7 +135,9 @@ def open_sandbox(
         )
     tier = "unsafe" if problem else "kernel"
     in_order = tuple(name for name in LAYERS if name in found)
-    return Sandbox(tier, in_order, missing, tried, runner)
+    specs = filter(None, map(importlib.util.find_spec, SERVED))
+    folders = sorted({str(Path(spec.origin or "").parents[1]) for spec in specs})
+    return Sandbox(tier, in_order, missing, tried, runner, Zygotes(size, layers, marks=marks, folders=folders))
 
 
 def probe(runner: "Zygotes") -> tuple[tuple[str, ...], str]:

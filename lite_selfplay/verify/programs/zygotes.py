@@ -27,7 +27,13 @@ START_SECONDS = 120.0
 GRACE_SECONDS = 10.0  # after a job's deadline, in which a zygote must report how it ended
 
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
-_ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8", "TZ": "UTC0"}
+_ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONHASHSEED": "0",
+    "PYTHONUTF8": "1",
+    "LC_ALL": "C.UTF-8",
+    "TZ": "UTC0",
+}
 _FIRST_USER = 2_000_000_000
 
 
@@ -49,11 +55,12 @@ class Zygote(Worker):
     files: list[int] = field(default_factory=list)
 
     @classmethod
-    def start(cls, layers: Sequence[str], marks: Sequence[str] = ()) -> Self:
-        """Start a zygote and wait until it is ready. `marks`: further arguments of its interpreter."""
+    def start(cls, layers: Sequence[str], marks: Sequence[str] = (), folders: Sequence[str] = ()) -> Self:
+        """Start a zygote and wait until it is ready. `marks`: further arguments of its interpreter. `folders`: where it
+        finds packages."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         uid = _FIRST_USER + secrets.randbelow(100_000_000)
-        config = {"layers": list(layers), "control": theirs.fileno(), "uid": uid}
+        config = {"layers": list(layers), "control": theirs.fileno(), "uid": uid, "folders": list(folders)}
         inside = str(Path(__file__).with_name("inside") / "__main__.py")
         with theirs:
             process = subprocess.Popen(
@@ -103,9 +110,16 @@ class Zygotes(Workers[Zygote, Job, ProgramRun]):
     given_up = ProgramRun("memory", "its parent process was killed, probably because memory ran out")
     not_judged = ProgramRun("not_judged", "the machine was too busy to run it")
 
-    def __init__(self, size: int | None = None, layers: Sequence[str] = LAYERS, *, marks: Sequence[str] = ()):
+    def __init__(
+        self,
+        size: int | None = None,
+        layers: Sequence[str] = LAYERS,
+        *,
+        marks: Sequence[str] = (),
+        folders: Sequence[str] = (),
+    ):
         super().__init__(size)
-        self._asked, self._marks = tuple(layers), tuple(marks)
+        self._asked = (tuple(layers), tuple(marks), tuple(folders))
         self._limits = Limits()
         self._spent: set[int] = set()
 
@@ -127,9 +141,9 @@ class Zygotes(Workers[Zygote, Job, ProgramRun]):
     def _start(self) -> Zygote:
         """A new zygote; one that was killed before it was ready is started again, once."""
         try:
-            return Zygote.start(self._asked, self._marks)
+            return Zygote.start(*self._asked)
         except SilentZygoteError:
-            return Zygote.start(self._asked, self._marks)
+            return Zygote.start(*self._asked)
 
     def _known(self, job: Job) -> ProgramRun | None:
         return ProgramRun("time", "it ran out of time in an earlier test") if job.program in self._spent else None

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lite_selfplay.verify.programs import Limits, run_tests
+from lite_selfplay.verify.programs import Limits, run_tests, shared_sandbox
+from lite_selfplay.verify.programs.sandbox import probe
 from tests.verify.programs.outside import programs_of
 
 PLACE = Path(__file__).parent
@@ -64,14 +65,33 @@ FORMS = [
     f"from solution import f\n@given(1)\ndef test_it(x=0):\n    assert f(x) == {NUMBER}\ntest_it()",
     f"assert f(lambda x: x) == {TEXT}",
 ]
+WITH_PACKAGES = [
+    *(f"import numpy as np\n{checked}" for checked in [
+        f"assert np.isclose(f(0), {NUMBER})",
+        f"assert np.shape(f(0)) == () and np.allclose([f(0)], [{NUMBER}])",
+        f"assert np.shape(f(0)) == () and (np.abs(f(0) - np.array([{NUMBER}])) < 1e-6).all()",
+        f"assert np.sqrt((f(0) - {NUMBER}) ** 2) < 1e-6",
+        f"assert np.shape(f(0)) == () and (f(0) == np.array([{NUMBER}])).all()",
+        f"assert np.array_equal(f(0), [{NUMBER}])",
+        f"np.testing.assert_equal(f(0), {NUMBER})",
+        f"assert np.shape(f(0)) == ()\nnp.testing.assert_almost_equal(f(0), {NUMBER})",
+        f"assert np.shape(f(0)) == ()\nnp.testing.assert_allclose(f(0), {NUMBER})",
+    ]),
+    f"import pytest\nassert f(0) == pytest.approx({NUMBER})",
+    f"import pytest\nassert pytest.approx({NUMBER}) == f(0)",
+    f"import pytest\n@pytest.fixture\ndef x(): return 0\ndef test_it(x): assert f(x) == {NUMBER}",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("results", RESULTS)
-def test_no_object_talks_its_way_past_a_test(results):
-    passed = [
-        form for form in FORMS for each in [run_tests(RESULTS[results], [form], Limits(seconds=0.5))] if each.passed
-    ]
-    assert passed == []
+@pytest.mark.parametrize("form", [*FORMS, *WITH_PACKAGES])
+def test_no_object_talks_its_way_past_a_test(form):
+    reports = dict(zip(RESULTS, run_tests([*RESULTS.values()], [form], Limits(seconds=0.5)), strict=True))
+    assert {name: report for name, report in reports.items() if report.passed} == {}
+
+
+def test_programs_beside_packages_are_confined_as_all_others():
+    tried, problem = probe(shared_sandbox()._with_packages)
+    assert (problem, len(tried)) == ("", 13)
 
 
 def test_what_the_forms_ask_for_is_judged_right():

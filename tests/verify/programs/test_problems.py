@@ -95,6 +95,13 @@ def test_a_test_that_prints_lists_is_no_result():
     )
 
 
+def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(problems, "find_spec", lambda name: None if name == "pytest" else name)
+    assert fault(["import numpy\nimport pytest\nassert add(1, 2) == 3"]).startswith(
+        "the tests import pytest, which is not"
+    )
+
+
 def test_where_nothing_can_be_run_assertions_are_not_looked_at(monkeypatch: pytest.MonkeyPatch):
     def none() -> object:
         raise SandboxError("not here")

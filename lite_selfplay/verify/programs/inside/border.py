@@ -6,19 +6,22 @@ is never asked there, and the difference of the two is no number.
 """
 
 import builtins
+import collections
 import json
 import math
 import operator
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from lite_selfplay.verify.programs.inside.values import KINDS, PROGRAM, TEST, Unwritable, pack, unpack
 
 LONGEST_MESSAGE = 16 << 20
-_MALFORMED = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, RecursionError, TypeError, ValueError)
+_ENDS = (StopIteration, StopAsyncIteration)
+_TYPES = {name: each for name, each in vars(builtins).items() if isinstance(each, type)}
 _MUTABLE = ("l", "d", "S", "B", "k")  # tags of `values.pack`
 
 _ALONE = "len iter next reversed hash bool int float complex index abs round trunc floor ceil neg pos invert getitem"
@@ -30,6 +33,7 @@ _OTHER: dict[str, Callable[..., Any]] = {
     "instancecheck": lambda kind, thing: isinstance(thing, kind),
     "subclasscheck": lambda kind, other: issubclass(other, kind),
     "contains": lambda things, thing: thing in things,
+    "plain": lambda thing: next(kind for kind in KINDS if isinstance(thing, kind))(thing),
 }
 
 
@@ -41,7 +45,7 @@ def _operation(name: str) -> Callable[..., Any]:
 _INPLACE = " ".join(f"i{name}" for name in _ARITHMETIC.split() if name != "divmod")
 OPERATIONS: dict[str, Callable[..., Any]] = {
     f"__{name}__": _operation(name)
-    for name in f"{_ALONE} {_SAID} getattr contains {_ARITHMETIC} {_INPLACE} {_COMPARED}".split()
+    for name in f"{_ALONE} {_SAID} getattr contains plain {_ARITHMETIC} {_INPLACE} {_COMPARED}".split()
 }
 _NAMED = ("__name__", "__qualname__", "__doc__")
 _SERVED = (*_NAMED, "__dict__", "__wrapped__", "__enter__", "__exit__")
@@ -86,8 +90,7 @@ at: Callable[[Reference], SimpleNamespace] = vars(Reference)["_Reference__at"]._
 
 
 def content(reference: Reference) -> Any:
-    """The plain value that an object of a subclass of a built-in type holds."""
-    return at(reference).border.ask("content", reference)
+    return at(reference).border.ask("__plain__", reference)
 
 
 def _forwarded(name: str, mixed: bool) -> Callable[..., Any]:
@@ -126,19 +129,15 @@ def _compared(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in _ALONE.split():
-    setattr(Reference, f"__{_name}__", _forwarded(f"__{_name}__", mixed=False))
-for _name in _SAID.split():
-    setattr(Reference, f"__{_name}__", _forwarded(f"__{_name}__", mixed=True))
-for _name in f"{_ARITHMETIC} {_INPLACE}".split():
-    setattr(Reference, f"__{_name}__", _arithmetic(f"__{_name}__"))
-for _name in _ARITHMETIC.split():
-    setattr(Reference, f"__r{_name}__", _arithmetic(f"__{_name}__", reflected=True))
-for _name in _COMPARED.split():
-    setattr(Reference, f"__{_name}__", _compared(f"__{_name}__"))
-
-
-setattr(Reference, "__doc__", property(lambda self: self.__getattr__("__doc__")))  # noqa: B010
+_METHODS: dict[str, Any] = {
+    "doc": property(lambda self: self.__getattr__("__doc__")),
+    **{name: _forwarded(f"__{name}__", mixed=name in _SAID.split()) for name in f"{_ALONE} {_SAID}".split()},
+    **{name: _arithmetic(f"__{name}__") for name in f"{_ARITHMETIC} {_INPLACE}".split()},
+    **{f"r{name}": _arithmetic(f"__{name}__", reflected=True) for name in _ARITHMETIC.split()},
+    **{name: _compared(f"__{name}__") for name in _COMPARED.split()},
+}
+for _name, _method in _METHODS.items():
+    setattr(Reference, f"__{_name}__", _method)
 
 
 class _Raised:
@@ -151,10 +150,6 @@ class _Raised:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.reference, name)
-
-
-def _plain_content(thing: Any) -> Any:
-    return next(kind for kind in KINDS if isinstance(thing, kind))(thing)
 
 
 def _of_a_test(operation: Callable[..., Any]) -> Callable[..., Any]:
@@ -177,7 +172,8 @@ class Border:
         attributes = ("__getattr__", "__setattr__", "__delattr__")
         guarded = {} if trusted else {name: _of_a_test(OPERATIONS[name]) for name in attributes}
         self.channel, self.trusted = channel, trusted
-        self.operations = {**OPERATIONS, "content": _plain_content, **guarded, **asked}
+        self.operations = {**OPERATIONS, **guarded, **asked}
+        self.pack, self.unpack = partial(pack, keep=self._keep), partial(unpack, find=self._find)
         self.own: list[Any] = []
         self.numbers: dict[int, int] = {}
         self.theirs: dict[int, Any] = {}
@@ -198,7 +194,7 @@ class Border:
                         _renew(old, self.unpack(new))
                 return result
             self.raised = error = self._error(what, *message[1:])
-        except (*_MALFORMED, Unwritable) as problem:
+        except Exception as problem:
             raise ProgramLost(f"{type(problem).__name__}: {problem}") from None
         raise error
 
@@ -211,7 +207,7 @@ class Border:
             arguments = [*map(self.unpack, given)]
             keys = {key: self.unpack(item) for key, item in named.items()}
             result = self.operations[what](*arguments, **keys)
-            now = [*map(self.pack, [*arguments, *keys.values()])] if result is None else []
+            now = [*map(self.pack, [*arguments, *keys.values()])] if result is None and what == "__call__" else []
             changeable = any(type(item) is list and item[0] in _MUTABLE for item in now)
             reply = ["=", self.pack(result), now if changeable else []]
         except Exception as error:
@@ -220,12 +216,6 @@ class Border:
             reply = ["!", kind, whole, self._keep(error) if len(kind) > 2 else None, str(error)[:200]]
         send(self.channel, reply)
 
-    def pack(self, value: Any) -> Any:
-        return pack(value, self._keep)
-
-    def unpack(self, data: Any) -> Any:
-        return unpack(data, self._find)
-
     def _keep(self, value: Any) -> Any:
         """The JSON for an object that goes by reference; for a built-in type or function, its name."""
         if isinstance(value, _Raised) and value.reference is not None:
@@ -233,70 +223,61 @@ class Border:
         if type(value) is Reference:
             return ["H", at(value).number]
         name = getattr(value, "__name__", None)
-        if (
-            type(name) is str
-            and getattr(builtins, name, None) is value
-            and (self.trusted is False or isinstance(value, type))
-        ):
+        usual = type(name) is str and getattr(builtins, name, None) is value
+        if usual and (not self.trusted or isinstance(value, type)):
             return ["T", name]
+        if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+            items = self.pack(value.tolist())
+            return ["N", value.dtype.str, items] if hasattr(value, "__len__") else items
         if isinstance(value, type) and issubclass(value, Exception):
             return ["E", self._kind(value)]
         return ["h", self._number(value), isinstance(value, KINDS)]
 
     def _number(self, value: Any) -> int:
-        if id(value) not in self.numbers:
-            self.numbers[id(value)] = len(self.own)
-            self.own.append(value)
-        return self.numbers[id(value)]
+        number = self.numbers.setdefault(id(value), len(self.own))
+        self.own += [value] if number == len(self.own) else []
+        return number
 
-    def _find(self, tag: str, first: Any, *rest: Any) -> Any:
-        if tag == "h":
-            return self.theirs.setdefault(int(first), Reference(self, int(first), bool(rest[0])))
-        if tag == "H":
-            return self.own[int(first)]
-        if tag == "T" and (self.trusted or isinstance(getattr(builtins, first, None), type)):
-            return getattr(builtins, first)
-        if tag == "E":
-            return self._class(first)
-        raise Unwritable("an unknown form")
+    def _find(self, tag: str, *rest: Any) -> Any:
+        """What `_keep` wrote. From a program's process, only types come by name."""
+        forms: dict[str, Callable[..., Any]] = {
+            "h": lambda number, plain: self.theirs.setdefault(number, Reference(self, int(number), bool(plain))),
+            "H": self.own.__getitem__,
+            "T": (vars(builtins) if self.trusted else _TYPES).__getitem__,
+            "E": self._class,
+            "N": lambda kind, items: sys.modules["numpy"].array(self.unpack(items), kind),
+        }
+        return forms[tag](*rest)
 
     def _kind(self, kind: type) -> Any:
         """A class of exceptions as JSON: a built-in or standard one by name, another with its bases."""
-        if getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind and kind.__module__ not in (
-            PROGRAM,
-            TEST,
-        ):
+        own = kind.__module__ in (PROGRAM, TEST)
+        if not own and getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind:
             return [kind.__module__, kind.__name__]
-        return [
-            self._number(kind),
-            kind.__name__,
-            [self._kind(base) for base in kind.__bases__ if issubclass(base, Exception)],
-        ]
+        bases = [self._kind(base) for base in kind.__bases__ if issubclass(base, Exception)]
+        return [self._number(kind), kind.__name__, bases]
 
     def _class(self, described: Any) -> type[Exception]:
+        """The class that `_kind` described; RuntimeError for one that means no failure to a loop or a test runner."""
         number, name, *bases = described
-        if not bases:  # test runners have exceptions that mean no failure
+        if not bases:
             found = getattr(sys.modules.get(number), name, None) if number.partition(".")[0] != "unittest" else None
-            return found if isinstance(found, type) and issubclass(found, Exception) else RuntimeError
+            usual = isinstance(found, type) and issubclass(found, Exception) and not issubclass(found, _ENDS)
+            return found if usual else RuntimeError  # type: ignore[return-value]
         if number not in self.theirs:
             parents = [*map(self._class, bases[0])] or [Exception]
-            parents = [
-                RuntimeError if issubclass(kind, StopIteration | StopAsyncIteration) else kind for kind in parents
-            ]
             mixin = [] if any(issubclass(kind, _Raised) for kind in parents) else [_Raised]
             self.theirs[number] = type(str(name), (*mixin, *parents), {})
         return self.theirs[number]
 
     def _error(self, what: str, described: Any, given: Any, reference: Any, text: str) -> BaseException:
-        """The exception that the other process describes. A function that says StopIteration would end a `map` over it:
-        only an iterator may."""
-        found = self.unpack(reference)
+        """The exception that the other process describes; only an iterator may say StopIteration, which would end a
+        `map` over a function."""
+        found, arguments = self.unpack(reference), [*map(self.unpack, given)]
         if isinstance(found, BaseException):
             return found
-        kind = self._class(described)
-        if issubclass(kind, StopIteration | StopAsyncIteration) and what != "__next__":
-            return RuntimeError(f"{kind.__name__}: {text}")
-        arguments = [*map(self.unpack, given)]
+        ends = what == "__next__" and described == ["builtins", "StopIteration"]
+        kind = StopIteration if ends else self._class(described)
         try:
             error = kind(*arguments)
         except Exception:  # its own class has other parameters
@@ -308,16 +289,14 @@ class Border:
 
 def _renew(old: Any, new: Any) -> Any:
     """Give a list, set, mapping or bytearray, and those in it, the content of `new`; returns what replaces `old`."""
-    if type(old) is not type(new) or type(old).__name__ not in ("list", "deque", "dict", "set", "bytearray"):
+    if type(old) is not type(new) or not hasattr(type(old), "clear"):
         return new
-    if type(old) is dict:
-        items: Any = {key: _renew(old[key], value) if key in old else value for key, value in new.items()}
-    elif type(old) in (set, bytearray):
-        items = new
-    else:
-        items = [*map(_renew, old, new), *list(new)[len(old) :]]
+    if isinstance(old, dict):
+        new = {key: _renew(old[key], value) if key in old else value for key, value in new.items()}
+    elif isinstance(old, list | collections.deque):
+        new = [*map(_renew, old, new), *list(new)[len(old) :]]
     old.clear()
-    (old.update if type(old) in (dict, set) else old.extend)(items)
+    (old.update if isinstance(old, dict | set) else old.extend)(new)
     return old
 
 

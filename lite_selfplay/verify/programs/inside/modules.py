@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple, cast
 
+from lite_selfplay.verify.programs.inside.names import LOADED
+
 # Modules that such programs import, loaded once; more of them would slow every fork. Other pure modules are imported
 # from memory on demand, but extension modules can be loaded only here, before the process is confined.
 _BEFOREHAND = """
@@ -29,9 +31,11 @@ _NOT_SERVED = frozenset(
 _HEADER = 16  # bytes before the code of a compiled module: PEP 552
 
 
-def load_beforehand() -> None:
-    """Import the common modules that this interpreter has, and serve the others from memory."""
-    for name in _BEFOREHAND:
+def load_beforehand(folders: Sequence[str] = ()) -> None:
+    """Import the common modules that this interpreter has, and serve the others from memory. `folders` have packages
+    to import as well."""
+    sys.path[:0] = folders
+    for name in [*_BEFOREHAND, *(LOADED if folders else ())]:
         with contextlib.suppress(ImportError):
             __import__(name)
     finders = [finder for finder in sys.meta_path if finder is not importlib.machinery.PathFinder]

@@ -2,13 +2,20 @@
 
 import ast
 import builtins
-import importlib.machinery
+import re
 import sys
 import types
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 SERVED = ("numpy", "pytest")  # packages that tests may import where they are installed
+
+LOADED = (*SERVED, *(f"numpy.{part}" for part in ("testing", "random", "linalg", "fft", "ma", "polynomial")))
+
+
+def imported_packages(source: str) -> set[str]:
+    """The served packages that a source imports."""
+    return set(re.findall(rf"^[ \t]*(?:import|from)[ \t]+({'|'.join(SERVED)})\b", source, re.MULTILINE))
 
 
 def is_known(module: str) -> bool:
@@ -16,40 +23,32 @@ def is_known(module: str) -> bool:
     return module.partition(".")[0] in {*sys.stdlib_module_names, *SERVED}
 
 
-class NamesOfProgram(NamedTuple):
-    """`free`: names that tests use and do not bind. `judges`: names of functions that would judge what another function
-    of the program returns, such as `isclose(f(2), 4.0)` without an import: they are never the program's."""
+def names_of_program(sources: Sequence[str], function: str = "") -> tuple[set[str], set[str], set[str]]:
+    """(names that tests use and bind nowhere, modules that they import and that are not known, functions that judge).
 
-    free: frozenset[str]
-    judges: frozenset[str]
-
-
-def names_of_program(sources: Sequence[str], function: str = "") -> NamesOfProgram:
-    """The names that some tests expect of a program. Raises SyntaxError for a source that is not Python."""
-    free: set[str] = {function, "candidate"} if function else set()
-    imported: dict[str, str] = {}
+    A function judges if it decides about what another function of the program returns, such as `isclose(f(2), 4.0)`
+    without an import: that is never the program's. Raises SyntaxError for a source that is not Python."""
+    tested = {function, "candidate"} if function else set()
+    free, modules, imported = {*tested}, set[str](), dict[str, str]()
     trees = [ast.parse(source) for source in sources]
     for tree in trees:
-        free |= _used(tree) - _bound(tree) - {*dir(builtins)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and not is_known(node.module or "solution"):
-                imported |= {alias.asname or alias.name: alias.name for alias in node.names}
-            elif isinstance(node, ast.Import):
-                imported |= {a.asname or a.name: "" for a in node.names if not is_known(a.name)}
-    found = {name: name for name in free} | imported
-    judges = {judge for tree in trees for judge in _judges(tree, found, {function, "candidate"} if function else set())}
-    return NamesOfProgram(frozenset(free - judges), frozenset(judges))
-
-
-def _used(tree: ast.AST) -> set[str]:
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-
-
-def _bound(tree: ast.AST) -> set[str]:
-    nodes = list(ast.walk(tree))
-    bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
-    bound |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    return bound | {(each.asname or each.name).partition(".")[0] for each in nodes if isinstance(each, ast.alias)}
+        nodes = [*ast.walk(tree)]
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+        bound |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        bound |= {(each.asname or each.name).partition(".")[0] for each in nodes if isinstance(each, ast.alias)}
+        free |= {node.id for node in names} - bound - {*dir(builtins)}
+        whole = [(a.name, a.asname or a.name, "") for n in nodes if isinstance(n, ast.Import) for a in n.names]
+        parts = [
+            (n.module, a.asname or a.name, a.name) for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names
+        ]
+        for module, name, real in whole + parts:
+            if module and not is_known(module):
+                modules.add(module)
+                imported[name] = real
+    known = {name: name for name in free} | imported
+    judges = {judge for tree in trees for judge in _judges(tree, known, tested)}
+    return free - judges, modules, judges
 
 
 def _callee(node: ast.AST, found: dict[str, str]) -> str:
@@ -103,25 +102,16 @@ def _deciding(node: ast.AST, found: dict[str, str]) -> Iterator[ast.Call]:
 _DECIDING = ("all", "any", "bool", "assertTrue", "assertFalse")
 
 
-class ModuleOfProgram:
-    """Imports a module that is not known, such as `solution`, as the program's: `names` are those that it defines, and
-    `find` looks one up."""
+def add_modules(modules: Collection[str], names: Collection[str], find: Callable[[str], Any]) -> None:
+    """Let modules be imported whose `names` are those of the program, which `find` looks up."""
 
-    def __init__(self, names: Collection[str], find: Callable[[str], Any]):
-        self._names, self._find = names, find
+    def attribute(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"the program defines no {name}")
+        return find(name)
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if is_known(name):
-            return None
-        return importlib.machinery.ModuleSpec(name, cast(Any, self), is_package=True)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
-        """None: the usual module object."""
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        def attribute(name: str) -> Any:
-            if name not in self._names:
-                raise AttributeError(f"the program defines no {name}")
-            return self._find(name)
-
-        vars(module).update(__getattr__=attribute, __all__=[*self._names])
+    for name in modules:
+        parts = name.split(".")
+        for end in range(1, len(parts) + 1):
+            module = sys.modules[".".join(parts[:end])] = types.ModuleType(name)
+            vars(module).update(__getattr__=attribute, __all__=[*names], __path__=[])

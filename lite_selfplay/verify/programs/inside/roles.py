@@ -13,10 +13,10 @@ import threading
 import types
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from lite_selfplay.verify.programs.inside.border import Border, ProgramLost, receive, send, write
-from lite_selfplay.verify.programs.inside.names import ModuleOfProgram, names_of_program
+from lite_selfplay.verify.programs.inside.names import add_modules, names_of_program
 from lite_selfplay.verify.programs.inside.values import PROGRAM, TEST, Unwritable, canonical, pack, unpack
 
 Job = Mapping[str, Any]
@@ -94,9 +94,9 @@ def put_tests(job: Job, channel: int, reply: int) -> None:
     border = Border(channel, {}, trusted=False)
     try:
         codes = [compile(test, "test.py", "exec", dont_inherit=True) for test in job["tests"]]
-        free, judges = names_of_program([job["setup"], *job["tests"]], job["function"])
+        free, modules, judges = names_of_program([job["setup"], *job["tests"]], job["function"])
         find = partial(border.ask, "name")
-        sys.meta_path.append(cast(Any, ModuleOfProgram({*names} - judges, find)))
+        add_modules(modules, {*names} - judges, find)
         space.update((name, find(name)) for name in names if name in free)
         execute(job["setup"], space, "setup.py")
     except Exception as error:
@@ -109,7 +109,9 @@ def put_tests(job: Job, channel: int, reply: int) -> None:
         try:
             exec(code, space)
             passed = "+"
-        except Exception as error:
+        except BaseException as error:  # that of a failed `pytest.raises` is no Exception
+            if isinstance(error, ProgramLost | SystemExit):
+                raise
             ours = isinstance(error, ModuleNotFoundError) and error is not border.raised
             passed = f"? {error}" if ours else "-"
             print(f"test {number + 1}: {type(error).__name__}: {error}"[:300], file=sys.stderr, flush=True)

@@ -47,7 +47,7 @@ def main() -> None:
     config = json.loads(sys.argv[1])
     sys.argv[:] = ["program.py"]
     library = _Library(socket.socket(fileno=config["control"]), os.getppid())
-    _settle()
+    _settle(config["folders"])
     try:
         library, found, missing = _layers(library, config)
     except BaseException as error:
@@ -62,7 +62,7 @@ def main() -> None:
         _serve(library, found, config["uid"])
 
 
-def _settle() -> None:
+def _settle(folders: Sequence[str]) -> None:
     """Prepare the state that children inherit: modules loaded, signals silenced, first to be killed for memory."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -70,7 +70,7 @@ def _settle() -> None:
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
     os.umask(0o077)
-    load_beforehand()
+    load_beforehand(folders)
     time.tzset()
     gc.collect()
     gc.freeze()
