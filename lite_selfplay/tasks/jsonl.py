@@ -85,9 +85,7 @@ def to_problems(
         problem = to_problem({**row, "problem": text, "answer": answer, "options": shown}, where, name)
         problems[where] = replace(problem, kind=CHOICE)
     programs.require_failing(problems.items())
-    said = checked(problems, reading)
-    if notes is not None:
-        notes += said
+    (notes if notes is not None else []).extend(checked(problems, reading))
     return [*problems.values()]
 
 
@@ -132,12 +130,8 @@ def checked(problems: Mapping[str, Problem], reading: str = "") -> list[str]:
                 break
     count = sum(problem.answer is not None for problem in problems.values())
     shown = ", ".join(f"`{text[:40]}`" for text in [*dict.fromkeys(words)][:3])
-    said = (
-        [f"{len(words)} of {count} references are read as words, which only the same words equal: {shown}"]
-        if words
-        else []
-    )
-    return [*([proof([*problems.values()], reading)] if reading else []), *said]
+    said = f"{len(words)} of {count} references are read as words, which only the same words equal: {shown}"
+    return [*([proof([*problems.values()], reading)] if reading else []), *([said] if words else [])]
 
 
 def text_of(row: Mapping[str, Any], where: str) -> tuple[str, str]:
