@@ -148,8 +148,8 @@ _KEPT: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], bool]] = {
 
 
 _REFERENCE = re.compile(r"(?P<file>.+?\.py)(?::(?P<name>[^:]*)(?::(?P<options>.*))?)?", re.DOTALL)
-# A file of problems with options: `problems.csv:answer=result`.
-DATA_FILE = re.compile(r"(?P<file>.+?\.(?:jsonl?|csv)):(?P<options>.*)", re.DOTALL)
+# A file of problems, perhaps with options: `problems.csv:answer=result`.
+_DATA = re.compile(r"(?P<file>.+?\.(?:jsonl?|csv|tsv|parquet))(?::(?P<options>.*))?", re.DOTALL)
 # Keys of a configuration that may name a file by a relative path, besides `roles.*.loss`.
 _NAMING_FILES = (
     *("game.name", "run.reward", "tasks.train", "tasks.validation", "tasks.solutions", "tasks.knowledge"),
@@ -212,6 +212,18 @@ def read_utf8(path: Path, error: type[LiteSelfPlayError], limit: int | None = No
 # Tasks
 
 
+def is_saved(path: Path | str) -> bool:
+    """Whether a folder is that of a saved `datasets.Dataset` or `DatasetDict`."""
+    return any(os.path.isfile(os.path.join(path, name)) for name in ("state.json", "dataset_dict.json"))
+
+
+def data_of(spec: str) -> tuple[str, str] | None:
+    """(file, options) of a task that is a file of problems or the folder of a saved data set; None for any other."""
+    found = _DATA.fullmatch(spec)
+    file, _, options = spec.partition(":")
+    return (file, options) if is_saved(file) else (found["file"], found["options"] or "") if found else None
+
+
 def task_of(given: Any) -> Any:
     """A task as text: its name or file, or the text of a JSONL file from rows such as `{"problem": ..., "answer":
     ...}`, from pairs, or from a `datasets.Dataset`. A run writes rows into its folder. Raises ConfigError for anything
@@ -265,12 +277,10 @@ def absolute(spec: str, *, folder: bool = False) -> str:
 
     `folder`: also for a folder; otherwise a name that is both a folder and a task is the task's.
     """
-    found = _REFERENCE.fullmatch(spec) or DATA_FILE.fullmatch(spec)
-    if found is None:
-        there = os.path.isfile(spec) or (folder and os.path.isdir(spec))
-        return os.path.realpath(spec) if there else spec
-    file = Path(found["file"])
-    return f"{os.path.realpath(file)}{spec.removeprefix(found['file'])}" if os.path.exists(file) else spec
+    found, data = _REFERENCE.fullmatch(spec), data_of(spec)
+    file = found["file"] if found else data[0] if data else spec
+    there = os.path.isfile(file) or ((folder or data) and os.path.isdir(file))
+    return f"{os.path.realpath(file)}{spec.removeprefix(file)}" if there else spec
 
 
 def load(

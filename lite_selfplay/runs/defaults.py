@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from lite_selfplay.config import RunConfig, merge, nested, preset_about, preset_layer, set_key, spread
-from lite_selfplay.config.user_files import DATA_FILE
+from lite_selfplay.config.user_files import data_of
 from lite_selfplay.errors import ConfigError, LiteSelfPlayError
 from lite_selfplay.games import Game, make_game
 from lite_selfplay.games.modes import find_mode
@@ -155,7 +155,7 @@ def _evaluation(config: RunConfig, game: Game, problems: list[Default]) -> list[
     """Held-out problems of the task, if that was chosen and the mode can use them; for a file given for both training
     and evaluation, a limit; two thirds are trained on."""
     tasks = config.tasks.train or ""
-    if (DATA_FILE.fullmatch(f"{tasks}:") or tasks.startswith("{")) and config.eval.tasks == tasks:
+    if (data_of(tasks) or tasks.startswith("{")) and config.eval.tasks == tasks:
         values = {} if given(config, "eval.limit") else {"eval.limit": DEFAULT_LIMIT}
         why = "at most a third of the file; the others are trained on"
         return [Default("evaluation", values, why, "--eval-tasks OTHER, or a smaller --eval-limit,")]

@@ -35,6 +35,7 @@ _REFERS = rf"""
 """
 _NAMED_IN, _REFERS_IN = (re.compile(pattern, re.VERBOSE | re.IGNORECASE) for pattern in (_NAMED, _REFERS))
 _LETTER = re.compile(r"(?<!\d\s)(?<![\w'])[B-HJ-Z](?![\w'])")
+_POSITION = re.compile(r"\d{1,3}(?:\.0)?")
 _OWN_LABEL = re.compile(r"\(?([A-Za-z])[).:]\s*(.*\S)", re.DOTALL)
 
 # What the answers of a column may be, and how that is said.
@@ -86,15 +87,15 @@ class Choice:
 
     def position(self, reading: str) -> int | None:
         """The position of the option that the answer names in one of `READINGS`; None if it names none."""
-        text = cell_text(self.answer)
-        found = -1
-        if reading == LABELS:
-            label = label_in(text, LETTERS)
-            found = self.names.index(text) if text in self.names else LETTERS.index(label) if label else -1
-        elif reading == TEXT:
-            found = self.options.index(text) if text in self.options else -1
-        elif reading in (FROM_0, FROM_1) and text.removesuffix(".0").isdecimal() and len(text) < 9:
-            found = int(text.removesuffix(".0")) - (reading == FROM_1)
+        text, label = cell_text(self.answer), label_in(cell_text(self.answer), LETTERS)
+        number = int(text.removesuffix(".0")) if _POSITION.fullmatch(text) else -1
+        lettered = LETTERS.index(label) if label else -1
+        found = {
+            LABELS: self.names.index(text) if text in self.names else lettered,
+            TEXT: self.options.index(text) if text in self.options else -1,
+            FROM_0: number,
+            FROM_1: number - 1,
+        }.get(reading, -1)
         return found if 0 <= found < len(self.options) and self.options[found] else None
 
 
@@ -168,12 +169,13 @@ def asked(question: str, choice: Choice, reading: str) -> tuple[str, str, list[s
 def proof(problems: Sequence[Problem], reading: str) -> str:
     """A sentence that says how the right options were found, with an example, and what was shown of each problem: the
     checker reads every label as its own option, and only the right one is right. Raises TaskError otherwise."""
-    if (odd := next((problem for problem in problems if problem.kind == KIND and unproven(problem)), None)) is not None:
+    choices = [problem for problem in problems if problem.kind == KIND]
+    if (odd := next(filter(unproven, choices), None)) is not None:
         raise TaskError(f"{odd.id}: the answer {unproven(odd)!r} would be judged as another option: {odd.text[:200]!r}")
-    count = sum(problem.kind == KIND for problem in problems)
-    first = next(problem for problem in problems if problem.kind == KIND)
-    right = first.extra["options"][(LETTERS if first.answer in LETTERS else NUMBERS).index(first.answer)]
+    first = choices[0]
+    right = first.extra["options"][(LETTERS if first.answer in LETTERS else NUMBERS).index(first.answer)][:40]
+    asks = first.text.splitlines()[0][:60]
     return (
-        f"the answers of {count} choices are read as {reading} (`{first.text.splitlines()[0][:60]}` has the answer "
-        f"`{right[:40]}`); each label was read as its own option, and only the right one was right"
+        f"the answers of {len(choices)} choices are read as {reading} (`{asks}` has the answer `{right}`); each label "
+        "was read as its own option, and only the right one was right"
     )

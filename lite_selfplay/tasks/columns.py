@@ -81,7 +81,7 @@ def problem_of_row(
     if not all(isinstance(text, str) for text in texts):
         raise TaskError(f"{where}: {' and '.join(columns.problem)} must be text")
     question, answer = " ".join(text.strip() for text in texts), _value(row, columns.answer)
-    extra = {name: _value(row, name) for name in columns.keep}
+    extra = {"content_" if name == "content" else name: _value(row, name) for name in columns.keep}
     for key, name in (("id", columns.id), ("solution", columns.solution)):
         if (value := _value(row, name)) is not None and value is not _MISSING:
             extra[key] = value

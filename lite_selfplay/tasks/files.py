@@ -14,6 +14,7 @@ import io
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError
 
-from lite_selfplay.config.user_files import failing_as, open_file, read_file, read_utf8, require_file
+from lite_selfplay.config.user_files import failing_as, is_saved, open_file, read_file, read_utf8, require_file
 from lite_selfplay.errors import LiteSelfPlayError, RunFolderError
 
 if TYPE_CHECKING:
@@ -72,19 +73,53 @@ def read_object_lines(path: Path, error: type[LiteSelfPlayError]) -> Iterator[tu
             yield number, parse_object(line.rstrip(), f"{path}, line {number}", error)
 
 
-def read_rows(path: Path, error: type[LiteSelfPlayError]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Like `read_object_lines`, also for a CSV file: its first line names the columns; empty cells are omitted."""
-    if path.suffix.lower() != ".csv":
-        yield from read_object_lines(path, error)
-        return
-    rows = csv.DictReader(io.StringIO(read_utf8(path, error), newline=""), strict=True)
+def read_rows(path: Path, error: type[LiteSelfPlayError]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(name in errors, row) of each row of a user's data: JSON lines, a JSON list, a table (`.csv` and `.tsv`, whose
+    first line names the columns), a `.parquet` file, or the folder of a saved `datasets.Dataset`. Raises `error`."""
+    kind = path.suffix.lower()
+    if kind == ".parquet" or is_saved(path):
+        yield from ((f"{path}, row {number}", row) for number, row in enumerate(_stored(path, error), 1))
+    elif kind in (".csv", ".tsv"):
+        yield from _table(path, error)
+    elif kind == ".json" and (text := read_utf8(path, error, JSON_LIMIT)).lstrip().startswith("["):
+        rows = parse_object(f'{{"rows": {text}}}'.encode(), str(path), error)["rows"]
+        for number, row in enumerate(rows, 1):
+            if not isinstance(row, dict):
+                raise error(f"{path}, row {number}: must be an object, not {type(row).__name__}")
+            yield f"{path}, row {number}", row
+    else:
+        yield from ((f"{path}, line {number}", row) for number, row in read_object_lines(path, error))
+
+
+def _table(path: Path, error: type[LiteSelfPlayError]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows of a table, without empty cells. Its cells are separated by the mark that is most frequent in the first
+    line outside quotes: a comma, semicolon, tab or bar."""
+    text = read_utf8(path, error)
+    first = re.sub(r'"[^"]*"', "", text.partition("\n")[0])
+    rows = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=max(",;\t|", key=first.count))
     try:
         for row in rows:
+            where = f"{path}, line {rows.line_num}"
             if None in row or None in row.values():
-                raise error(f"{path}, line {rows.line_num}: not as many cells as the first line has")
-            yield rows.line_num, {name: cell for name, cell in row.items() if cell.strip()}
+                raise error(f"{where}: not as many cells as the first line has")
+            yield where, {name: cell for name, cell in row.items() if cell.strip()}
     except csv.Error as problem:
         raise error(f"{path}, line {rows.line_num}: not CSV ({problem})") from None
+
+
+def _stored(path: Path, error: type[LiteSelfPlayError]) -> Iterator[dict[str, Any]]:
+    """The rows of a Parquet file or of a saved data set. Raises `error`, also for one with several splits."""
+    from datasets import load_dataset, load_from_disk
+
+    try:
+        found: Any = load_from_disk(path) if is_saved(path) else None
+        if isinstance(found, dict):
+            raise error(f"{path} has the splits {', '.join(found)}: give one, as in {path / next(iter(found))}")
+        yield from found or load_dataset("parquet", data_files=str(path), split="train", streaming=True)
+    except LiteSelfPlayError:
+        raise
+    except Exception as problem:  # the library raises its own errors, pyarrow's and the system's
+        raise error(f"cannot read {path}: {(str(problem).strip() or type(problem).__name__).splitlines()[0]}") from None
 
 
 def lines_of(path: Path, error: type[LiteSelfPlayError], limit: int = LINE_LIMIT) -> Iterator[tuple[int, bytes]]:

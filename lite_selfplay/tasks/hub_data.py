@@ -14,6 +14,7 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lite_selfplay.config.user_files import data_of
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.columns import KINDS, Columns, problem_of_row, read_keys
@@ -226,7 +227,7 @@ def hub_task(
     `problem`, the column is `problem` or `question`. `sha256` pins the problems by their fingerprint. `held_out` is
     ignored: all rows are returned. Raises TaskError if anything cannot be found or read.
     """
-    is_file = os.path.isfile(dataset)
+    is_file = os.path.isfile(dataset) or data_of(dataset) is not None
     hub, _, split = (dataset, "", "") if is_file else dataset.partition(":")
     if not hub:
         raise TaskError("hub needs the name of a data set, as in hub:openai/gsm8k:test,config=main")
@@ -239,7 +240,7 @@ def hub_task(
     ]
     if is_file:
         origin, hub = Path(dataset).name, Path(dataset).stem
-        rows: Rows = ((f"{dataset}, line {number}", row) for number, row in read_rows(Path(dataset), TaskError))
+        rows: Rows = read_rows(Path(dataset), TaskError)
     else:
         origin, rows = read_data(data, {name for columns in maps for name in columns.names}, data_folder=data_dir)
     given = [*rows]

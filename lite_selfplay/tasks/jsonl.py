@@ -43,7 +43,7 @@ _NO_VALUE = (
 
 
 def read_jsonl(path: Path, notes: list[str] | None = None) -> list[Problem]:
-    """The problems of a JSONL or CSV file, one for each line or row; blank lines are skipped.
+    """The problems of a file of any kind (`read_rows`), one for each row; blank lines are skipped.
 
     - `problem`, `question` or `prompt`: the text, or a conversation of which the user's only message is the problem.
       `id`: optional.
@@ -53,7 +53,7 @@ def read_jsonl(path: Path, notes: list[str] | None = None) -> list[Problem]:
       (`lite_selfplay.tasks.choices`).
     - `tests`: the answer is a program that passes them (`lite_selfplay.verify.programs.read_tests`). Rows with the
       columns of HumanEval and MBPP are read as well.
-    - Other columns are kept in `Problem.extra`.
+    - Other columns are kept in `Problem.extra`, `content` as `content_`, since that would identify the problem.
 
     `notes` gets sentences for the user about how the rows were read. Raises TaskError, with file and line, for other
     rows, tests that no program fails, and references that the checker cannot match, or that are no values.
@@ -64,10 +64,10 @@ def read_jsonl(path: Path, notes: list[str] | None = None) -> list[Problem]:
 
 
 def to_problems(
-    rows: Iterable[tuple[int, dict[str, Any]]], path: Path, notes: list[str] | None = None
+    rows: Iterable[tuple[str, dict[str, Any]]], path: Path, notes: list[str] | None = None
 ) -> list[Problem]:
-    """Problems from (line number, row) pairs, as `read_jsonl` describes them; errors begin with `path`."""
-    found = {f"{path}, line {number}": (f"{path.stem}-{number}", _known(row)) for number, row in rows}
+    """Problems from (name in errors, row) pairs, as `read_jsonl` describes them. A name ends in the row's number."""
+    found = {where: (f"{path.stem}-{where.rpartition(' ')[2]}", _known(row)) for where, row in rows}
     if not found:
         raise TaskError(f"{path} has no problem")
     names = options_in([row for _, row in found.values()])
@@ -85,9 +85,7 @@ def to_problems(
         problem = to_problem({**row, "problem": text, "answer": answer, "options": shown}, where, name)
         problems[where] = replace(problem, kind=CHOICE)
     programs.require_failing(problems.items())
-    said = checked(problems, reading)
-    if notes is not None:
-        notes += said
+    (notes if notes is not None else []).extend(checked(problems, reading))
     return [*problems.values()]
 
 
@@ -95,6 +93,7 @@ def _known(row: dict[str, Any]) -> dict[str, Any]:
     """A row in which the known columns have their names in lower case."""
     lowered = {name.strip().casefold(): name for name in row}
     again = {lowered[known]: known for known in _KNOWN if known not in row and known in lowered}
+    again |= {"content": "content_"} if "content" in row else {}
     return {again.get(name, name): value for name, value in row.items()} if again else row
 
 
@@ -131,12 +130,8 @@ def checked(problems: Mapping[str, Problem], reading: str = "") -> list[str]:
                 break
     count = sum(problem.answer is not None for problem in problems.values())
     shown = ", ".join(f"`{text[:40]}`" for text in [*dict.fromkeys(words)][:3])
-    said = (
-        [f"{len(words)} of {count} references are read as words, which only the same words equal: {shown}"]
-        if words
-        else []
-    )
-    return [*([proof([*problems.values()], reading)] if reading else []), *said]
+    said = f"{len(words)} of {count} references are read as words, which only the same words equal: {shown}"
+    return [*([proof([*problems.values()], reading)] if reading else []), *([said] if words else [])]
 
 
 def text_of(row: Mapping[str, Any], where: str) -> tuple[str, str]:

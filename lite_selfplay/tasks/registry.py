@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from lite_selfplay.config.user_files import DATA_FILE, file_of, guarded, load, options_of, require_file
+from lite_selfplay.config.user_files import data_of, file_of, guarded, load, options_of, require_file
 from lite_selfplay.errors import TaskError
 from lite_selfplay.scan import Registry
 from lite_selfplay.tasks.benchmarks import BENCHMARKS, benchmark_maker
@@ -84,7 +84,7 @@ def _maker(spec: str) -> Maker:
     name = spec.partition(":")[0]
     if name in FILES and name not in TASKS.known:
         raise no_file(name, folder_of_data(None))
-    return TASKS.find(name, "A file must end in .jsonl or .csv; FILE.py:FUNCTION is your own.")
+    return TASKS.find(name, "A file must end in .jsonl, .json, .csv, .tsv or .parquet; FILE.py:FUNCTION is your own.")
 
 
 def is_data(spec: str) -> bool:
@@ -113,9 +113,10 @@ def split_specs(text: str) -> list[str]:
 
 
 def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str | None = None) -> Task:
-    """A task from the argument of `--tasks`: a `.jsonl` or `.csv` file, followed by `:problem=COLUMN,answer=COLUMN` if
-    its columns have other names (see `hub_task`); a name with options (`letters:named=10`); or your own function,
-    `FILE.py:FUNCTION` (see `Maker`), which may be followed by options as well.
+    """A task from the argument of `--tasks`: a file or a saved data set (`lite_selfplay.tasks.files.read_rows`),
+    followed by `:problem=COLUMN,answer=COLUMN` if its columns have other names (see `hub_task`); a name with options
+    (`letters:named=10`); or your own function, `FILE.py:FUNCTION` (see `Maker`), which may be followed by options as
+    well.
 
     A task given by name has problems for training or, with `held_out`, problems that training never sees, even with
     another seed or other options. A file has all its rows either way. `data_dir` is the folder of downloaded data for a
@@ -147,13 +148,15 @@ def _loaded(spec: str, seed: int, held_out: bool, data_dir: str | None) -> Task:
     notes: list[str] = []
     if spec.startswith("{"):
         file = Path(OBJECTS["tasks.train"])
-        rows = enumerate((parse_object(line.encode(), str(file), TaskError) for line in spec.split("\n")), 1)
+        named = ((f"{file}, line {number}", line) for number, line in enumerate(spec.split("\n"), 1))
+        rows = ((where, parse_object(line.encode(), where, TaskError)) for where, line in named)
         return Task(file.stem, to_problems(rows, file, notes), origin=file.name, notes=tuple(notes))
     if file_of(spec) is not None:
         return _made(_maker(spec), spec, seed, held_out, options_of(spec))
-    if (mapped := DATA_FILE.fullmatch(spec)) is not None:
-        require_file(Path(mapped["file"]), TaskError)
-        return _made(partial(hub_task, dataset=mapped["file"]), spec, seed, held_out, mapped["options"])
+    if (mapped := data_of(spec)) is not None and mapped[0] != spec:
+        if not os.path.isdir(mapped[0]):
+            require_file(Path(mapped[0]), TaskError)
+        return _made(partial(hub_task, dataset=mapped[0]), spec, seed, held_out, mapped[1])
     if _is_file(spec) and not os.path.exists(spec) and re.fullmatch(r"[\w-]+/[\w-]+", spec):
         own = [f"`{known}`" for known, benchmark in BENCHMARKS.items() if benchmark.hub.lower() == spec.lower()]
         raise TaskError(f"no task file at {spec}: did you mean {' or '.join([*own, f'`hub:{spec}`'])}?")
@@ -168,7 +171,7 @@ def _loaded(spec: str, seed: int, held_out: bool, data_dir: str | None) -> Task:
 
 def _is_file(spec: str) -> bool:
     slashed = "/" in spec and spec.partition(":")[0] not in TASKS.known
-    return spec.endswith((".jsonl", ".json", ".csv")) or slashed or os.path.isfile(spec)
+    return data_of(spec) is not None or slashed or os.path.isfile(spec)
 
 
 def _made(maker: Maker, name: str, seed: int, held_out: bool, options: str, data_dir: str | None = None) -> Task:

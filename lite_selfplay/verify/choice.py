@@ -74,11 +74,10 @@ def chosen_letter(answer: str | None, options: Sequence[str], labels: Sequence[s
 def unproven(problem: Problem) -> str | None:
     """The first label of a problem that the checker does not read as its own option, or judges unlike the reference;
     None if each label is read, and only the right one is right."""
-    for label in (LETTERS if problem.answer in LETTERS else NUMBERS)[: len(problem.extra["options"])]:
-        found = _judge(f"<answer>{label}</answer>", problem, AnswerFormat())
-        if found.answer != label or found.correct != (label == problem.answer):
-            return label
-    return None
+    labels = (LETTERS if problem.answer in LETTERS else NUMBERS)[: len(problem.extra["options"])]
+    judged = {label: _judge(f"<answer>{label}</answer>", problem, AnswerFormat()) for label in labels}
+    odd = (each for each, v in judged.items() if v.answer != each or v.correct != (each == problem.answer))
+    return next(odd, None)
 
 
 def _plain(text: str) -> str:

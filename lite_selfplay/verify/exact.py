@@ -125,15 +125,11 @@ def counts_another(gold: Sequence[str], answer: str, problem: str = "") -> bool:
 def _stems(text: str) -> set[str]:
     """The beginnings of a text's words; in scripts without capitals, which may not separate words, its pairs of
     characters."""
-    if not text.isascii():
-        text = "".join(character for character in text if unicodedata.category(character)[0] != "M")
-    found = set()
-    for word in re.findall(r"[^\W\d_]+", text.casefold()):
-        if unicodedata.category(word[0]) == "Lo":
-            found |= {word[index : index + 2] for index in range(max(1, len(word) - 1))}
-        elif len(word) >= (3 if word.isascii() else 2):
-            found.add(word[:4].removesuffix("s"))
-    return found
+    kept = "".join(each for each in text.casefold() if each.isascii() or unicodedata.category(each)[0] != "M")
+    words = re.findall(r"[^\W\d_]+", kept)
+    unspaced = [word for word in words if unicodedata.category(word[0]) == "Lo"]
+    pairs = {word[start : start + 2] for word in unspaced for start in range(max(1, len(word) - 1))}
+    return pairs | {word[:4].removesuffix("s") for word in {*words} - {*unspaced} if len(word) > 1 + word.isascii()}
 
 
 def _operations_of(stated: Statement) -> frozenset[str]:

@@ -153,10 +153,9 @@ def _joined(entries: Sequence[str], opening: str, closing: str) -> str | None:
 
 def is_value(text: str) -> bool:
     """Whether a text, as `latex.values` returns it, is read as a value or an equation, not only as words."""
-    stated = statement(text)
-    value = stated.value
+    value = statement(text).value
     if not value or is_words(value):
-        return stated.equation is not None
+        return statement(text).equation is not None
     parts = (tuple_entries(value) or ("", []))[1] or union_members(value)
     if len(parts) > 1:
         return all(map(is_value, parts))

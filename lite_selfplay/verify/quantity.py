@@ -140,9 +140,8 @@ def _is_unit(text: str, blank: str, letter_units: bool) -> bool:
         return True
     if not blank or (len(text) == 1 and not (letter_units and text in SINGLE_LETTERS)):
         return False
-    if unicodedata.name(words[0][0]).startswith("CYRILLIC") and len(words[0]) > 1:
-        return True  # no variables have such names
-    return len(words[0]) >= 3 or unit_of(text) is not None
+    cyrillic = unicodedata.name(words[0][0], "").startswith("CYRILLIC")  # no names of variables
+    return len(words[0]) >= 3 - cyrillic or unit_of(text) is not None
 
 
 def _is_letter(character: str) -> bool:

@@ -64,7 +64,7 @@ def test_the_whole_column_says_how_answers_name_options(rows: list[Any], read: s
         ([(["1", "2", "3"], 1)], r"may be positions, counted from 0 \(1 is '2'\) or the texts of the options \('1'\)"),
         ([("Rome or Oslo", "A")], "'options' must be a list of 2 to 26 options"),
         ([([["a"], ["b"]], 0)], "'options' must be a list of 2 to 26 options"),
-        ([({}, 0)], "'options' must be a list"),
+        ([({}, 0)], "there must be 2 to 26 options"),
     ],
 )
 def test_answers_that_name_no_option_or_two(rows: list[Any], said: str):

@@ -11,6 +11,7 @@ from lite_selfplay.errors import TaskError
 from lite_selfplay.runs.planning import plan
 from lite_selfplay.tasks import is_data, load_task, split_specs
 from lite_selfplay.tasks.hub_data import DATA_VARIABLE
+from lite_selfplay.tasks.split import content_key
 from lite_selfplay.verify.math import check
 from tests.made import jsonl
 
@@ -157,6 +158,73 @@ def test_a_table_and_other_columns_are_read(tmp_path, monkeypatch, name, text, o
     # By its whole path, so that a resume from elsewhere finds it.
     train = plan(RunConfig(**TINY, tasks=f"{name}{options}")).config.tasks.train
     assert train == f"{tmp_path / name}{options}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("o.tsv", "Question\tAnswer\nOne, two?\t2\nThree; four?\t4\n"),
+        ("o.csv", 'question;answer\nOne, two?;2\n"Three; four?";4\n'),
+        ("o.csv", "question|answer\r\nOne, two?|2\r\nThree; four?|4\r\n"),
+        ("o.csv", '"question";"answer"\n"One, two?";"2"\n"Three; four?";"4"\n'),
+        ("o.json", '\n[{"question": "One, two?", "answer": 2},\n {"question": "Three; four?", "answer": "4"}]'),
+        ("o.json", '{"question": "One, two?", "answer": 2}\n{"question": "Three; four?", "answer": "4"}'),
+    ],
+)
+def test_tables_with_any_mark_and_lists_are_read(tmp_path: Path, name: str, text: str):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    for spec in (str(tmp_path / name), f"{tmp_path / name}:kind=number"):
+        task = load_task(spec)
+        assert [(p.text, str(p.answer)) for p in task.problems] == [("One, two?", "2"), ("Three; four?", "4")]
+        assert (task.name, task.origin) == ("o", name)
+    assert not is_data(spec)
+
+
+def test_parquet_and_saved_data_sets_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    datasets = pytest.importorskip("datasets")
+    whole = datasets.Dataset.from_list([{"Question": f"{n} + 1?", "Answer": str(n + 1)} for n in range(3)])
+    whole.to_parquet(tmp_path / "o.parquet")
+    whole.save_to_disk(tmp_path / "saved")
+    datasets.DatasetDict(train=whole, test=whole).save_to_disk(tmp_path / "both")
+    monkeypatch.chdir(tmp_path)
+    for spec in ("o.parquet", "saved", "both/train"):
+        task = load_task(spec)
+        assert [problem.answer for problem in task.problems] == ["1", "2", "3"]
+        assert [problem.id for problem in task.problems] == [f"{Path(spec).stem}-{n}" for n in (1, 2, 3)]
+        assert load_task(f"{spec}:problem=Answer,answer=Answer").problems[2].text == "3"
+        for options in ("", ":answer=Answer"):
+            assert plan(RunConfig(**TINY, tasks=spec + options)).config.tasks.train == f"{tmp_path}/{spec}{options}"
+    with pytest.raises(TaskError, match=r"both has the splits train, test: give one, as in both/train$"):
+        load_task("both")
+    (tmp_path / "bad.parquet").write_bytes(b"nothing")
+    for spec, said in (("bad.parquet", "cannot read bad.parquet: "), ("./saved/..", "it is a folder, not a file")):
+        with pytest.raises(TaskError, match=said) as caught:
+            load_task(spec)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[{"problem": "1?", "answer": 1}, 5]', r"o\.json, row 2: must be an object, not int"),
+        ('[{"problem": "1?", "answer": "nan"}]', r"o\.json, row 1: the reference 'nan' is a mark"),
+        ('[{"problem": "1?"},]', r"o\.json: not JSON"),
+        ("[]", r"o\.json has no problem"),
+    ],
+)
+def test_a_list_that_cannot_be_read(tmp_path: Path, text: str, said: str):
+    (tmp_path / "o.json").write_text(text)
+    with pytest.raises(TaskError, match=said):
+        load_task(str(tmp_path / "o.json"))
+
+
+def test_a_column_named_content_does_not_identify_a_problem(tmp_path: Path):
+    rows = [{"problem": f"{n} + 1?", "answer": n + 1, "content": "chapter 1"} for n in range(6)]
+    file = str(jsonl(tmp_path / "o.jsonl", *rows))
+    for spec in (file, f"{file}:keep=content"):
+        task = load_task(spec)
+        assert len({content_key(problem) for problem in task.problems}) == 6
+        assert task.problems[0].extra["content_"] == "chapter 1"
 
 
 @pytest.mark.parametrize(
