@@ -18,7 +18,7 @@ from lite_selfplay.training.ranks import here
 from lite_selfplay_cli import flags
 from lite_selfplay_cli.display import make_progress
 
-_RESUME_TAKES = ("steps", "reward", "rollouts", "trust_remote_code", "unsafe_code")
+_RESUME_TAKES = ("steps", "reward", "rollouts", "report_to", "trust_remote_code", "unsafe_code")
 
 
 @flags.takes(flags.TRAIN)
@@ -56,8 +56,8 @@ def train(
         used = [*(["game"] if game else []), *given, *(flag for flag, value in own.items() if value)]
         if others := [flag.replace("_", "-") for flag in used if flag not in _RESUME_TAKES]:
             raise RequestError(
-                "--resume reads its settings from the run folder: only --steps, --reward and --rollouts may be added, "
-                f"not {others[0]}"
+                "--resume reads its settings from the run folder: only --steps, --reward, --rollouts and --report-to "
+                f"may be added, not {others[0]}"
             )
         with make_progress(verbose=verbose) as progress:
             api.resume(resume, **{"trust_remote_code": False, "unsafe_code": False, **given}, progress=progress)

@@ -418,10 +418,10 @@ def agreed(what: Mapping[str, str]) -> bool:
     return json.dumps(what) in _record()
 
 
-def agree(what: Mapping[str, str]) -> None:
+def agree(*whats: Mapping[str, str]) -> None:
     """Record, for `agreed`, what the user asks for; a record that cannot be written is ignored."""
-    if not agreed(what):
+    if new := [f"{json.dumps(what)}\n" for what in whats if not agreed(what)]:
         with contextlib.suppress(OSError):
             _record_file().parent.mkdir(parents=True, exist_ok=True)
             with _record_file().open("a", encoding="utf-8") as record:
-                record.write(f"{json.dumps(what)}\n")
+                record.writelines(new)

@@ -73,12 +73,15 @@ class AccelerateTracker(Progress):
 
     def _identity(self) -> str:
         """The run's id in the tracker. It is chosen at the first call and kept in a file of the run's folder, so that a
-        resumed run has the same id. Raises RunFolderError if that file contains no valid id."""
-        path = self._folder / TRACKER
+        resumed run has the same id, and a copied or moved one another: it must not write into the original's. Raises
+        RunFolderError if that file contains no valid id."""
+        path, here = self._folder / TRACKER, str(self._folder.resolve())
         require_no_link(path)
-        if not path.exists():
-            write_whole(path, json.dumps({"id": uuid.uuid4().hex[:12]}) + "\n")
-        identity = read_json(path).get("id")
+        found = read_json(path) if path.exists() else {"folder": ""}
+        if found.get("folder", here) != here:
+            found, self._told = {"id": uuid.uuid4().hex[:12], "folder": here}, 0
+            write_whole(path, json.dumps(found) + "\n")
+        identity = found.get("id")
         if not isinstance(identity, str) or not identity.isalnum():
             raise RunFolderError(f"{path} has no valid tracker id")
         return identity

@@ -3,7 +3,7 @@
 import base64
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -72,7 +72,8 @@ def resume(
     *,
     steps: int | None = None,
     reward: RewardFunction | str | None = None,
-    rollouts: str | None = None,
+    rollouts: str | Mapping[str, Any] | None = None,
+    report_to: str | None = None,
     trust_remote_code: bool = False,
     unsafe_code: bool = False,
     progress: ProgressLike = None,
@@ -81,8 +82,10 @@ def resume(
 
     Newer checkpoints that are damaged are skipped with a warning. These must be given again: `trust_remote_code` and
     `unsafe_code` if the run was made with them, a `reward` that was given as an object (it may also be
-    `FILE.py:FUNCTION`), and `rollouts` if the run sampled on servers: the same addresses, others, or `none`. Code that
-    the folder names is run only if this user has run it on this machine; changes since the run was made are warned of.
+    `FILE.py:FUNCTION`), and `rollouts` if the run sampled on servers: the same addresses, others, or `none` (or keys of
+    that section). A folder that was copied or made elsewhere also needs `report_to`, if that names a tracker outside of
+    it, and `rollouts` with its `folder`. Code that the folder names is run only if this user has run it on this
+    machine; changes since the run was made are warned of.
 
     Raises RunFolderError, with nothing changed, if there is nothing to resume, if base, game or problems have changed,
     if a file is damaged, or if another process is writing the folder; ConfigError if the configuration is invalid or
@@ -97,6 +100,7 @@ def resume(
             steps=steps,
             reward=reward,
             rollouts=rollouts,
+            report_to=report_to,
             trust_remote_code=trust_remote_code,
             unsafe_code=unsafe_code,
         ) as loop,

@@ -5,14 +5,14 @@ import datetime
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config import ModelSection, RunConfig
-from lite_selfplay.config.layers import require_accepted
-from lite_selfplay.config.user_files import absolute, load, sources_of
+from lite_selfplay.config.layers import nested, require_accepted
+from lite_selfplay.config.user_files import absolute, agree, agreed, leaves, load, sources_of
 from lite_selfplay.errors import ConfigError, RequestError, RunFolderError
 from lite_selfplay.models.backends import chosen, import_first
 from lite_selfplay.models.packages import versions
@@ -83,6 +83,7 @@ def fresh(
                 return
             poll()  # from here on a signal waits for the run, which saves
             folder.create(resources.config, objects, **resources.facts())
+            agree(*folder.outside(resources.config).values())
             with writing(folder.path, warn=progress.warn):
                 yield loop
 
@@ -95,7 +96,8 @@ def resumed(
     *,
     steps: int | None,
     reward: RewardFunction | str | None,
-    rollouts: str | None,
+    rollouts: str | Mapping[str, Any] | None,
+    report_to: str | None,
     trust_remote_code: bool,
     unsafe_code: bool,
 ) -> "Iterator[RunLoop]":
@@ -106,8 +108,9 @@ def resumed(
     if rollouts is None and (servers := ",".join(config.rollouts.servers)):
         # A stranger's folder must not choose which servers are contacted.
         raise ConfigError(f"{path} sampled on servers: repeat --rollouts {servers}, or give other servers, or none")
-    changes: dict[str, Any] = {} if rollouts is None else {"rollouts": rollouts}
-    changes["run"] = {} if steps is None else {"steps": steps}
+    changes: dict[str, Any] = {} if rollouts is None else nested({"rollouts": rollouts})
+    named = {"steps": steps, "report_to": report_to}
+    changes["run"] = {key: value for key, value in named.items() if value is not None}
     before = folder.noted("code")
     if reward is not None:
         changes["run"]["reward"] = absolute(reward) if isinstance(reward, str) else None
@@ -119,6 +122,13 @@ def resumed(
     config = config.having(changes)
     chosen = {"trust_remote_code": trust_remote_code, "unsafe_code": unsafe_code}
     require_accepted(config.values(), path / CONFIG, {**chosen, **({"reward": config.run.reward} if reward else {})})
+    for key, what in folder.outside(config).items():
+        if key not in dict(leaves(changes)) and not agreed(what):
+            raise ConfigError(
+                f"{path / CONFIG} sets {key}, which acts outside of the folder, and the run was not made here by you: "
+                f"{what[key]}. If you want it, repeat it: --report-to {config.run.report_to}, or in Python "
+                "resume(path, rollouts={'servers': ..., 'folder': ...})"
+            )
     plan = make_plan(config, own_checker=(reward or config.run.reward) is not None)
     former = {what: of.get("fingerprint") for what, of in folder.noted("data").items()}
     if others := [what for what, of in plan.data().items() if former.get(what) not in (None, of.get("fingerprint"))]:
@@ -151,6 +161,7 @@ def resumed(
             if ranks.main:
                 folder.cut(last.step)
                 folder.rewrite_config(plan.config)
+                agree(*folder.outside(plan.config).values())
                 folder.note(resources.facts())
             of = "" if plan.game.open_ended else f" of {plan.config.run.steps}"
             progress.say(f"continuing from step {last.step}{of}")

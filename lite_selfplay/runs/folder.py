@@ -193,6 +193,15 @@ class RunFolder:
         require_accepted(values, self.path / CONFIG, chosen)
         return config
 
+    def outside(self, config: RunConfig) -> dict[str, dict[str, str]]:
+        """What a run with this configuration does outside of its folder, by key, for `user_files.agree`."""
+        servers, tracker = config.rollouts.servers, config.run.report_to
+        keys = {
+            "run.report_to": None if tracker in ("none", "tensorboard") else tracker,
+            "rollouts.folder": config.rollouts.folder if servers else None,
+        }
+        return {key: {"folder": os.path.realpath(self.path), key: value} for key, value in keys.items() if value}
+
     def rewrite_config(self, config: RunConfig) -> None:
         """Replace the configuration. Raises RunFolderError if that fails."""
         with write_errors(f"to {self.path}"):

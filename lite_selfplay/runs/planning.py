@@ -19,8 +19,9 @@ from lite_selfplay.models.packages import install
 from lite_selfplay.models.sources import locate
 from lite_selfplay.models.sources.folders import positions
 from lite_selfplay.runs.defaults import Default, choices_of, filled_in, layer_of, open_questions
-from lite_selfplay.runs.folder import RunFolder
+from lite_selfplay.runs.folder import EXAMPLES, RunFolder
 from lite_selfplay.tasks import Task, is_data, load_task, numbered
+from lite_selfplay.tasks.files import require_no_link
 from lite_selfplay.tasks.hub_data import DATA_VARIABLE
 from lite_selfplay.tasks.passages import passages_of, read_passages
 from lite_selfplay.tasks.split import content_key, data_facts, different, evaluation_set, fingerprint, training_side
@@ -231,7 +232,7 @@ def plan(config: RunConfig, *, own_checker: bool = False, ranks: Ranks = ALONE) 
     if whole.tasks.solutions is not None and "solutions" not in game.sources:
         raise ConfigError(f"{whole.game.label} takes no solutions: --solutions is for games about solution steps")
     if whole.run.init is not None:
-        RunFolder.open(Path(whole.run.init), or_adapter=True)
+        require_no_link(RunFolder.open(Path(whole.run.init), or_adapter=True).path / EXAMPLES)  # which are copied
     _check_problems(ready, own_checker)
     return ready
 

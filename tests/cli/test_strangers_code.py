@@ -219,6 +219,15 @@ def test_what_a_folder_says_drives_no_terminal_and_is_not_endless(here: Path, ca
             assert len(ended.err) < 2000
 
 
+def test_no_linked_file_is_copied_into_a_run_that_starts_from_a_strangers(here: Path, call: Call):
+    (here / "private").write_text("secret")
+    (here / "run" / "cold_start.jsonl").symlink_to(here / "private")
+    ended = call("train", "agon", "--model", "tiny", "--tasks", "letters", "--init", "run", "--run-dir", "new")
+    assert ended.code == 2
+    assert "cold_start.jsonl is a symbolic link, which is not followed" in ended.err
+    assert not (here / "new").exists()
+
+
 def test_an_evaluation_is_not_written_through_a_link(here: Path, call: Call):
     shutil.rmtree(here / "run" / "eval", ignore_errors=True)
     (here / "run" / "eval").symlink_to(here / "code")

@@ -246,7 +246,14 @@ def _trained_run(experiment: Experiment, name: str, seed: int, folder: Path, pro
         _aside(path)
         train(config, progress=progress)
     elif done < config.run.steps and not (last and last["step"] == done and last.get("over")):
-        resume(path, progress=progress)
+        resume(
+            path,
+            rollouts=config.rollouts.model_dump(mode="json") if config.rollouts.servers else None,
+            report_to=config.run.report_to,
+            trust_remote_code=config.model.trust_remote_code,
+            unsafe_code=config.tasks.unsafe_code,
+            progress=progress,
+        )
     return path
 
 

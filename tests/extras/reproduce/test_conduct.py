@@ -62,6 +62,23 @@ def test_a_folder_of_something_else_damaged_or_whose_name_none_can_have_is_refus
         assert (tmp_path / "experiment.yaml").read_text() == text
 
 
+def test_a_resumed_arm_and_its_evaluations_may_do_what_the_user_allowed_to_all(tmp_path: Path, monkeypatch):
+    asked: list[Any] = []
+    monkeypatch.setattr(conducting, "resume", lambda _, **given: asked.append(given))
+    monkeypatch.setattr(conducting, "_steps_done", lambda _: 0)
+    monkeypatch.setattr(conducting, "last_step", lambda _: None)
+    allowed = {"model": {"trust_remote_code": True}, "tasks": {"unsafe_code": True}, "run": {"report_to": "wandb"}}
+    alone = SMALL.model_copy(update={"cold_start": None})
+    for experiment in (alone, alone.having(allowed, {"rollouts": "http://node:8000"})):
+        conducting._trained_run(experiment, "one", 0, tmp_path, Progress())
+    (no, yes) = asked
+    assert (no["trust_remote_code"], no["unsafe_code"], no["report_to"], no["rollouts"]) == (False, False, "none", None)
+    assert (yes["trust_remote_code"], yes["unsafe_code"], yes["report_to"]) == (True, True, "wandb")
+    assert yes["rollouts"]["servers"] == ["http://node:8000"]
+    settings = EVALUATIONS[0].settings(alone.having(allowed).shared, ARMS["one"])
+    assert (settings.trust_remote_code, settings.unsafe_code) == (True, True)
+
+
 def test_each_arm_gets_the_rate_that_won_the_search_and_processes_share_the_work(tmp_path: Path, monkeypatch):
     search = {"rates": [1e-4, 1e-3], "seeds": [7, 8], "evaluations": [{"tasks": "letters:named=6", "limit": 4}]}
     searched = Experiment(**{**SMALL.model_dump(), "seeds": (0,), "search": search})

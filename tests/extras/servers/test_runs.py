@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -222,3 +223,15 @@ def test_addresses(tmp_path: Path):
     for servers in (*unusable, "http://a,,", "http://a,http://a/v1"):
         with pytest.raises(ConfigError, match=r"rollouts\.servers: should "):
             config(tmp_path, rollouts=servers)
+
+
+def test_adapters_are_written_elsewhere_only_for_a_run_made_here(servers: list[StandIn], tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    shared, address = tmp_path / "shared", address_of(servers)
+    path = train(config(tmp_path / "run", servers, steps=1, rollouts={"servers": address, "folder": str(shared)})).path
+    copy = Path(shutil.copytree(path, tmp_path / "copy"))
+    require_whole(resume(path, steps=2, rollouts=address), 2)
+    with pytest.raises(ConfigError, match=f"copy/config.yaml sets rollouts.folder, .*: {shared}"):
+        resume(copy, steps=2, rollouts=address)
+    require_whole(resume(copy, steps=2, rollouts={"servers": address, "folder": str(tmp_path / "own")}), 2)
+    assert (tmp_path / "own").is_dir()

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -221,6 +222,29 @@ def test_a_resumed_run_is_the_same_to_a_tracker_and_told_of_no_step_twice(tmp_pa
     (tmp_path / "tracker.json").write_text('{"id": "../elsewhere"}')
     with pytest.raises(ConfigError, match="has no valid tracker id"):
         told([], tmp_path, "wandb").open(0)
+
+
+def test_a_copied_run_is_another_to_a_tracker_and_asks_before_it_reports(tmp_path: Path, monkeypatch):
+    made = Mock()
+    monkeypatch.setattr("accelerate.tracking.WandBTracker", made)
+    monkeypatch.setattr("lite_selfplay.runs.planning._check_model", lambda _: None)  # wandb may not be installed
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    settings = {"model": "tiny", "precision": "fp32", "tasks": "letters", "max_completion_tokens": 6, "group_size": 2}
+    settings |= {"problems_per_step": 1, "steps": 1, "report_to": "wandb", "preflight": False}
+    path = train(RunConfig(game="grpo", **settings, run_dir=tmp_path / "r")).path
+    copy = Path(shutil.copytree(path, tmp_path / "copy"))
+    resume(path, steps=2)
+    with pytest.raises(
+        ConfigError, match=r"copy/config.yaml sets run.report_to, .* wandb.* repeat it: --report-to wandb"
+    ):
+        resume(copy, steps=2)
+    resume(copy, steps=2, report_to="wandb")
+    resume(copy, steps=3)
+    ids = [each.kwargs["id"] for each in made.call_args_list]
+    assert ids[0] == ids[1] != ids[2] == ids[3]
+    moved = path.rename(tmp_path / "moved")
+    assert resume(moved, steps=3, report_to="none").config.run.report_to == "none"
+    assert made.call_count == 4
 
 
 def test_tensorboard_takes_back_the_steps_that_are_played_again(events: Any, tmp_path: Path):
