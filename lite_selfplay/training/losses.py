@@ -30,6 +30,7 @@ from lite_selfplay.models.backends.backend import Backend, is_out_of_memory
 from lite_selfplay.models.logprobs.batch import Batch
 from lite_selfplay.models.transfers import placed
 
+_RECOMPUTING = ("activation_checkpointing", "gradient_checkpointing")  # as named from transformers 5.24 on, and before
 _LARGEST = 20.0  # bound of a completion's log-ratio: far beyond any clip, and exp is still finite (as in verl)
 
 
@@ -268,6 +269,8 @@ class TrlLoss:
         model: Any = backend.adapters.model
         # TRL rounds trainable weights over a 4-bit base to bfloat16: for now, there are none.
         model.requires_grad_(False)
+        # The backend recomputes activations, if anything does.
+        recomputing = next(name for name in _RECOMPUTING if hasattr(GRPOConfig, name))
         # Only what the constructor needs: `of` configures the loss for each microbatch.
         settings = GRPOConfig(
             output_dir=output_dir,
@@ -278,11 +281,10 @@ class TrlLoss:
             max_completion_length=config.run.max_completion_tokens or 1,
             beta=0.0,
             use_bias_correction_kl=False,  # the papers' KL term; TRL's default multiplies it by the importance ratio
-            gradient_checkpointing=False,  # done by the backend
             seed=config.run.seed,
             report_to=[],
             disable_tqdm=True,
-            **backend.trainer_arguments(),
+            **{recomputing: False, **backend.trainer_arguments()},
         )
         parent: Any = super()
         parent.__init__(

@@ -160,7 +160,7 @@ class TransformersBackend:
         fused.fuse_gates(base)
         if self._checkpointing:
             kept = {"context_fn": keeping_products} if self._keeps_products else {}
-            base.gradient_checkpointing_enable({"use_reentrant": False, **kept})
+            recompute_activations(base, {"use_reentrant": False, **kept})
         with self._trial.refusing("adding adapters to it") if self._trial else contextlib.nullcontext():
             self.adapters = Adapters(base, seats, seed=seed)
         self.adapters.text_part = text_part(path, trust_remote_code=section.trust_remote_code)
@@ -404,6 +404,12 @@ def between_layers(base: nn.Module, call: Callable[[], object], every: int = 1) 
     layers = [module for module in base.modules() if isinstance(module, GradientCheckpointingLayer)]
     for layer in layers[every - 1 :: every]:
         layer.register_forward_hook(between)
+
+
+def recompute_activations(base: Any, how: Mapping[str, Any]) -> None:
+    """Switch gradient checkpointing on, under its name in this release: transformers 5.24 renamed it."""
+    enable = getattr(base, "activation_checkpointing_enable", None) or base.gradient_checkpointing_enable
+    enable(dict(how))
 
 
 def compute_dtype(section: ModelSection, device: torch.device) -> torch.dtype:

@@ -134,3 +134,19 @@ def test_a_child_process_inherits_nothing(make_backend, monkeypatch):
     # While oneDNN reads them, both are set: what the user chose, and what nobody did.
     assert seen[0]["LRU_CACHE_CAPACITY"] == "7"
     assert seen[0]["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "64"
+
+
+def test_activations_are_recomputed_by_the_name_of_the_release():
+    calls = []
+
+    class Older:
+        def gradient_checkpointing_enable(self, how):
+            calls.append(("older", how))
+
+    class Newer(Older):
+        def activation_checkpointing_enable(self, how):
+            calls.append(("newer", how))
+
+    for base in (Older(), Newer()):
+        transformers.recompute_activations(base, {"use_reentrant": False})
+    assert calls == [("older", {"use_reentrant": False}), ("newer", {"use_reentrant": False})]

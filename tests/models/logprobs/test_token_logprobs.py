@@ -7,6 +7,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
+from lite_selfplay.models.backends.transformers import recompute_activations
 from lite_selfplay.models.logprobs.batch import Batch, Row
 from lite_selfplay.models.logprobs.reading import shares_prefixes
 from lite_selfplay.models.logprobs.token_logprobs import FrozenHead, is_frozen, token_logprobs
@@ -63,7 +64,7 @@ def test_a_cache_that_forgets_positions_is_not_shared():
     assert not shares_prefixes(gemma2_with_softcap())
     model = qwen3()
     assert shares_prefixes(model)
-    model.gradient_checkpointing_enable()
+    recompute_activations(model, {"use_reentrant": False})
     assert not shares_prefixes(model.train())
     assert shares_prefixes(model.eval())
 
