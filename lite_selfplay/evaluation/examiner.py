@@ -322,9 +322,8 @@ class Examiner:
         asked = [(completion, self.problems[i]) for completion, i in answers]
         verdicts = self.table.verify(asked)
         for _ in range(_CHECKED_AGAIN):
-            if not (left := [i for i, verdict in enumerate(verdicts) if verdict.reason == NOT_JUDGED]):
-                break
-            for i, verdict in zip(left, self.table.verify([asked[i] for i in left]), strict=True):
+            left = [i for i, verdict in enumerate(verdicts) if verdict.reason == NOT_JUDGED]
+            for i, verdict in zip(left, self.table.verify([asked[i] for i in left]) if left else (), strict=True):
                 verdicts[i] = verdict
         if unjudged := sum(verdict.reason == NOT_JUDGED for verdict in verdicts):
             raise WorkerStartError(
