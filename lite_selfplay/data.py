@@ -132,8 +132,12 @@ class Sample:
         if self.reward is None and self.masked == (self.advantage is not None):
             record, example = "only recorded (masked, no advantage)", "an example to learn from (advantage, not masked)"
             raise GameError(f"a sample without a reward must be either {record} or {example}")
-        unjudged = self.completion.stop == "prompt_too_long" or getattr(self.verdict, "reason", "") == NOT_JUDGED
-        object.__setattr__(self, "masked", self.masked or unjudged)
+        object.__setattr__(self, "masked", self.masked or not self.judged)
+
+    @property
+    def judged(self) -> bool:
+        """Whether its prompt was asked, and its check not starved."""
+        return self.completion.stop != "prompt_too_long" and getattr(self.verdict, "reason", "") != NOT_JUDGED
 
     @property
     def is_example(self) -> bool:

@@ -82,7 +82,7 @@ class RolloutsLost(LiteSelfPlayError):
 
 
 class WorkerStartError(LiteSelfPlayError):
-    """The processes that check answers cannot be started."""
+    """The processes that check answers cannot be started, or get no time on a busy machine."""
 
 
 class VerificationFailed(LiteSelfPlayError):

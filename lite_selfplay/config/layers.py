@@ -151,6 +151,21 @@ FILE_LIMIT = 2**20
 _MOST_VALUES, _DEEPEST = 100_000, 20
 # ValueError: a date that does not exist. TypeError: a key that is a list. AttributeError, LookupError: `!!int ""`.
 _NO_YAML = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader, which refuses a key that is there twice instead of forgetting the first."""
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if (named := (key.tag, str(key.value))) in seen:
+                raise yaml.MarkedYAMLError(problem=f"the key {key.value} is there twice", problem_mark=key.start_mark)
+            seen.add(named)
+        return node
+
+
 NAMED_SECTIONS = {"game": "name", "model": "name", "tasks": "train", "rollouts": "servers"}
 
 
@@ -244,7 +259,7 @@ def _parse(text: str, name: str) -> Any:
                 count(below, depth + 1)
 
     try:
-        values = yaml.safe_load(text)
+        values = yaml.load(text, _Loader)
     except RecursionError:
         raise ConfigError(f"{name}: nested too deeply") from None
     count(values, 0)

@@ -6,10 +6,10 @@ Sections about learning are in `learning.py`. Command-line options, their help, 
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from lite_selfplay.config.user_files import short_name, task_of
@@ -45,10 +45,25 @@ def key(
     return Field(default, description=about, json_schema_extra={k: v for k, v in extra.items() if v}, **bounds)
 
 
-class Section(BaseModel):
-    """An immutable mapping of known keys."""
+class Numbers(BaseModel):
+    """An immutable mapping of known keys, in which a yes or a no is no number: pydantic would read 1 and 0."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_switch(cls, value: Any, about: ValidationInfo) -> Any:
+        kind = cls.model_fields[str(about.field_name)].annotation
+        kinds = {kind, *get_args(kind)}
+        if isinstance(value, bool) and kinds & {int, float} and bool not in kinds:
+            raise PydanticCustomError("number", "should be a number, not {value}", {"value": "yes" if value else "no"})
+        return value
+
+
+class Section(Numbers):
+    """A section of the configuration, with finite numbers and bounded texts."""
+
+    model_config = ConfigDict(protected_namespaces=(), allow_inf_nan=False)
 
     @field_validator("*")
     @classmethod

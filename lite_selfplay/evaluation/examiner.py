@@ -20,8 +20,8 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling, Verdict
-from lite_selfplay.errors import GameError, RequestError, RunFolderError
+from lite_selfplay.data import NOT_JUDGED, Completion, EvalSpec, Problem, Sampling, Verdict
+from lite_selfplay.errors import GameError, RequestError, RunFolderError, WorkerStartError
 from lite_selfplay.evaluation.result import Evaluation, at_k
 from lite_selfplay.games.collections import completion_from_json
 from lite_selfplay.games.modes import Judged, Mode, find_mode
@@ -34,6 +34,7 @@ from lite_selfplay.verify.programs import KIND as PROGRAM
 
 SUFFIX = ".partial.jsonl"
 _TRIES = 5
+_CHECKED_AGAIN = 2  # how often an answer is checked again whose check got no time
 
 
 @dataclass(frozen=True)
@@ -322,8 +323,19 @@ class Examiner:
         return found
 
     def judge(self, answers: Sequence[tuple[Completion, int]]) -> list[Judged]:
-        """Judge (completion, index of its problem) pairs."""
-        verdicts = self.table.verify([(completion, self.problems[i]) for completion, i in answers])
+        """Judge (completion, index of its problem) pairs. Answers whose check was starved are checked again. Raises
+        WorkerStartError if the machine stays too busy: a share of right answers must not depend on its load."""
+        asked = [(completion, self.problems[i]) for completion, i in answers]
+        verdicts = self.table.verify(asked)
+        for _ in range(_CHECKED_AGAIN):
+            left = [i for i, verdict in enumerate(verdicts) if verdict.reason == NOT_JUDGED]
+            for i, verdict in zip(left, self.table.verify([asked[i] for i in left]) if left else (), strict=True):
+                verdicts[i] = verdict
+        if unjudged := sum(verdict.reason == NOT_JUDGED for verdict in verdicts):
+            raise WorkerStartError(
+                f"{unjudged} answers of an evaluation could not be judged, because the machine is too busy to check "
+                "them: the same command continues with the answers so far"
+            )
         pairs = zip(answers, verdicts, strict=True)
         return [_judge(completion, self.problems[i], verdict) for (completion, i), verdict in pairs]
 

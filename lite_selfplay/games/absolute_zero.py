@@ -5,7 +5,7 @@ A task consists of a program, inputs and their outputs. One step, with B tasks o
 
     deduction, abduction:  program, input ~ proposer(. | K earlier tasks);   output = program(input)
     induction:             inputs, message ~ proposer(. | an earlier program);   outputs = program(inputs)
-    valid = the program runs, imports nothing forbidden, and returns the same plain value twice
+    valid = the program runs, imports nothing forbidden, and returns the same plain value twice, in two processes
     y_1 .. y_n ~ solver(. | task)      deduction: the output; abduction: an input with that output;
                                        induction: a program, by the first half of the pairs, judged on the others
     R(answer) = 1 right, -0.5 wrong, -1 off format
@@ -34,7 +34,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
+from lite_selfplay.data import NOT_JUDGED, Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import PROGRAM, asked, fenced, fill
 from lite_selfplay.games.propose_solve.propose_solve import (
@@ -65,10 +65,11 @@ AIMS = {
     "deduction": "Somebody else will see both, and has to work out what the function returns.",
     "abduction": "Somebody else will see the function and what it returns, and has to find an input that leads there.",
 }
-# Modules that no program may import: the release's, and all of `os`, `sys`, `secrets` and `uuid`.
+# Modules that no program may import: the release's, and all of `os`, `sys`, `secrets` and `uuid`. Nor may it import by
+# a call, which could name them.
 _IMPORTS = re.compile(
-    r"^[ \t]*(?:from|import)\b.*\b(?:bcrypt|calendar|datetime|hashlib|hmac|logging|multiprocessing|os|pebble|random|"
-    r"secrets|subprocess|sys|threading|time|uuid)\b",
+    r"(?:^|[;:])[ \t]*(?:from|import)\b.*\b(?:bcrypt|calendar|datetime|hashlib|hmac|logging|multiprocessing|os|pebble|"
+    r"random|secrets|subprocess|sys|threading|time|uuid)\b|\b(?:__import__|importlib)\b",
     re.MULTILINE,
 )
 _INPUT = re.compile(r"<input>(.*?)</input>", re.DOTALL)
@@ -299,7 +300,7 @@ class AbsoluteZero(ProposeSolve):
 def returned(proposal: Proposal, verdict: Verdict) -> Proposal:
     """The proposal with the outputs of its program, which the verdict's answer holds; refused without them."""
     if not verdict.correct:
-        return proposal.refused("invalid")
+        return proposal.refused(NOT_JUDGED if verdict.reason == NOT_JUDGED else "invalid")
     return replace(proposal, task=replace(proposal.task, outputs=json.loads(verdict.answer or "")))
 
 

@@ -8,18 +8,15 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
-
+from lite_selfplay.config.sections import Numbers
 from lite_selfplay.data import Episode, EvalSpec, Example, Problem, Snapshot
 from lite_selfplay.errors import GameError
 from lite_selfplay.games.presentation import Presentation
 from lite_selfplay.games.table import Table
 
 
-class GameOptions(BaseModel):
+class GameOptions(Numbers):
     """A game's own options, set with `game.*`. Unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Game(Presentation):

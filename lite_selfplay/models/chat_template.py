@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -150,35 +149,18 @@ class Chat:
 
         Raises RequestError for a prompt that begins with a special token and is not a single message of the user.
         """
-        asked = prompt.strip()
-        for before, after in self._around:
-            if asked.startswith(before) and asked.endswith(after) and len(asked) > len(before) + len(after):
-                asked = prompt = asked[len(before) : len(asked) - len(after)].strip()
-                break
-        if self._special_text is not None and (mark := self._special_text.match(asked)):
+        bos, rendered = self.tokenizer.bos_token or "", self._render(_QUESTION)[0].partition(_OPENED)[0]
+        before, after = (re.escape(part.strip()) for part in rendered.removeprefix(bos).split(_QUESTION))
+        mark = rf"(?:{re.escape(bos)})?\s*{before}(.+?){after}(?:\s*<think>\s*(?:</think>)?)?"
+        if (found := re.fullmatch(mark, prompt.strip(), re.DOTALL)) and found[1] != prompt.strip():
+            prompt = found[1].strip()
+        if self._special_text is not None and (begun := self._special_text.match(prompt.strip())):
             raise RequestError(
-                f"a prompt begins with the special token {mark[0]!r} and is not one message of the user in the chat "
-                f"template of {self._name}: give the message alone, without the template's marks ({asked[:60]!r})"
+                f"a prompt begins with the special token {begun[0]!r} and is not one message of the user in the chat "
+                f"template of {self._name}: give the message alone, without the template's marks ({prompt[:60]!r})"
             )
-        ends = [*filter(None, map(str, self.tokenizer.convert_ids_to_tokens(list(self.eos_ids))))]
-        while (end := next((end for end in ends if completion.rstrip().endswith(end)), None)) is not None:
-            completion = completion.rstrip().removesuffix(end)
-        return prompt, completion
-
-    @cached_property
-    def _around(self) -> list[tuple[str, str]]:
-        """The template's text before and after a question, with and without the beginning of sequence, of reasoning,
-        and of the answer."""
-        bos = self.tokenizer.bos_token or ""
-        if not self._templated:
-            return [(bos, "")] if bos else []
-        turns = [{"role": "user", "content": _QUESTION}]
-        found = []
-        for rendered in (self._render(_QUESTION)[0], self._apply(turns, add_generation_prompt=False)):
-            before, _, after = rendered.partition(_QUESTION)
-            heads = (before, before.removeprefix(bos))
-            found += [(a.strip(), b.strip()) for b in (after, after.partition(_OPENED)[0]) for a in heads]
-        return [pair for pair in found if any(pair)]
+        ends = "|".join(re.escape(str(end)) for end in self.tokenizer.convert_ids_to_tokens(list(self.eos_ids)))
+        return prompt, re.sub(rf"(?:\s*(?:{ends}))+\s*\Z", "", completion)
 
     def conversation(self, prompt: str, completion: str) -> Conversation:
         """The ids to learn `completion` from, without repeating the part that the template already wrote

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from lite_selfplay.data import BASE, Sampling
 from lite_selfplay.errors import LiteSelfPlayError, ModelNotFoundError
 from lite_selfplay.models.backends.backend import is_out_of_memory
+from lite_selfplay.models.generation.kv_cache import row_cache
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
 from lite_selfplay.models.logprobs.batch import Batch, Row
 
@@ -50,6 +51,7 @@ class LoadTrial:
             if not all(each.isfinite().all() for each in self._logits):
                 raise self._refusal("its own logits are not finite")
             if known:
+                row_cache(base).get_seq_length()  # needs one layer of attention among those with states
                 return
             halves = [_logits(base, ids[: len(ids) // 2]) for ids in self._prompts]
             first = [whole[: len(half)] for whole, half in zip(self._logits, halves, strict=True)]

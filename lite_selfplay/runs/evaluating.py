@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lite_selfplay.config import RunConfig, TasksSection
 from lite_selfplay.config.user_files import task_of
-from lite_selfplay.data import EvalSpec, Problem
+from lite_selfplay.data import NOT_JUDGED, EvalSpec, Problem
 from lite_selfplay.errors import Interrupted, ProcessLost, RequestError, RunFolderError, TaskError
 from lite_selfplay.evaluation.examiner import SUFFIX, Answers, Exam, key_of, measure, problem_keys, require_enough
 from lite_selfplay.evaluation.result import Evaluation, headline
@@ -192,9 +192,10 @@ def _graded_otherwise(found: Evaluation, tasks: TasksSection, poll: Callable[[],
     problems, block_only = list(found.problems.values()), tasks.answer_from != "block"
     with Verifier(poll=poll, block_only=block_only, unsafe_code=tasks.unsafe_code) as verifier:
         otherwise = {
-            name: fmean(v.correct for v in verifier.verify([(a.completion, p) for p, row in pairs for a in row]))
+            name: fmean(v.correct for v in found_again if v.reason != NOT_JUDGED)
             for name, rows in found.rows.items()
             if (pairs := list(zip(problems, rows, strict=True)))
+            and (found_again := verifier.verify([(a.completion, p) for p, row in pairs for a in row]))
         }
     return replace(found, about={**found.about, "otherwise": otherwise})
 

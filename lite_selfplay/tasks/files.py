@@ -167,7 +167,8 @@ def first_link(folder: Path) -> Path | None:
 def parse_object(content: bytes, where: str, error: type[LiteSelfPlayError] = RunFolderError) -> dict[str, Any]:
     """Parse bytes as a JSON object. Raises `error`, beginning with `where`."""
     try:
-        found = json.loads(content.decode("utf-8"), parse_constant=_finite, parse_float=_finite)
+        text = content.decode("utf-8")
+        found = json.loads(text, parse_constant=_finite, parse_float=_finite, object_pairs_hook=_once)
         if b"\\u" in content:  # only escapes can be half a surrogate pair
             json.dumps(found, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
@@ -176,12 +177,19 @@ def parse_object(content: bytes, where: str, error: type[LiteSelfPlayError] = Ru
         raise error(f"{where}: not UTF-8 ({problem.reason} at byte {problem.start})") from None
     except json.JSONDecodeError as problem:
         raise error(f"{where}: not JSON ({problem.msg} at column {problem.colno})") from None
-    except ValueError as problem:  # NaN, or a number of thousands of digits
+    except ValueError as problem:  # NaN, a number of thousands of digits, or a key twice
         raise error(f"{where}: not JSON ({str(problem).partition(':')[0]})") from None
     except RecursionError:
         raise error(f"{where}: nested too deeply") from None
     if not isinstance(found, dict):
         raise error(f"{where}: must be an object, not {type(found).__name__}")
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs) and (odd := [name for name, value in pairs if found[name] != value]):
+        raise ValueError(f"the key {odd[0][:60]!r} is there twice, with different values")
     return found
 
 

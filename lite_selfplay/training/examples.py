@@ -189,17 +189,17 @@ class _Gathering:
         self._of_problem: Counter[tuple[str, str]] = Counter()
 
     def read(self, path: Path, plain: Plain, progress: Progress) -> None:
-        prompts = ends = 0
-        for line in read_examples(path, self._game.roles):
-            if line.role in self._wanted:
-                example = Example(*plain(line.prompt, line.completion))
-                prompts += example.prompt != line.prompt
-                ends += example.completion != line.completion
-                self._add(line.role, example, "file")
-        if prompts:
-            progress.say(f"{path}: {prompts} prompts are in the form of the chat template, and are read as messages")
-        if ends:
-            progress.say(f"{path}: {ends} completions end with an end token, which is read as the end, not as text")
+        lines = [line for line in read_examples(path, self._game.roles) if line.role in self._wanted]
+        found = [Example(*plain(line.prompt, line.completion)) for line in lines]
+        for line, example in zip(lines, found, strict=True):
+            self._add(line.role, example, "file")
+        if rendered := sum(
+            Example(each.prompt, each.completion) != one for each, one in zip(lines, found, strict=True)
+        ):
+            progress.say(
+                f"{path}: {rendered} of {len(lines)} examples have marks of the chat template: prompts in its form are "
+                "read as messages, and end tokens as ends, not as text"
+            )
 
     def play(self, table: PlayTable, progress: Progress) -> None:
         """Let the base play until it has enough examples, or for all rounds."""

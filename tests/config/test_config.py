@@ -1,6 +1,7 @@
 """Configurations: short and long spellings, layers, bad keys and values, and the file that repeats a run."""
 
 import copy
+import re
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -298,3 +299,13 @@ def test_what_is_no_list_of_problems(tasks, said):
         tiny(tasks=tasks)
     with pytest.raises(ConfigError, match=f"tasks takes .*{said}"):
         tiny(eval={"tasks": tasks})
+
+
+YES = {"run.steps=yes": "yes", "seats.*.lr=no": "no", "eval.samples=on": "yes", "game.format_weight=true": "yes"}
+
+
+@pytest.mark.parametrize("assignment", YES)
+def test_a_yes_is_no_number(assignment: str):
+    key = re.escape(assignment.partition("=")[0].rpartition(".")[2])
+    with pytest.raises(ConfigError, match=rf"{key}.*should be a number, not {YES[assignment]}"):
+        plan(set_by(assignment))

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from lite_selfplay.config import RunConfig, load_layer, parse_assignment
+from lite_selfplay.config.layers import parse_mapping
 from lite_selfplay.config.user_files import open_file, read_file, read_utf8
 from lite_selfplay.errors import ConfigError, TaskError
+from lite_selfplay.tasks.files import parse_object
 from lite_selfplay.tasks.jsonl import read_jsonl
 from lite_selfplay.tasks.passages import read_passages
 from tests import damaged
@@ -55,6 +57,17 @@ def test_what_is_no_configuration(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=rf"c\.yaml.*{why}" if name in damaged.NO_YAML else f"^{why}") as caught:
         RunConfig.of(load_layer(tmp_path / "c.yaml"))
     assert "\n" not in str(caught.value)
+
+
+def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    text = "model: tiny\nrun:\n  steps: 1\n  seed: 2\n  steps: 3\n"
+    with pytest.raises(ConfigError, match=r"c\.yaml, line 5: not YAML \(the key steps is there twice\)"):
+        parse_mapping(text, "c.yaml")
+    merged = "a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}\nc: {<<: *a, y: 4}\n"  # a default that is overridden
+    assert parse_mapping(merged, "c.yaml")["b"] == {"x": 3, "y": 2}
+    with pytest.raises(ConfigError, match=r"not JSON \(the key 'answer' is there twice, with different values\)"):
+        parse_object(b'{"problem": "1 + 1?", "answer": "2", "answer": "3"}', "a.jsonl, line 1", ConfigError)
+    assert parse_object(b'{"a": 1, "b": {"a": 2}, "a": 1}', "a.json", ConfigError) == {"a": 1, "b": {"a": 2}}
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,9 @@ def test_an_induction_shows_half_of_its_pairs_and_is_judged_on_the_others():
         (writes("def f(a): return object()", "3"), "invalid"),
         (writes("def f(a): return lambda: a", "3"), "invalid"),
         (writes(DOUBLE, "__import__('os').getcwd()"), "invalid"),
+        (writes("def f(a): return __import__('math').pi", "3"), "invalid"),
+        (writes("def f(a): return repr(f)", "3"), "invalid"),
+        (writes("x = 1; import time\ndef f(a): return int(time.time())", "3"), "invalid"),
         (writes(DOUBLE, "1 + 2"), "invalid"),  # no literal
         (writes(DOUBLE, "a=3"), "invalid"),
         (writes(DOUBLE, ""), "invalid"),

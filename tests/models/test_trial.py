@@ -124,6 +124,12 @@ def exchanged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Adapters, "compute_together", swapped)
 
 
+def test_a_hybrid_of_state_layers_alone_is_refused_at_load(tmp_path):
+    folder(tmp_path, "granitemoehybrid", **{**DENSE["granitemoehybrid"], "layer_types": ["mamba", "mamba"]})
+    with pytest.raises(ModelNotFoundError, match=r"not computed right here: .*get_seq_length"):
+        backend_over(tmp_path)
+
+
 PLANTS = {
     "codes": dense(lambda weight: (weight / weight.abs().amax(1, keepdim=True) * 127).round()),
     "transposed": dense(lambda weight: weight.T.contiguous() if weight.shape[0] == weight.shape[1] else weight),

@@ -267,7 +267,7 @@ def test_messages_and_marks_of_a_template_are_read_as_such(tmp_path: Path):
     said, chat = Ear(), Chat.load(tmp_path / "base")
     pool = worked(SUMS, source=str(path), given={"plain": chat.plain, "progress": said})
     assert found(pool, "solver") == {("p", "c"), ("q", "c"), ("r", "c")}
-    assert [line.partition(": ")[2][:21] for line in said.said] == ["1 prompts are in the ", "1 completions end wit"]
+    assert [line.partition(": ")[2][:22] for line in said.said] == ["1 of 3 examples have m"]
     with pytest.raises(ConfigError, match="line 1: 'prompt' must be a text that is not empty, or one message"):
         read_examples(jsonl(tmp_path / "two.jsonl", {"messages": [user, assistant, user, assistant]}), ("solver",))
 

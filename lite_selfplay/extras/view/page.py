@@ -79,7 +79,10 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        url = urlsplit(self.path)
+        try:
+            url = urlsplit(self.path)
+        except ValueError:
+            return self._refuse(400, "this is not a URL")
         if self.headers.get("Host") not in [f"{name}:{self.server.server_port}" for name in (HOST, "localhost")]:
             return self._refuse(403, "this page is only for this machine")  # against DNS rebinding
         token, _, name = url.path.removeprefix("/").partition("/")

@@ -24,7 +24,18 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from lite_selfplay.data import Completion, Episode, EvalSpec, Example, Group, Problem, Sample, Stream, Verdict
+from lite_selfplay.data import (
+    NOT_JUDGED,
+    Completion,
+    Episode,
+    EvalSpec,
+    Example,
+    Group,
+    Problem,
+    Sample,
+    Stream,
+    Verdict,
+)
 from lite_selfplay.games.agon.recap import summarise, with_program, worked_attempt
 from lite_selfplay.games.base import Game, GameOptions
 from lite_selfplay.games.baselines.grpo import earned, judged, solo_reward
@@ -166,8 +177,8 @@ class DraftChallenge(Game):
             format_weight=self.options.format_weight,
             tiebreak=self.options.tiebreak if shorter else 0.0,
         )
-        pairing = {"draft": opponent, "draft_correct": draft.verdict.correct}
-        return Sample(completion, reward, verdict, info=pairing)
+        pairing = {"draft": opponent, "draft_correct": draft.verdict.correct if draft.judged else None}
+        return Sample(completion, reward, verdict, masked=not draft.judged, info=pairing)
 
 
 def agon_reward(
@@ -225,12 +236,8 @@ def own_attempt_prompt(name: str, problem: Problem, attempt: str) -> str:
 
 def challenge_log(challenged: Sequence[Group], recaps: Sequence[Sequence[str]]) -> dict[str, Any]:
     """The challenges' effects: conversions (wrong draft, right challenge), regressions, share of empty recaps."""
-    pairs = [
-        (sample.info["draft_correct"], sample.verdict.correct)
-        for group in challenged
-        for sample in group.samples
-        if sample.verdict is not None
-    ]
+    both = [(each.info["draft_correct"], each.verdict) for group in challenged for each in group.samples]
+    pairs = [(draft, v.correct) for draft, v in both if v is not None and draft is not None and v.reason != NOT_JUDGED]
     texts = [text for row in recaps for text in row]
     return {
         "pairs": len(pairs),

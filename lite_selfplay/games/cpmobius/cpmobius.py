@@ -26,12 +26,24 @@ Options marked "release" follow the published code, which differs from the paper
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import fmean
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from lite_selfplay.credit import advantages, rewards_of
-from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Restore, Sample, Snapshot, Stream
+from lite_selfplay.data import (
+    NOT_JUDGED,
+    Completion,
+    Episode,
+    Example,
+    Group,
+    Problem,
+    Restore,
+    Sample,
+    Snapshot,
+    Stream,
+)
 from lite_selfplay.games.collections import completion_from_json
 from lite_selfplay.games.presentation import FOR_VOTE, Figure
 from lite_selfplay.games.prompts import asked, fill
@@ -301,8 +313,10 @@ class CpMobius(FilteredGame):
     def _measure(self, table: Table) -> list[int]:
         problems = table.everything("validation")
         n = self.options.validation_samples
-        right = [verdict.correct for verdict in table.evaluate("player", [*map(asked, problems)], problems, n)]
-        return [sum(right[i : i + n]) for i in range(0, len(right), n)]
+        verdicts = table.evaluate("player", [*map(asked, problems)], problems, n)
+        rows = [[v.correct for v in verdicts[i : i + n] if v.reason != NOT_JUDGED] for i in range(0, len(verdicts), n)]
+        before = self._before or [0] * len(rows)  # also where nothing was judged: no change
+        return [round(n * fmean(row)) if row else was for row, was in zip(rows, before, strict=True)]
 
     def _percent(self, right: Sequence[int]) -> float:
         return 100 * sum(right) / (len(right) * self.options.validation_samples)

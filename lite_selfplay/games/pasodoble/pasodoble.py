@@ -135,8 +135,8 @@ def question_diversity(tokens: AbstractSet[int], history: Collection[AbstractSet
 
 
 def pass_rate(group: Group) -> float:
-    """p, the share of a question's answers that match the proposer's: the mean of their rewards of 0 or 1."""
-    return fmean(rewards_of(group.samples))
+    """p, the share of a question's judged answers that match the proposer's: the mean of their rewards of 0 or 1."""
+    return fmean(rewards_of(sample for sample in group.samples if sample.judged))
 
 
 def proposer_reward(
@@ -418,6 +418,7 @@ class PasoDoble(ProposeSolve):
         problems = self.buffer.take(chosen.solver_questions)
         answers = table.ask("solver", list(map(asked, problems)), n=self.group_size) if problems else []
         groups = verified(table, problems, answers, partial(self._solvers_sample, table.rng))
+        groups = [group for group in groups if any(sample.judged for sample in group.samples)]
         rates = [(group.problem.id, pass_rate(group)) for group in groups if group.problem]
         kept = [
             group for group in groups if not why_invalid(pass_rate(group), None, min_pass_rate=chosen.min_pass_rate)

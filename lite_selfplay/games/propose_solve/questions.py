@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from lite_selfplay.data import Completion, Example, Group, Problem, Sample, Sampling, Verdict
+from lite_selfplay.data import NOT_JUDGED, Completion, Example, Group, Problem, Sample, Sampling, Verdict
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.table import Table
@@ -29,6 +29,7 @@ from lite_selfplay.verify.keys import spoken_value, vote_key
 
 # Reasons why a proposal is no question; the empty one means that it is one.
 REASONS = tuple(" prompt_too_long truncated off_format empty no_answer too_long repeated leaks invalid".split(" "))
+REASONS += (NOT_JUDGED,)
 
 
 # The proposing completion of a question that is asked again, or comes from a list.
@@ -223,10 +224,12 @@ class Candidate:
 
     @property
     def share(self) -> float:
-        """The share of answers in the largest class, or without a vote their mean score; 0 without answers."""
+        """The share of answers in the largest class, or without a vote the mean score of judged ones; 0 without."""
         if self.vote is not None:
             return self.vote.share
-        return fmean(each.verdict.score for each in self.group.samples if each.verdict) if self.group else 0.0
+        samples = self.group.samples if self.group else ()
+        judged = [each.verdict.score for each in samples if each.verdict and each.judged]
+        return fmean(judged) if judged else 0.0
 
     @property
     def label(self) -> str | None:
@@ -315,6 +318,8 @@ def answered(
 def _with_answers(candidate: Candidate, group: Group, counted: Vote | None) -> Candidate:
     if group.samples[0].completion.stop == "prompt_too_long":
         return replace(candidate, proposal=candidate.proposal.refused("too_long"))
+    if not any(sample.judged for sample in group.samples):
+        return replace(candidate, proposal=candidate.proposal.refused(NOT_JUDGED))
     return replace(candidate, group=group, vote=counted)
 
 

@@ -266,6 +266,8 @@ class Case:
             return "unstable"
         if self.rewrite.reason:
             return "refused"
+        if self.sneaky is None:  # no continuation was judged
+            return "undecided"
         if not self.is_valid:
             return "harmless"
         decisive = read_critique(self.critiques[0]) if self.critiques else Critique()
@@ -357,8 +359,8 @@ def tried(table: Table, cases: Sequence[Case], rollouts: int, step: Literal["ori
         groups = verified(table, [cases[i].problem for i in own], rows, answer_sample)
         for i, group in zip(own, groups, strict=True):
             unread = any(sample.completion.stop == "prompt_too_long" for sample in group.samples)
-            right = 0 if unread else sum(sample.reward == 1 for sample in group.samples)
-            trial: dict[str, Any] = {step: Trial(right, rollouts)}
+            judged = [False] * rollouts if unread else [each.reward == 1 for each in group.samples if each.judged]
+            trial: dict[str, Any] = {step: Trial(sum(judged), len(judged)) if judged else None}
             result[i] = replace(cases[i], **({"unread": True} if unread and step == "sneaky" else trial))
     return result
 

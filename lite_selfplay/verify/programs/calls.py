@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lite_selfplay.data import Completion, Problem, Verdict
+from lite_selfplay.data import NOT_JUDGED, Completion, Problem, Verdict
 from lite_selfplay.verify.checking import Checking, verdict
 from lite_selfplay.verify.extract import AnswerFormat, completion_text
 from lite_selfplay.verify.format import answer_spans, split_reasoning
@@ -46,8 +46,11 @@ def check_batch(
 
     - `output`: a literal of that value is right.
     - `program` and `output`: arguments with which `f` returns that value are right.
-    - `program` and `inputs`: any completion is right if `f` returns the same plain value twice for each of the inputs.
-      The verdict's answer is the JSON list of those values as literals.
+    - `program` and `inputs`: any completion is right if `f` returns the same plain value for each of the inputs in one
+      process, and twice in another one, whose objects lie elsewhere. The verdict's answer is the JSON list of those
+      values as literals.
+
+    A program that runs on after its last value, until a limit ends it, has none.
 
     Raises SandboxError if programs cannot be run safely.
     """
@@ -55,12 +58,19 @@ def check_batch(
     calls = [_calls(problem.answer, text) for (_, problem), text in zip(pairs, texts, strict=True)]
     sandbox = checking.kept(CALL, lambda: shared_sandbox(unsafe_code=checking.unsafe_code))
     run = [i for i, rows in enumerate(calls) if rows]
-    packed = {"function": "f", "packed": True}
-    bodies = [{**packed, "program": pairs[i][1].answer["program"], "calls": calls[i]} for i in run]
-    jobs = [Job("call", (body,), program=i) for i, body in zip(run, bodies, strict=True)]
+    jobs: list[Job] = []
+    for i in run:
+        wanted = pairs[i][1].answer
+        body = {"function": "f", "packed": True, "program": wanted["program"], "calls": calls[i]}
+        jobs.append(Job("call", (body,), program=i))
+        if "inputs" in wanted:
+            again = {"calls": [call for call in calls[i] or () for _ in range(2)], "elsewhere": True}
+            jobs.append(Job("call", ({**body, **again},), program=i))
     runs = sandbox.run(jobs, Limits(seconds=max(LEAST_SECONDS, checking.deadline)), checking.poll)
-    values = dict(zip(run, map(_values, runs), strict=True))
-    return [_judge(*pairs[i], expected, text, values.get(i, [])) for i, text in enumerate(texts)]
+    found: dict[int, list[ProgramRun]] = {}
+    for job, each in zip(jobs, runs, strict=True):
+        found.setdefault(job.program, []).append(each)
+    return [_judge(*pairs[i], expected, text, found.get(i, [])) for i, text in enumerate(texts)]
 
 
 def _answer_text(completion: Completion) -> str:
@@ -71,15 +81,17 @@ def _answer_text(completion: Completion) -> str:
 
 def _calls(wanted: Mapping[str, Any], text: str) -> list[list[Any]] | None:
     """The packed arguments of each call; None if nothing is called, or an argument is not a literal."""
-    texts = [each for each in wanted.get("inputs", [text]) for _ in range(1 + ("inputs" in wanted))]
     try:
+        texts = wanted.get("inputs", [text])
         return [[*map(pack, arguments(each))] for each in texts] if "program" in wanted else None
     except ValueError:
         return None
 
 
 def _values(run: ProgramRun) -> list[Any]:
-    """The values that the calls returned, in order; empty if one of them is not plain."""
+    """The values that the calls returned, in order; empty if one of them is not plain, or the program did not end."""
+    if run.reason:
+        return []
     lines = run.reply.decode("utf-8", "replace").split("\n")[:-1]
     try:
         return [literal(repr(unpack(json.loads(line.removeprefix("= "))))) for line in lines]
@@ -88,13 +100,16 @@ def _values(run: ProgramRun) -> list[Any]:
 
 
 def _judge(
-    completion: Completion, problem: Problem, expected: AnswerFormat, text: str, values: Sequence[Any]
+    completion: Completion, problem: Problem, expected: AnswerFormat, text: str, runs: Sequence[ProgramRun]
 ) -> Verdict:
     wanted = problem.answer
+    if any(run.reason == NOT_JUDGED for run in runs):
+        return verdict(completion, expected, text or None, NOT_JUDGED)
+    values = _values(runs[0]) if runs else []
     if "inputs" in wanted:
-        twice = [canonical(value) for value in values]
-        right = 0 < len(twice) == 2 * len(wanted["inputs"]) and twice[::2] == twice[1::2]
-        answer = json.dumps([repr(value) for value in values[::2]])
+        first, again = ([canonical(value) for value in row] for row in (values, _values(runs[-1]) if runs else []))
+        right = 0 < len(first) == len(wanted["inputs"]) and first == again[::2] == again[1::2]
+        answer = json.dumps([repr(value) for value in values])
         return verdict(completion, expected, answer if right else None, "" if right else "invalid")
     try:
         (given,) = values if "program" in wanted else [literal(text)]

@@ -174,7 +174,9 @@ def _expected(case: CallTest, tests: ProgramTests) -> list[Any]:
 
 
 def _by_value(wanted: Sequence[Sequence[str]], tried: Sequence[int], tolerance: float, run: ProgramRun) -> list[bool]:
-    lines = iter(run.reply.decode("utf-8", "replace").split("\n")[:-1])
+    read = run.reply.decode("utf-8", "replace").split("\n")[:-1]
+    # A program that ran on after its last value has not returned it.
+    lines = iter(read[: sum(tried) - 1] if run.reason and len(read) >= sum(tried) else read)
     given = [[line[2:] for line in itertools.islice(lines, count) if line.startswith("= ")] for count in tried]
     pairs = (itertools.product(*pair) for pair in zip(given, wanted, strict=True))
     return [any(same_value(line, text, tolerance) for line, text in each) for each in pairs]

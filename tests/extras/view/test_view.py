@@ -184,6 +184,12 @@ def request(server: RunServer, place: str, method: str = "GET", **headers: str) 
         return got.status, dict(got.getheaders()), got.read()
 
 
+def test_a_place_that_is_no_url_is_refused(run: Path, serve: Callable[..., RunServer], capfd: Any):
+    server = serve(run)
+    assert request(server, "http://[::1/x/", Host=f"localhost:{server.server_port}")[0] == 400
+    assert capfd.readouterr().err == ""
+
+
 def test_the_page_and_its_files(run: Path, serve: Callable[..., RunServer]):
     server = serve(run)
     assert server.server_address[0] == "127.0.0.1"  # and on no other

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from lite_selfplay.data import Problem, Verdict
+from lite_selfplay.data import NOT_JUDGED, Problem, Verdict
 from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.programs.calls import CALL, LONGEST, arguments, literal
+from lite_selfplay.verify.programs.zygotes import Zygotes
 from tests.made import completion
 
 ADD = "def f(a, b=1):\n    return a + b"
@@ -91,8 +92,16 @@ def test_which_input(verifier: Verifier):
         (
             'import os\ndef f(a):\n    os.write(3, b\'= ["i", "7"]\\n\' * 2)\n    os._exit(0)',
             ["1"],
-            ["7"],
-        ),  # its own affair
+            None,
+        ),  # more values than calls
+        ('import os\ndef f(a):\n    os.write(3, b\'= ["i", "7"]\\n\')\n    os._exit(0)', ["1"], None),
+        ('import os\ndef f(a):\n    os.write(3, b\'= ["i", "7"]\\n\' * a)\n    while True: pass', ["1"], None),
+        # Another process, another result.
+        *((f"def f(a): return {each}", ["1"], None) for each in ("repr(f)", "id([])", "id(0.5 * a)", "hash(object())")),
+        ("def f(a): return __import__('os').getpid()", ["1"], None),
+        ("def f(a): return __import__('time').time()", ["1"], None),
+        ("import os\nbyte = os.urandom(8)\ndef f(a): return byte", ["1"], None),
+        ("seen = []\ndef f(a):\n    seen.append(a)\n    return len(seen)", ["1"], None),
         ('import os\ndef f(a):\n    os.write(3, b\'= ["h", 0]\\n= ["h", 0]\\n\')\n    os._exit(0)', ["1"], None),
         ("import os\ndef f(a):\n    os.write(3, b'= __import__\\n' * 2)\n    os._exit(0)", ["1"], None),
     ],
@@ -102,3 +111,9 @@ def test_what_a_program_returns(verifier: Verifier, program: str, inputs: list[s
     assert found.correct is (outputs is not None)
     assert (json.loads(found.answer) if found.answer else None) == outputs
     assert found.reason == ("" if outputs else "invalid")
+
+
+def test_a_program_that_was_not_judged(verifier: Verifier, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Zygotes, "run", lambda self, jobs, *_: [Zygotes.not_judged for _ in jobs])
+    for told in ({"program": ADD, "inputs": ["1"]}, {"program": ADD, "output": "2"}):
+        assert [each.reason for each in judged(verifier, told, "<answer>1</answer>")] == [NOT_JUDGED]
