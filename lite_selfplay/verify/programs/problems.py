@@ -4,6 +4,7 @@ Tests that cannot fail are found by running them with a program that does nothin
 programs see `checker`.
 """
 
+import contextlib
 import json
 import re
 import secrets
@@ -14,7 +15,7 @@ from typing import Any
 from lite_selfplay.data import NOT_JUDGED, Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.verify.programs.checker import UNTESTED, judge_all
-from lite_selfplay.verify.programs.inside.names import imported_packages
+from lite_selfplay.verify.programs.inside.names import imported_packages, names_of_program
 from lite_selfplay.verify.programs.nouns import KIND, Job, Limits
 from lite_selfplay.verify.programs.program_tests import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
 from lite_selfplay.verify.programs.program_text import extract_program
@@ -22,7 +23,7 @@ from lite_selfplay.verify.programs.sandbox import SandboxError, shared_sandbox
 
 _KEYS = ("function", "stub", "setup", "tolerance", "in_lists")
 # Keys of a JSONL line besides `tests`, or instead of it.
-_TESTED = ("test_list", "test", "entry_point", "fn_name", "test_setup_code", "metadata", *_KEYS)
+_TESTED = ("test_list", "test", "entry_point", "fn_name", "test_setup_code", "metadata", "starter_code", *_KEYS)
 
 
 def program_problem(
@@ -163,6 +164,7 @@ for key, problem in problems.items():
     found = json.dumps([passes(function, names, *problem) for function in (idle, broken)])
     os.write(1, f"\\n{token} {key} {found}\\n".encode())
 """
+_LONG = 20_000  # characters of tests in which no names are looked up
 AT_ONCE = 50  # problems whose assertions run in one process, one after the other
 # The fault of tests, by their hash; empty if they have none.
 _known: dict[str, str] = {}
@@ -211,6 +213,10 @@ def _fault(tests: ProgramTests, idle: Sequence[bool], broken: Sequence[bool]) ->
     asked = imported_packages(f"{tests.setup}\n{code}")
     if absent := sorted(name for name in asked if find_spec(name) is None and f'modules["{name}"]' not in tests.setup):
         return f"the tests import {' and '.join(absent)}, which is not installed here: pip install {' '.join(absent)}"
+    with contextlib.suppress(SyntaxError):
+        short = len(code) < _LONG
+        if judges := sorted(names_of_program([tests.setup, code], tests.function)[2]) if short else []:
+            return f"the tests judge results by {judges[0]}, which they neither define nor import: do so in `setup`"
     asserted = iter(idle)
     passed = [
         next(asserted, False)

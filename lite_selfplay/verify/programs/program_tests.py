@@ -144,8 +144,10 @@ def _beside(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The keys of an object that apply to all its tests, as arguments of `ProgramTests`."""
     about = given.get("metadata")
     about = json.loads(about) if isinstance(about, str) and about[:1] == "{" else about
+    named = _first(given, _FUNCTION, "") or _first(about if isinstance(about, Mapping) else {}, _FUNCTION, "")
+    starter = re.search(r"^ *def +(\w+)", str(given.get("starter_code") or ""), re.MULTILINE)
     texts = {
-        "function": _first(given, _FUNCTION, "") or _first(about if isinstance(about, Mapping) else {}, _FUNCTION, ""),
+        "function": named or (starter[1] if starter else ""),
         "stub": given.get("stub") or "",
         "setup": _first(given, ("setup", "test_setup_code"), ""),
     }

@@ -288,6 +288,8 @@ JSON_FORMS = [
      "def f(x): return 5 if x == 2 else None", "def f(x): return 5 * x"),
     ({"tests": [{"input": '"ab"\n2', "output": '"abab"', "testtype": "functional"}], "metadata": '{"func_name": "f"}'},
      "class Solution:\n    def f(self, s, n): return s * n", "def f(s, n): return s"),
+    ({"tests": [{"input": "[1, 2]", "output": "3", "testtype": "functional"}],
+      "starter_code": "class Solution:\n    def f(self, xs: list[int]) -> int:"}, "f = sum", "f = max"),
     ([{"function": "f", "arguments": [{"1": [2], "2": []}], "expected": {"1": 1, "2": 0}}],
      "def f(graph): return {n: len(graph[n]) for n in range(1, 3)}", "def f(graph): return {1: 0, 2: 0}"),
     ([{"function": "f", "arguments": [{"1": [2], "2": []}], "expected": {"1": 1, "2": 0}}],

@@ -95,6 +95,12 @@ def test_a_test_that_prints_lists_is_no_result():
     )
 
 
+def test_a_judge_that_nobody_defines_is_named():
+    said = "the tests judge results by isclose, which they neither define nor import"
+    assert fault(["assert isclose(add(1, 2), 3.0)"]).startswith(said)
+    assert fault(["from math import isclose\nassert isclose(add(1, 2), 3.0)", "assert decode(encode(1)) == 1"]) == ""
+
+
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(problems, "find_spec", lambda name: None if name == "pytest" else name)
     assert fault(["import numpy\nimport pytest\nassert add(1, 2) == 3"]).startswith(

@@ -29,12 +29,12 @@ def names_of_program(sources: Sequence[str], function: str = "") -> tuple[set[st
     A function judges if it decides about what another function of the program returns, such as `isclose(f(2), 4.0)`
     without an import: that is never the program's. Raises SyntaxError for a source that is not Python."""
     tested = {function, "candidate"} if function else set()
-    free, modules, imported = {*tested}, set[str](), dict[str, str]()
+    free, modules, imported, bound = {*tested}, set[str](), dict[str, str](), set[str]()
     trees = [ast.parse(source) for source in sources]
     for tree in trees:
         nodes = [*ast.walk(tree)]
         names = [node for node in nodes if isinstance(node, ast.Name)]
-        bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+        bound = bound | {node.id for node in names if not isinstance(node.ctx, ast.Load)}
         bound |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
         bound |= {(each.asname or each.name).partition(".")[0] for each in nodes if isinstance(each, ast.alias)}
         free |= {node.id for node in names} - bound - {*dir(builtins)}
@@ -47,7 +47,9 @@ def names_of_program(sources: Sequence[str], function: str = "") -> tuple[set[st
                 modules.add(module)
                 imported[name] = real
     known = {name: name for name in free} | imported
-    judges = {judge for tree in trees for judge in _judges(tree, known, tested)}
+    several = "" in known.values() or len({*known.values()} - {"candidate"}) > 1
+    judges = {judge for tree in trees for judge in _judges(tree, known, tested)} if several else set[str]()
+    judges -= {node.arg for tree in trees for node in ast.walk(tree) if isinstance(node, ast.arg)}
     return free - judges, modules, judges
 
 
