@@ -324,8 +324,11 @@ def _check_problems(ready: Plan, own_checker: bool) -> None:
 
 
 def _require_answers(what: str, problems: Sequence[Problem]) -> None:
-    if (missing := next((problem.id for problem in problems if problem.answer is None), None)) is not None:
-        raise ConfigError(f"{what} needs an answer to every problem; {missing} has none")
+    if (missing := next((problem for problem in problems if problem.answer is None), None)) is not None:
+        others = (
+            f" (its other columns: {', '.join(missing.extra)}; FILE:answer=COLUMN maps one)" if missing.extra else ""
+        )
+        raise ConfigError(f"{what} needs an answer to every problem; {missing.id} has none{others}")
 
 
 def _check_examples(ready: Plan, own_checker: bool = False) -> None:

@@ -136,7 +136,7 @@ def reading_of(choices: Sequence[Choice]) -> str:
             if first is not None and second is not None and first != second:
                 raise TaskError(
                     f"{choice.where}: the answers may be {fitting[0]} ({choice.answer!r} is {choice.options[first]!r}) "
-                    f"or {other} ({choice.options[second]!r}): write the texts, or labels that are no option's text"
+                    f"or {other} ({choice.options[second]!r}): write positions if options are letters, else letters"
                 )
     return fitting[0]
 

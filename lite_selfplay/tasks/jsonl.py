@@ -24,6 +24,7 @@ _PROBLEM_KEYS = ("problem", "question", "prompt")
 _KNOWN = (*_PROBLEM_KEYS, "answer", "solution", "id", "tests", "options", "choices")
 _OPTION = re.compile(r"(?:opt(?:ion)?|choice)s?[ _-]?(?:[a-h]|\d)", re.IGNORECASE)
 _TESTS = re.compile(r"(?:\w+_)?tests?(?:_?cases?|_list|s)?|input_output", re.IGNORECASE)
+_PROGRAM = {"tests", "test_list", "entry_point"}  # columns of a program's problem
 _PLAIN = re.compile(r"-?\d{1,15}")
 _THOUSANDS = re.compile(rf"[-+$]*{GROUPED}(\.\d*)?%?")
 _ANSWERS = re.compile(
@@ -78,6 +79,13 @@ def to_problems(
     }
     reading, problems = reading_of([*choices.values()]), {}
     for where, (name, row) in found.items():
+        texts = (name for name, value in row.items() if value and isinstance(value, str | list | dict))
+        tests = None if _PROGRAM & row.keys() else next(filter(_TESTS.fullmatch, texts), None)
+        if tests is not None:
+            raise TaskError(
+                f"{where}: {tests!r} looks like tests of a program: name that column 'tests' or something else, or map "
+                f"it after the file's name, as in FILE:kind=program,answer={tests}"
+            )
         if (choice := choices.get(where)) is None:
             problems[where] = to_problem(row, where, name)
             continue
@@ -138,7 +146,9 @@ def text_of(row: Mapping[str, Any], where: str) -> tuple[str, str]:
     """(column, text) of a row's problem. Raises TaskError, with the words that map other columns, without one."""
     key = next((key for key in _PROBLEM_KEYS if key in row), None)
     if key is None:
-        talks = [name for name, value in row.items() if isinstance(value, list) and value != said_in(value)]
+        talks = [
+            name for name, value in row.items() if isinstance(value, list) and value and isinstance(value[0], Mapping)
+        ]
         named = [name for name in row if _ANSWERS.fullmatch(name)]
         asks = f"{talks[0]}.0.content" if talks else next((name for name in row if name not in named), "COLUMN")
         raise TaskError(
@@ -174,11 +184,6 @@ def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
     if any(row.get(tests) is not None for tests in ("tests", "test_list")) or {"test", "entry_point"} <= row.keys():
         return programs.problem_of_object(row, text, where, name)
     answer, extra = row.get("answer"), {k: v for k, v in row.items() if k not in (key, "answer", "id")}
-    if answer is None and (tests := next((name for name in row if _TESTS.fullmatch(name) and row[name]), None)):
-        raise TaskError(
-            f"{where}: no 'answer', but {tests!r} looks like tests of a program: name that column 'tests', or map it "
-            f"after the file's name, as in FILE:kind=program,answer={tests}"
-        )
     if answer is None and isinstance(solution := row.get("solution"), str) and (boxes := boxed_spans(solution)):
         answer = boxes[-1].content
     values = [] if answer is None else _values(answer)

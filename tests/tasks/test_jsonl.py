@@ -109,6 +109,10 @@ NO_ANSWERS = [
         ('{"problem": "x"', "not JSON .*column 16"),
         ("{}", "neither 'problem' nor 'question' among its columns .none"),
         ('{"task": "x", "gold": "2"}', r"neither 'problem' nor .*\(task, gold\): map .*FILE:problem=task,answer=gold$"),
+        (
+            '{"messages": [{"role": "user", "content": "x"}], "gold": "2"}',
+            "FILE:problem=messages.0.content,answer=gold$",
+        ),
         ('{"prompt": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}', "with one message"),
         *((f'{{"problem": {text}}}', "'problem' must be a non-empty text") for text in ("3", "null")),
         ('{"question": " "}', "'question' must be a non-empty text"),
@@ -191,7 +195,8 @@ def test_columns_in_any_case_conversations_and_a_boxed_answer(file: Path, row: d
 @pytest.mark.parametrize("name", ["test_cases", "unit_tests", "TestCases", "input_output", "test"])
 def test_tests_that_are_not_mapped_are_named(file: Path, name: str):
     tests = [["1", "2"]]
-    with pytest.raises(TaskError, match=rf"line 1: no 'answer', but '{name}' .*as in FILE:kind=program,answer={name}$"):
-        read(file, {"problem": "Add one.", name: tests})
-    assert read(file, {"problem": "Add one.", "answer": "2", "latest": [1], name: tests})[0].answer == "2"
+    for more in ({}, {"answer": "def f(x): ..."}):
+        with pytest.raises(TaskError, match=rf"line 1: '{name}' looks .*as in FILE:kind=program,answer={name}$"):
+            read(file, {"problem": "Add one.", name: tests, **more})
+    assert read(file, {"problem": "Add one.", "answer": "2", "latest": [1], name: None, "test": True})[0].answer == "2"
     assert load_task(f"{jsonl(file, {'problem': 'Add one.', name: tests})}:kind=program,answer={name}").problems
