@@ -96,7 +96,7 @@ def test_a_run_without_an_adapter_or_over_another_base_is_refused(copy: Path):
     path = copy / "environment.json"
     base = json.loads(path.read_text())["base"]
     for text, said in (
-        ('{"base": "hub:other/base@1"}', f"over the base 'hub:other/base@1'; tiny is {base!r} now"),
+        ('{"base": "hub:other/base@1"}', f"over another base than tiny is now: it is {base!r} now, and was 'hub:other/base@1'"),
         ("{}", "does not say which base"),
         (None, "does not say which base"),
     ):
