@@ -9,7 +9,8 @@ import ast
 import operator
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections import ChainMap
+from collections.abc import Callable
 from typing import Any
 
 _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
@@ -34,13 +35,13 @@ _ROWS: dict[type[ast.AST], Callable[..., Any]] = {ast.List: list, ast.Tuple: tup
 _PLAIN = re.compile(r"[\w.+-]*")
 
 
-def read(source: str, known: Mapping[str, Any] | None = None, local: Mapping[str, Any] | None = None, /) -> Any:
+def read(source: str, known: dict[str, Any] | None = None, local: dict[str, Any] | None = None, /) -> Any:
     """The value of a literal, or of a formula over the names in `known` and `local`, with the parameters of `eval`.
 
     Of the named objects a formula may use sympy's expressions, and call their classes and a few functions. Raises
     ValueError for anything else, and what arithmetic raises.
     """
-    names = {**(known or {}), **(local or {})}
+    names = ChainMap(local or {}, known or {})
 
     def value(node: ast.AST) -> Any:
         match node:
