@@ -4,6 +4,7 @@ A job may have
 
 - `page` (a file in which the process notes what it is doing) and `folder` (whose file operations it counts);
 - `fault` and `at`: what happens at which of these. `kill` counts operations, and ends the process by SIGKILL before it;
+  `signal` counts those in a `phase`, and sends the process SIGTERM before it;
   `fill` and `fail` count writes: from then on the file system of `mount` has only `spare` bytes left, or this one write
   fails as on a full disk;
 - `ignored` (names of signals); `clock` (True: the date jumps back and forth); `address_space` (a limit for it and the
@@ -16,6 +17,7 @@ The functions that are wrapped to note the phase do what they did.
 
 import errno
 import functools
+import itertools
 import mmap
 import os
 import random
@@ -144,6 +146,7 @@ def note_phases(page: Page) -> None:
 def count_operations(page: Page, job: dict[str, Any]) -> None:
     """Count the file operations inside a job's folder, and let its fault happen at its place."""
     folder, fault, at = job["folder"], job.get("fault"), job.get("at", 0)
+    of_phase = itertools.count(1)
 
     def told(event: str, arguments: tuple[Any, ...]) -> None:
         # What `rmtree` removes is named within an open folder.
@@ -154,6 +157,8 @@ def count_operations(page: Page, job: dict[str, Any]) -> None:
         page.count(writing)
         if fault == "kill" and page.operations == at:
             os.kill(os.getpid(), signal.SIGKILL)
+        elif fault == "signal" and page.phase == job["phase"] and next(of_phase) == at:
+            os.kill(os.getpid(), signal.SIGTERM)
         elif fault == "fill" and writing and page.writes == at:
             fill(Path(job["mount"]), job["spare"])
         elif fault == "fail" and writing and page.writes == at:

@@ -66,7 +66,10 @@ class Interrupts:
                 signal.signal(number, handler)
         if sys.unraisablehook == self._swallowed:
             sys.unraisablehook = self._unraisable
-        if self._raised and isinstance(error, Exception):
+        around = getattr(self._before.get(signal.SIGTERM), "__self__", None)
+        if error is None and isinstance(around, Interrupts):
+            around._asked = around._asked or self._asked  # the work ended before its next poll; none may follow it
+        if self._raised and isinstance(error, Exception) and not isinstance(error, Interrupted):
             raise KeyboardInterrupt from None
 
     @property

@@ -13,6 +13,7 @@ import pytest
 from tests.runs_in_processes import STOPPED
 
 from .conftest import only_long
+from .test_kills import reproduced
 
 LATENCY_S = 10.0
 WHERE = ("starting", "loading", "cold start", "evaluation", "generation", "update", "saving", "a resumed run")
@@ -72,6 +73,67 @@ def test_a_signal_in_each_phase_saves_and_leaves(
     if count:
         show(f"{number.name}: seconds from the signal until the process was gone", rows(stops))
     assert max(one.seconds for one in stops) < LATENCY_S
+
+
+PLACES = 12
+"""Of a cold start, and of a save."""
+EXPERIMENT = """
+{about: Two arms., source: nowhere, paper: another model, base: {model: tiny, tasks: letters, steps: 1, save_every: 1},
+ cold_start: {source: taught.jsonl, steps: 12, examples_per_step: 2}, evaluations: [{tasks: letters, limit: 2}],
+ seeds: [0], arms: {one: {game: grpo}, taught: {start: cold-start}}}
+"""
+
+
+def places(count: int) -> list[int]:
+    return list(range(1, PLACES + 1)) if count else [PLACES // 2]
+
+
+def in_cold_start(process: Any, place: int) -> None:
+    """Send a run SIGTERM at one of the places of its cold start, whose updates are its first."""
+    assert process.until_begun("update", place)
+    process.send(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("where", ["cold start", "saving"])
+def test_a_signal_at_every_place_of_a_cold_start_and_of_a_save(lab: Any, where: str, count: int):
+    for place in places(count):
+        run = lab.new()
+        if where == "saving":
+            process = lab.train(run, fault="signal", phase=where, at=place)
+        else:
+            process = lab.train(run)
+            in_cold_start(process, 1 + place // 4)
+            time.sleep(place % 4 * LATER_S / 4)
+        ended = process.wait()
+        assert ended.code in (STOPPED, 0), ended.said
+        if where == "cold start" and list(run.glob("checkpoints/step-0")):
+            refused = lab.run("eval", run, "--tasks", "letters", "--limit", 2)
+            assert (refused.code, "was stopped in its cold start" in refused.said) == (2, True), refused.said
+        again = lab.went_on(run)
+        assert again is None or again.code == 0, again.said
+        assert again is None or lab.differences(run) == [], f"after a signal at place {place} of {where}"
+        shutil.rmtree(run, ignore_errors=True)
+
+
+@pytest.mark.parametrize("where", ["cold start", "saving"])
+def test_a_signal_at_every_place_of_an_experiment_and_the_same_command_again(lab: Any, where: str, count: int):
+    (lab.place / "two.yaml").write_text(EXPERIMENT)
+    whole = lab.new()
+    ended = lab.run("reproduce", "two.yaml", "--out", whole)
+    assert ended.code == 0, ended.said
+    for place in places(count):
+        out = lab.new()
+        fault = {"fault": "signal", "phase": where, "at": place} if where == "saving" else {}
+        process = lab.start("reproduce", "two.yaml", "--out", out, watched=out, **fault)
+        if where == "cold start":
+            in_cold_start(process, place)
+        ended = process.wait()
+        assert ended.code == STOPPED, ended.said
+        assert f"the same command continues {out}" in ended.said
+        ended = lab.run("reproduce", "two.yaml", "--out", out)
+        assert ended.code == 0, ended.said
+        assert reproduced(out) == reproduced(whole), f"after a signal at place {place} of {where}"
+        shutil.rmtree(out)
 
 
 def rows(stops: list[Stop]) -> list[list[object]]:

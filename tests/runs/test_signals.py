@@ -49,6 +49,15 @@ def test_while_there_is_nothing_to_save_the_first_signal_leaves_at_once(number: 
             interrupts.poll()
 
 
+def test_a_signal_after_the_last_poll_of_some_work_stops_what_follows():
+    with contextlib.suppress(KeyboardInterrupt), Interrupts():
+        with working():
+            os.kill(os.getpid(), signal.SIGTERM)
+        with Interrupts():
+            pytest.fail("other work began")
+        pytest.fail("nothing stopped it")
+
+
 FINDER = """
 import os, signal, sys
 class Finder:

@@ -78,8 +78,8 @@ def conduct(
                         write_whole(
                             path, json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n", JSON_LIMIT
                         )
-    except Interrupted as stop:
-        raise Interrupted(f"{stop}; the same command continues {out}") from None
+    except (Interrupted, KeyboardInterrupt) as stop:
+        raise Interrupted(f"{str(stop) or 'stopped'}; the same command continues {out}") from None
     return [read_json(path) for *_, path in every]
 
 

@@ -292,7 +292,8 @@ def stalled(rows: Sequence[Row]) -> Iterator[Stalled]:
         noise = sqrt(sum(1 / sum(number_of(step.get("completions")) or 1 for step in end) for end in ends))
         risen = now > was + sqrt(was * (1 - was)) * noise
         shrank, by_form = short < SHRUNK * long, high > low and formed > loose + noise / 2
-        if len(steps) < 2 * ENDS or risen or _mean(steps, "accuracy") is None or not (shrank or by_form):
+        unjudged = all(_mean(end, "accuracy") is None for end in ends)
+        if len(steps) < 2 * ENDS or risen or unjudged or not (shrank or by_form):
             continue
         more = f"{'no' if now <= was else 'hardly'} more of them are right ({was:.0%} -> {now:.0%})"
         said = [f"the {role}'s completions shrank from {long:.0f} to {short:.0f} tokens, and {more}"] if shrank else []
