@@ -179,7 +179,7 @@ class StepLog:
                 progress.warn(sentence)
         self._streams_so_far.append({"streams": metrics["streams"]})
         for sentence in too_fast(self._streams_so_far) if (step + 1) % WARNING_EVERY == 0 else ():
-            progress.warn(f"{sentence}; lite-selfplay why {self._folder.path} says what to try")
+            progress.warn(f"{sentence}; if it goes on, start again with a lower seats.*.lr")
         for found in stalled(self._streams_so_far):
             if found.shrank and step - self._warned.get("reasoning", -WARNING_EVERY) >= WARNING_EVERY:
                 self._warned["reasoning"] = step
