@@ -261,9 +261,14 @@ def open_questions(config: RunConfig, game: Game) -> dict[str, str]:
 def wanted(config: RunConfig) -> bool:
     """Whether the run has a probe and a pre-flight. By default, it does unless its base is random, or base and problems
     are those of the demo, which are known to match."""
-    asked, demo = config.run.preflight, preset_layer("demo")
-    known = (config.model.name, config.tasks.train) == (demo["model"]["name"], demo["tasks"]["train"])
-    return not (_is_random(config) or known) if asked is None else asked
+    asked = config.run.preflight
+    return not (_is_random(config) or is_demo(config)) if asked is None else asked
+
+
+def is_demo(config: RunConfig) -> bool:
+    """Whether base and problems are those of the demo."""
+    demo = preset_layer("demo")
+    return (config.model.name, config.tasks.train) == (demo["model"]["name"], demo["tasks"]["train"])
 
 
 def _is_random(config: RunConfig) -> bool:

@@ -25,7 +25,7 @@ from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.runs.budget import Budget
 from lite_selfplay.runs.checkpoints import STATE, Checkpoint, load_checkpoint, read_state
-from lite_selfplay.runs.defaults import shorter, wanted
+from lite_selfplay.runs.defaults import is_demo, shorter, wanted
 from lite_selfplay.runs.folder import BUDGET, COLD_START, COLLECTIONS, RunFolder, as_written, ignored
 from lite_selfplay.runs.planning import evaluation_steps, mode_of_the_base, problems_of
 from lite_selfplay.runs.preflight import preflight
@@ -231,7 +231,7 @@ class RunLoop:
             config, evaluations = self.resources.config, self.folder.evaluations(self.resources.progress.warn)
             closing = closing_report(type(self.game), config, self.folder.steps(), evaluations, self.folder.path)
             doubtful = not any(each.sure for each in changes(evaluations))
-            outcome = self._budget.outcome(self.done, doubtful=doubtful, demo=config.run.preset == "demo")
+            outcome = self._budget.outcome(self.done, doubtful=doubtful, demo=is_demo(config))
             self.resources.progress.finished([*closing, *outcome])
 
     @contextlib.contextmanager

@@ -184,7 +184,7 @@ class StepLog:
         self._seen.append({"streams": metrics["streams"]})
         del self._seen[ENDS:-SEEN]
         for sentence in too_fast(self._seen) if (step + 1) % WARNING_EVERY == 0 else ():
-            progress.warn(f"{sentence}; lite-selfplay why {self._folder.path} says what to try")
+            progress.warn(f"{sentence}; if it goes on, start again with a lower seats.*.lr")
         for found in stalled(self._seen):
             if found.shrank and step - self._warned.get("reasoning", -WARNING_EVERY) >= WARNING_EVERY:
                 self._warned["reasoning"] = step

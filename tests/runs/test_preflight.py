@@ -16,7 +16,7 @@ from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Str
 from lite_selfplay.errors import PreflightError, RunFolderError
 from lite_selfplay.games import find_game, make_game
 from lite_selfplay.runs import preflight as looking
-from lite_selfplay.runs.defaults import wanted
+from lite_selfplay.runs.defaults import is_demo, wanted
 from lite_selfplay.runs.folder import PREFLIGHT
 from lite_selfplay.runs.preflight import (
     Enough,
@@ -384,3 +384,8 @@ def test_what_it_draws_at_random_is_not_noticed():
     with unnoticed():
         random.random()
     assert random.random() == expected
+
+
+def test_the_demo_is_its_base_with_its_problems_whatever_the_preset():
+    assert is_demo(RunConfig.of({}, {"game": "grpo", "preset": "demo"}))
+    assert not is_demo(RunConfig.of({}, {"game": "agon", "preset": "demo", "tasks": "problems.jsonl"}))

@@ -95,8 +95,9 @@ def test_a_run_is_measured_as_its_game_says_and_keeps_the_result(copy: Path):
 def test_a_run_without_an_adapter_or_over_another_base_is_refused(copy: Path):
     path = copy / "environment.json"
     base = json.loads(path.read_text())["base"]
+    other = f"over another base than tiny is now: it is {base!r} now, and was 'hub:other/base@1'"
     for text, said in (
-        ('{"base": "hub:other/base@1"}', f"over another base than tiny is now: it is {base!r} now, and was 'hub:other/base@1'"),
+        ('{"base": "hub:other/base@1"}', other),
         ("{}", "does not say which base"),
         (None, "does not say which base"),
     ):

@@ -160,7 +160,7 @@ def corrected(found: Mapping[str, Difference | None]) -> dict[str, Difference]:
     own = {name: each for name, each in found.items() if each is not None}
     tested = [name for name, each in own.items() if each.p_value is not None]
     adjusted = dict(zip(tested, holm([own[name].p_value or 0.0 for name in tested]), strict=True))
-    return {name: each._replace(holm=adjusted.get(name)) for name, each in own.items()}
+    return {name: Difference(each.mean, each.interval, each.p_value, adjusted.get(name)) for name, each in own.items()}
 
 
 def _start(experiment: Experiment, arm: str, arms: Mapping[str, Parts]) -> Parts | None:
