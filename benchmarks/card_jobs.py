@@ -49,7 +49,8 @@ def tell(**figures: Any) -> None:
 
 
 def kernels(base: str, tiny: bool = False) -> None:
-    """Backward of attention by two kernels; milliseconds a token by rows; and the recorded lengths with an adapter."""
+    """Backward of attention by two kernels; milliseconds a token by rows; and the recorded lengths with an adapter or
+    none, and with prompt lookup."""
     attention(tiny)
     backend = load(base)
     for count in (4, 1) if tiny else ROWS:
@@ -58,6 +59,12 @@ def kernels(base: str, tiny: bool = False) -> None:
         for name, seat in (("adapter", "A"), ("no adapter", "base")):
             found = recorded_lengths(backend, seat, base, tiny)
             tell(**{f"recorded lengths, ours, {name}, round {number + 1}": found})
+    backend.close()
+    del backend  # its cache would take the other's memory
+    backend = load(base, decoding="lookup")
+    for number in range(2):
+        found = recorded_lengths(backend, "A", base, tiny)
+        tell(**{f"recorded lengths, ours, adapter, lookup, round {number + 1}": found})
     backend.close()
 
 
@@ -238,8 +245,8 @@ def cell(backend: Any, rows: int, columns: int) -> list[float]:
     return [round(1e3 * (longer - again) / (MANY - FEW), 3), round(first - again, 3)]
 
 
-def load(base: str) -> Any:
-    """A base with one seat, and memory for everything that is asked here."""
+def load(base: str, **model: Any) -> Any:
+    """A base with one seat, and memory for everything that is asked here; with other settings of the model."""
     from lite_selfplay.config import ModelSection, SeatConfig
     from lite_selfplay.models.backends import choose_backend
     from lite_selfplay.models.sources import resolve
@@ -247,7 +254,7 @@ def load(base: str) -> Any:
     began = time.monotonic()
     path = resolve(base, say=print).path
     tell(conversion_s=round(time.monotonic() - began, 1))
-    section = ModelSection(name=base, precision="bf16")
+    section = ModelSection(name=base, precision="bf16", **model)
     backend = choose_backend(path, section, {"A": SeatConfig()}, seed=0, eos_ids=[NEVER], **room())
     tell(loaded_s=round(time.monotonic() - began, 1))
     return backend

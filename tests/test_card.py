@@ -67,7 +67,8 @@ def test_a_whole_draw_in_its_order(whole: tuple[Path, Any]) -> None:
         assert 0 < line["seconds"] <= line["limit_s"] + 1
     figures = {line["job"]: line["figures"] for line in lines(out)}
     assert figures["kernels"]["backward, efficient, 16 x 64, deterministic"]["ms"] > 0
-    assert figures["kernels"]["recorded lengths, ours, adapter, round 2"]["tokens a second"] > 0
+    for which in ("adapter", "no adapter", "adapter, lookup"):
+        assert figures["kernels"][f"recorded lengths, ours, {which}, round 2"]["tokens a second"] > 0
     assert figures["arms"]["update"]["kernels"] > 1000
     arms = load_experiment(str(PLAN), "tiny-draw").arms
     assert set(figures["arms"]["pass_at_1"]) == {f"seed-1/{arm}" for arm in arms}

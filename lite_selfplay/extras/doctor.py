@@ -93,10 +93,11 @@ def _precision() -> str:
 
 def _attention() -> str:
     """A sentence on the attention code that this machine would use. For the first GPU it says whether an example model,
-    Qwen2.5-0.5B in 16 bits, would get flash attention in sampling and in the update, and if not, why."""
+    Qwen2.5-0.5B in 16 bits, would get flash attention in sampling and in the update, and if not, why; then which
+    kernels compute SwiGLU."""
     import torch
 
-    from lite_selfplay.models import attention, packed_on_gpu
+    from lite_selfplay.models import attention, fused, packed_on_gpu
 
     gpu = next(iter(availability.cards()), None)
     if gpu is None:
@@ -104,7 +105,8 @@ def _attention() -> str:
     with_14_heads = 14, 2, 64, torch.bfloat16 if gpu.bf16 else torch.float16, torch.device("cuda", 0)
     sampling, update = attention.why_no_flash(*with_14_heads), packed_on_gpu.why_no_flash(*with_14_heads)
     said = ["flash attention" if why is None else f"no flash attention, since {why}" for why in (sampling, update)]
-    return f"sampling: {said[0]}; update: {said[1]}" if said[0] != said[1] else said[0]
+    flash = f"sampling: {said[0]}; update: {said[1]}" if said[0] != said[1] else said[0]
+    return f"{flash}; {fused.gated_kernel(with_14_heads[4], with_14_heads[3])}"
 
 
 def _models() -> str:

@@ -78,8 +78,9 @@ def attention(
         if attention_mask is None and groups > 1 and causal and query.is_cuda and beyond is not None:
             # Without a mask transformers lets torch share key heads, which only flash has a fused kernel for.
             attention_mask = query.new_ones(1, 1, length, key.shape[2], dtype=torch.bool).tril(key.shape[2] - length)
-        out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **options)
-        return packed_on_gpu.summed_in_order(out) if query.is_cuda else out, None
+        return packed_on_gpu.summed_in_order(
+            sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **options)[0]
+        ), None
     # Heads that share a key head become its queries; transformers would repeat keys and values for each of them.
     mask = None if attention_mask is None else attention_mask.expand(rows, 1, groups, key.shape[2])
     out = torch.nn.functional.scaled_dot_product_attention(

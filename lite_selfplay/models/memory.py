@@ -137,9 +137,9 @@ def estimate(
     held = min(max(run.tokens_at_once(on_cpu=on_cpu, lean=lean), load.row), load.tokens)
     logits = min(head_elements(shape.vocabulary, lean=lean, memory=memory), held * shape.vocabulary)
     kept = activation_bytes(shape, compute)
-    per_token = shape.layers * kept
+    per_token = sum(kept)
     if recomputes(section, shape, compute, on_cpu=on_cpu, tokens=microbatch_tokens(run), memory=memory):
-        per_token = shape.layers * shape.hidden * compute + kept
+        per_token = shape.layers * shape.hidden * compute + max(kept)
     if keeps_products(section, shape, compute, on_cpu=on_cpu):
         per_token += shape.layers * product_bytes(shape, compute)
     states = 4 * together * shape.counts.state if shape.counts else 0
@@ -204,7 +204,7 @@ def recomputes(
         return section.gradient_checkpointing
     if shape is None:
         return not on_cpu
-    kept = shape.layers * activation_bytes(shape, compute)
+    kept = sum(activation_bytes(shape, compute))
     if on_cpu:
         return kept > KEPT_ON_CPU
     return memory is None or tokens * kept > ACTIVATIONS_SHARE * (memory - weight_bytes(section, shape, compute))
@@ -237,11 +237,14 @@ def compute_bytes(config: RunConfig, *, on_cpu: bool = False) -> int:
     return _BYTES.get(multiplied if held == "4bit" else held, 4 if on_cpu else 2)
 
 
-def activation_bytes(shape: Shape, compute: int) -> int:
-    """Bytes that one block keeps of a token for its backward pass. Inputs of the linear layers, queries, keys, values
-    and the MLP's factors in the compute type, and the two norms' inputs in float32."""
+def activation_bytes(shape: Shape, compute: int) -> list[float]:
+    """Bytes that each block keeps of a token for its backward pass. Inputs of the linear layers, queries, keys, values
+    and the MLP's factors in the compute type, and the two norms' inputs in float32; of other
+    models what was counted."""
+    if shape.counts is not None and shape.counts.kept:
+        return [compute * numbers + others for numbers, others in shape.counts.kept]
     kept = compute * (3 * shape.intermediate + 2 * shape.hidden + 2 * shape.queries + 2 * shape.keys)
-    return kept + 4 * 2 * shape.hidden
+    return shape.layers * [kept + 4.0 * 2 * shape.hidden]
 
 
 def product_bytes(shape: Shape, compute: int) -> int:

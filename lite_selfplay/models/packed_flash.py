@@ -7,7 +7,7 @@ query heads over `K` key heads, head size `D`.
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +15,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lite_selfplay.models.transfers import placed
+
+# Tokens beyond which a span is a call of its own: backwards, in a fixed order, a call has as many blocks for each span
+# as processors divided by heads and spans, and a long span among many would have one block a head.
+_LONG = 2048
 
 
 @contextlib.contextmanager
@@ -42,18 +46,21 @@ class Pass(NamedTuple):
     def of(
         cls, first: int, queries: Sequence[int], keys: Sequence[int], device: torch.device, *, causal: bool
     ) -> "Pass":
-        """Sequences of these lengths, with queries from token `first` on, and keys from token 0 on."""
+        """Sequences of these lengths, with queries from token `first` on, and their keys, or others from token 0 on."""
         ends = (placed([*accumulate(lengths, initial=0)], device, torch.int32) for lengths in (queries, keys))
         # torch computes a single query in another way, with another shape of the log-sum-exp.
-        longest = max(2, *queries), max(keys)
-        return cls(slice(first, first + sum(queries)), slice(0, sum(keys)), tuple(ends), longest, causal)
+        longest, start = (max(2, *queries), max(keys)), first if causal else 0
+        return cls(slice(first, first + sum(queries)), slice(start, start + sum(keys)), tuple(ends), longest, causal)
 
 
 def passes(spans: Sequence[Any], device: torch.device) -> list[Pass]:
     """The passes over spans (see `packed_on_gpu.TokenSpan`) in their order: shared prefixes first, spans after them
     last, in the order of their prefixes."""
-    own = [span.length for span in spans]
-    found = [Pass.of(0, own, own, device, causal=True)]
+    lengths = [span.length for span in spans]
+    cuts = [i for i, pair in enumerate(pairwise(lengths), 1) if max(pair) > _LONG]
+    calls = [lengths[begin:end] for begin, end in pairwise([0, *cuts, len(lengths)])]
+    starts = list(accumulate(map(sum, calls), initial=0))
+    found = [Pass.of(start, own, own, device, causal=True) for start, own in zip(starts, calls, strict=False)]
     groups: dict[range, int] = {}
     for span in spans:
         if span.before:
@@ -61,7 +68,7 @@ def passes(spans: Sequence[Any], device: torch.device) -> list[Pass]:
     if groups:
         shared, after = [len(before) for before in groups], list(groups.values())
         assert [before.start for before in groups] == list(accumulate(shared, initial=0))[:-1]
-        found.append(Pass.of(sum(own) - sum(after), after, shared, device, causal=False))
+        found.append(Pass.of(starts[-1] - sum(after), after, shared, device, causal=False))
     return found
 
 
@@ -76,8 +83,9 @@ class Flash(torch.autograd.Function):
             )
             for one in over
         ]
-        (out, log_sums, *_), *others = found
-        for one, (more, more_log_sums, *_) in zip(over[1:], others, strict=True):
+        own = sum(one.causal for one in over)
+        out, log_sums = (_joined(tuple(each[i] for each in found[:own]), i) for i in range(2))
+        for one, (more, more_log_sums, *_) in zip(over[own:], found[own:], strict=True):
             at, before = one.queries, log_sums[:, one.queries]
             share = (more_log_sums - before).sigmoid().T[..., None]
             out[at] = torch.lerp(out[at].to(share.dtype), more.to(share.dtype), share).to(out.dtype)
@@ -91,16 +99,22 @@ class Flash(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         q, k, v, out, log_sums = ctx.saved_tensors
-        total: Sequence[Tensor] = ()
         with in_order():
-            for one, state in zip(ctx.over, ctx.states, strict=True):
-                at = one.queries
-                found = torch.ops.aten._flash_attention_backward(
-                    *(grad[at], q[at], k[one.keys], v[one.keys], out[at], log_sums[:, at].contiguous()),
-                    *(*one.ends, *one.longest, 0.0, one.causal, *state),
+            parts = [
+                torch.ops.aten._flash_attention_backward(
+                    *(grad[at], q[at], k[keys], v[keys], out[at], log_sums[:, at].contiguous()),
+                    *(*ends, *longest, 0.0, causal, *state),
                     scale=ctx.scale,
                 )
-                for whole, part, rows in zip(total, found, (at, one.keys, one.keys), strict=False):
-                    whole[rows] += part
-                total = total or found
+                for (at, keys, ends, longest, causal), state in zip(ctx.over, ctx.states, strict=True)
+            ]
+        own = sum(one.causal for one in ctx.over)
+        total = [_joined(each) for each in zip(*parts[:own], strict=True)]
+        for one, found in zip(ctx.over[own:], parts[own:], strict=True):
+            for whole, part, rows in zip(total, found, (one.queries, one.keys, one.keys), strict=True):
+                whole[rows].add_(part)
         return *total, None, None
+
+
+def _joined(parts: tuple[Tensor, ...], dim: int = 0) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)

@@ -211,7 +211,7 @@ def attend_rectangles(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, sca
 def summed_in_order(out: Tensor) -> Tensor:
     """The same result of torch's fused attention, perhaps transposed and copied since. Backwards its kernel adds up in
     any order unless told; operations around it would refuse."""
-    node: Any = out.grad_fn
+    node: Any = out.grad_fn if out.is_cuda else None
     while node is not None and node.name() in _MOVES:
         node = node.next_functions[0][0]
     if node is not None and "ScaledDotProduct" in node.name():

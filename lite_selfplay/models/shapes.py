@@ -4,10 +4,12 @@ Short names of plain decoders have their figures here, from the models' own `con
 for other bases transformers reads that file, or the header of a .gguf file.
 """
 
+import contextlib
 import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,13 @@ from lite_selfplay.models import sources
 @dataclass(frozen=True)
 class Counts:
     """Sizes of a model built without memory: (in, out) of the adapted `linears`, its other weights, keys and values of
-    a token, and the states of a row."""
+    a token, the states of a row, and what each layer keeps of a token (see `_kept`), if that is known."""
 
     linears: Sequence[tuple[int, int]]
     others: int
     token: int
     state: int
+    kept: Sequence[tuple[float, ...]]
 
 
 @dataclass(frozen=True)
@@ -185,16 +188,48 @@ def _counted(text: Any, *, tied: bool) -> Counts | None:
     text.tie_word_embeddings = tied
     try:
         with quiet(), torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(text).eval()
+            model = AutoModelForCausalLM.from_config(text, dtype=torch.bfloat16).eval()
             cache = row_cache(model)
             model(input_ids=torch.zeros(1, 1, dtype=torch.long), past_key_values=cache, use_cache=True)
     except Exception:  # of any model's code
         return None
+    kept = list[tuple[float, ...]]()
+    with contextlib.suppress(Exception), quiet():  # of any model's code
+        kept = _kept(model)
     head = model.get_output_embeddings()
     linears = [(m.in_features, m.out_features) for m in model.modules() if isinstance(m, nn.Linear) and m is not head]
     others = sum(p.numel() for p in model.parameters()) - sum(inner * outer for inner, outer in linears)
     keys, states = (sum(tensor.numel() for tensor in tensors) for tensors in tensors_of(cache))
-    return Counts(linears, others, keys, states)
+    return Counts(linears, others, keys, states, kept)
+
+
+def _kept(model: Any) -> list[tuple[float, ...]]:
+    """How much each layer of a bfloat16 model without memory keeps of a token for the backward pass of its adapters,
+    with this library's operations: the numbers in the model's type, and the bytes in other types."""
+    import torch
+
+    from lite_selfplay.models import attention, fused
+
+    fused.fuse_norms(model)
+    fused.fuse_gates(model)
+    attention.install(model)
+    for weight in model.parameters():
+        weight.requires_grad_(weight.dim() == 2)  # linear layers keep their inputs, for an adapter
+    seen = {weight.untyped_storage()._cdata: weight for weight in model.parameters()}
+    ends = [len(seen)]
+    for layer in model.base_model.layers:
+        layer.register_forward_hook(lambda *_: ends.append(len(seen)))
+    ids = torch.zeros(1, 128, dtype=torch.long, device="meta")  # a multiple of the chunks of states
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: seen.setdefault(x.untyped_storage()._cdata, x), lambda x: x
+    ):
+        # Attention over no blocks computes nothing, and keeps what a fused kernel keeps.
+        model.base_model(ids, attention_mask=ids[None, None] * 1.0, use_cache=False, packed_blocks=())
+    sizes = [(x.dtype == model.dtype, x.untyped_storage().nbytes() / ids.numel()) for x in seen.values()]
+    return [
+        tuple(sum(size for half, size in sizes[start:end] if half is own) / (2 if own else 1) for own in (True, False))
+        for start, end in pairwise(ends)
+    ]
 
 
 @functools.cache

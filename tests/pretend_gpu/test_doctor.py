@@ -13,8 +13,11 @@ import torch
 from lite_selfplay.config import ModelSection
 from lite_selfplay.errors import RequestError
 from lite_selfplay.extras.doctor import machine
-from lite_selfplay.models.backends import availability, chosen
+from lite_selfplay.models import fused
+from lite_selfplay.models.backends import availability, chosen, transformers
 from lite_selfplay.models.backends.transformers import TransformersBackend
+from tests.models.test_architectures import DENSE
+from tests.models.test_architectures import folder as folder_of
 from tests.pretend_gpu import counts, pretend
 from tests.pretend_gpu.pretend import operations
 
@@ -67,9 +70,9 @@ def test_which_attention_runs_and_why(put: Callable[..., None], monkeypatch: pyt
     assert told()["attention"] == "this library's own, on a CPU"
     with pretend.card(pretend.T4):
         old = "no flash attention, since it needs compute capability 8.0, and this GPU has 7.5"
-        assert told()["attention"] == old
+        assert told()["attention"] == f"{old}; SwiGLU in one compiled kernel"
     put(pretend.RTX_4090)
-    assert told()["attention"] == "flash attention"
+    assert told()["attention"] == "flash attention; SwiGLU in one compiled kernel"
     warned: list[str] = []
     counts.deep_model(tmp_path, 1)
     counts.load(tmp_path, warn=warned.append)
@@ -80,9 +83,35 @@ def test_which_attention_runs_and_why(put: Callable[..., None], monkeypatch: pyt
 
     monkeypatch.setattr(operations, "flash", changed)
     refused = f"torch {torch.__version__} refused it: unexpected keyword argument 'seqused_k'"
-    assert told()["attention"] == f"sampling: no flash attention, since {refused}; update: flash attention"
+    said = f"sampling: no flash attention, since {refused}; update: flash attention"
+    assert told()["attention"] == f"{said}; SwiGLU in one compiled kernel"
     counts.load(tmp_path, warn=warned.append)
     assert warned == [f"no flash attention, which this GPU should have, so everything is slower: {refused}"]
+
+
+def test_which_kernel_multiplies_gates(put: Callable[..., None], monkeypatch: pytest.MonkeyPatch):
+    put(pretend.RTX_4090)
+
+    def missing(*_: Any) -> None:
+        raise RuntimeError("libnvrtc.so.13: cannot open shared object file")
+
+    for compiles in (True, False):
+        fused._kernels.cache_clear()
+        assert ("SwiGLU in one compiled kernel" in told()["attention"]) == compiles
+        assert ("several kernels" in told()["attention"]) != compiles
+        monkeypatch.setattr(torch._C, "_cuda_jiterator_compile_and_launch_kernel", missing)
+    fused._kernels.cache_clear()
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_a_run_says_that_layers_with_a_state_lack_their_library(
+    put: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, installed: bool
+):
+    put(pretend.RTX_4090)
+    monkeypatch.setattr(transformers, "version_of", lambda name: "0.4" if installed else None)
+    warned: list[str] = []
+    counts.load(folder_of(tmp_path, "qwen3_5_text", **DENSE["qwen3_5_text"]), warn=warned.append)
+    assert [sentence.endswith("pip install flash-linear-attention") for sentence in warned] == [True] * (not installed)
 
 
 def test_a_driver_is_found_where_windows_puts_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -24,6 +24,8 @@ from tests.gpu.test_runs import LESSONS, played
 from tests.made import same_weights
 from tests.made_runs import seat_weights
 from tests.models.sampled import ENDS, asked, assert_alike, completions, letters, of_several_lengths
+from tests.models.test_architectures import DENSE
+from tests.models.test_architectures import folder as folder_of
 from tests.models.watch import noted
 from tests.pretend_gpu import counts
 from tests.pretend_gpu.pretend import Card, operations
@@ -168,6 +170,22 @@ def test_every_game_has_the_same_texts(
     assert found[0] == found[1]
     few = [sum(2 * rows <= fixed.AHEAD for rows in made) for made in counted]
     assert few[1] < few[0]
+
+
+@pytest.mark.parametrize("kind", ["qwen3_5_text", "lfm2", "granitemoehybrid"])
+def test_layers_with_a_state_do_not_keep_attention_from_flash_kernels(
+    rtx_4090: Card, passes: list[int], tmp_path: Path, kind: str
+):
+    """The same texts; nothing is looked up."""
+    folder_of(tmp_path, kind, **DENSE[kind])
+    request = asked("A", of_several_lengths(7), 2, max_tokens=12)
+    found = []
+    for flash in (False, True):
+        backend = counts.load(tmp_path, "fp32")
+        with rtx_4090.watch() as seen:
+            found.append(completions(backend, request, flash=flash, lookup=True, loop="fixed"))
+        assert (seen.kernels["_flash_attention_forward"] > 0) == flash
+    assert_alike(*found)
 
 
 def test_a_run_uses_it_only_if_asked_to(rtx_4090: Card, folder: Path):

@@ -11,9 +11,14 @@ import torch
 from lite_selfplay.data import BASE
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.backends.transformers import TransformersBackend, usable_memory
+from lite_selfplay.models.logprobs.batch import Batch
+from lite_selfplay.models.memory import WASTE, Load
+from lite_selfplay.models.shapes import shape_in
 from tests.gpu.evidence import OUT_OF_MEMORY
 from tests.made import as_sampled
 from tests.models.sampled import asked, completions, words
+from tests.models.test_architectures import folder as folder_of
+from tests.models.test_memory import config, parts
 from tests.pretend_gpu import counts, pretend
 
 PROMPT = [[5, 6, 7, 8]]
@@ -129,6 +134,27 @@ def test_a_snapshot_acts_as_the_seat_did_and_can_be_put_back(tiny_path: Path, pr
     assert scores["A"] != scores["kept"] != scores[BASE]
     adapters.restore("A", "kept")
     assert said("A") == before
+
+
+@pytest.mark.parametrize("recomputes", [False, True])
+def test_a_plan_knows_what_layers_with_a_state_keep(tmp_path: Path, rtx_4090: pretend.Card, recomputes: bool):
+    """Qwen3.5's proportions: without libraries for its delta rule, several times as much as other layers."""
+    types = ["linear_attention"] * 3 + ["full_attention"]
+    linear = {f"linear_num_{kind}_heads": 4 for kind in ("key", "value")}
+    linear |= {f"linear_{kind}_head_dim": 128 for kind in ("key", "value")}
+    sizes = {"hidden_size": 256, "intermediate_size": 896, "num_attention_heads": 2, "num_key_value_heads": 1}
+    sizes |= {"vocab_size": 259, "head_dim": 256, "num_hidden_layers": len(types), "max_position_embeddings": 1024}
+    folder_of(tmp_path, "qwen3_5_text", **linear, **sizes, layer_types=types)
+    section = counts.section().model_copy(update={"gradient_checkpointing": recomputes})
+    backend = TransformersBackend(tmp_path, section, counts.SEATS, seed=0, eos_ids=[2])
+    backend.adapters.activate("A")
+    with backend.updating(), backend.adapters.cast_together(backend.compute_dtype), backend.autocast():
+        rtx_4090.memory.reset_peak()
+        before = rtx_4090.memory.allocated
+        backend.token_logprobs(Batch.of([([5] * 4, [9] * 508)], backend.way()))[0].sum().backward()
+    found = parts(config(model=section.model_dump()), shape_in(tmp_path, "it"), Load(1, 4, 508))
+    told = found["activations"] + found["logits, update"]
+    assert (1 + WASTE) * told == pytest.approx(rtx_4090.memory.peak - before, rel=0.15)
 
 
 def test_a_plan_knows_the_gpu_and_how_much_it_holds(card: pretend.Card, call: Callable[..., Any]):

@@ -10,11 +10,12 @@ from unittest import mock
 import pytest
 import torch
 
+from lite_selfplay.data import Sampling
 from lite_selfplay.models import attention
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.backends import transformers
 from lite_selfplay.models.generation import fixed, layout, replay
-from lite_selfplay.models.generation.sampling import GenerationRequest
+from lite_selfplay.models.generation.sampling import GenerationRequest, choose
 from lite_selfplay.models.generation.slots import CachePool
 from lite_selfplay.models.stacked import Stack, UnstackedLayer
 from tests.models import sampled
@@ -28,9 +29,9 @@ from tests.pretend_gpu.recorded_graph import graphs_on_the_card
 
 KERNELS_OF_A_LAYER = {"Qwen3": 21, "Qwen2": 19}
 """Qwen3 has norms for queries and keys."""
-KERNELS_OF_A_STATE = {"qwen3_5_text": (94, 70), "lfm2": (21, 23), "granitemoehybrid": (50, 19)}
+KERNELS_OF_A_STATE = {"qwen3_5_text": (94, 70), "lfm2": (21, 23), "granitemoehybrid": (50, 20)}
 """For a layer with a state, and for one with attention, if transformers has no kernels of its own."""
-KERNELS_BESIDE, KERNELS_OF_TOP_P = 58, 14
+KERNELS_BESIDE, KERNELS_OF_TOP_P = 56, 15
 """For a decoded token besides its layers, of which Qwen2.5-0.5B has 24."""
 
 
@@ -110,11 +111,27 @@ def test_how_many_kernels_a_layer_with_a_state_takes_and_that_none_waits(rtx_409
         path, types = tmp_path / f"{states}-{others}", [carries] * states + [attends] * others
         sizes = {"vocab_size": 259, "max_position_embeddings": 2048, "num_hidden_layers": len(types)}
         backend = loaded(folder_of(path, kind, **{**DENSE[kind], **sizes, "layer_types": types}), loop="fixed")
+        assert backend._decoding.flash
         counted[states, others] = counts.token(rtx_4090, backend, "A")
         backend.close()
     assert [token.waits for token in counted.values()] == [0, 0, 0]
     first, *more = (token.kernels for token in counted.values())
     assert tuple((kernels - first) / 2 for kernels in more) == KERNELS_OF_A_STATE[kind]
+
+
+@pytest.mark.parametrize(("temperature", "bytes_a_logit"), [(1.0, 16), (0.7, 24), (0.0, 18)])
+def test_a_draw_reads_and_writes_each_logit_few_times(rtx_4090: Card, temperature: float, bytes_a_logit: float):
+    """One softmax, and the sums of its blocks; Qwen's vocabulary needs no padding."""
+    sampling = Sampling(max_tokens=9, temperature=temperature)
+    logits = (4 * torch.randn(4, 151_936, generator=torch.Generator().manual_seed(0))).bfloat16()
+    uniform = torch.rand(4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    on_gpu = logits.cuda(), uniform.cuda()
+    with rtx_4090.watch(with_operations=True) as seen:
+        found = choose(*on_gpu, sampling)
+    assert sum(seen.sizes) / logits.numel() == pytest.approx(bytes_a_logit, abs=1)
+    right = choose(logits, uniform, sampling)
+    assert torch.equal(found[0].cpu(), right[0])
+    torch.testing.assert_close(found[1].cpu(), right[1], rtol=0, atol=4e-6)
 
 
 def test_positions_turn_as_the_models_own_until_the_backend_is_closed(
@@ -278,7 +295,7 @@ def test_attention_of_one_token_reads_keys_where_they_are(rtx_4090: Card):
             assert near(found[row, 0, head].cpu().float(), weights @ v_row, 0.02)
 
 
-def test_a_gpu_that_has_no_flash_attention_keeps_slots_of_one_length(folder: Path):
+def test_a_gpu_that_has_no_flash_attention_keeps_slots_of_one_length(folder: Path, tmp_path: Path):
     with card(pretend.T4) as t4:
         backend = counts.load(folder, "fp16", eos_ids=ENDS)
         assert not backend._decoding.flash
@@ -288,6 +305,8 @@ def test_a_gpu_that_has_no_flash_attention_keeps_slots_of_one_length(folder: Pat
     with card():
         assert counts.load(folder, "bf16")._decoding.flash
         assert not counts.load(folder, "fp32")._decoding.flash
+        windows = folder_of(tmp_path, "gemma3_text", **DENSE["gemma3_text"])
+        assert not counts.load(windows, "bf16")._decoding.flash
 
 
 @pytest.mark.usefixtures("crowded")

@@ -156,15 +156,17 @@ def test_flash_attention_takes_fewer_kernels_and_no_copies(
     flash, rectangles = seen
     assert flash.kernels["_flash_attention_forward"] >= flash.kernels["_flash_attention_backward"] > 0
     assert not {"index_add_", "index_copy_"} & flash.kernels.keys()
+    assert flash.kernels["add_"] < flash.kernels["_flash_attention_backward"] * 3
     assert flash.launches < rectangles.launches
     assert flash.syncs == rectangles.syncs
 
 
-@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize(("shares", "long", "calls"), [(True, 9, 1), (False, 9, 1), (True, 4, 5), (False, 6, 3)])
 def test_flash_attention_of_packed_rows_has_the_gradients_of_the_plain_formula(
-    monkeypatch: pytest.MonkeyPatch, shares: bool
+    monkeypatch: pytest.MonkeyPatch, shares: bool, long: int, calls: int
 ):
     """In float64, with formulas instead of kernels: merging and summing are exact."""
+    monkeypatch.setattr(packed_flash, "_LONG", long)
     flash: Any = packed_flash.torch.ops.aten
 
     def forward(q: Any, k: Any, v: Any, *rest: Any, scale: float) -> Any:
@@ -183,7 +185,7 @@ def test_flash_attention_of_packed_rows_has_the_gradients_of_the_plain_formula(
         *(attention.Block(15, (1, 2, 4), before[0]), attention.Block(22, (3, 5), before[1])),
     )
     over = packed_flash.passes([span for block in blocks for span in block.spans], torch.device("cpu"))
-    assert len(over) == 1 + shares
+    assert len(over) == calls + shares
     torch.manual_seed(0)
     drawn, grad = [torch.randn(30, heads, 8).double() for heads in (6, 2, 2)], torch.randn(30, 6, 8).double()
 
@@ -206,6 +208,18 @@ def test_flash_attention_of_packed_rows_has_the_gradients_of_the_plain_formula(
     mine, theirs = both(lambda *given: packed_flash.Flash.apply(*given, over, 0.3)), both(plain)
     assert all(torch.allclose(x, y, atol=1e-6, rtol=1e-6) for x, y in zip(mine, theirs, strict=True))
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_long_span_among_many_is_a_call_of_its_own():
+    """In a fixed order each of its heads would have one block, however many processors are idle."""
+    lengths, start, spans = [300, 4096, 20, 40, 7637, 2500], 0, []
+    for length in lengths:
+        spans.append(packed_on_gpu.TokenSpan(start, length, range(0)))
+        start += length
+    over = packed_flash.passes(spans, torch.device("cpu"))
+    assert [one.longest[0] for one in over] == [300, 4096, 40, 7637, 2500]
+    assert [one.queries for one in over] == [one.keys for one in over]
+    assert (over[0].queries.start, over[-1].queries.stop) == (0, start)
 
 
 ONE_PLACE_EACH = {
@@ -232,6 +246,7 @@ def test_a_step_adds_up_in_one_order(
 
     def count(self: Any, name: str, *given: Any, **more: Any) -> None:
         flags.setdefault(name.rstrip("_"), set()).add(torch.are_deterministic_algorithms_enabled())
+        assert not torch.utils.deterministic.fill_uninitialized_memory  # of every new tensor while sums are in order
         plain(self, name, *given, **more)
 
     if kind == "rectangles":

@@ -49,6 +49,7 @@ from lite_selfplay.models.memory import (
     recomputes,
     tokens_held,
 )
+from lite_selfplay.models.packages import version_of
 from lite_selfplay.models.shapes import Shape, shape_in
 from lite_selfplay.models.sources import ARCHITECTURES
 from lite_selfplay.models.sources.folders import read_json, reading, refuse_misfits
@@ -120,14 +121,20 @@ class TransformersBackend:
         self._trial: LoadTrial | None = None
         self._undoing = contextlib.ExitStack()
         self._load(path, section, seats, seed=seed)
-        if self._packs and not on_cpu and self.compute_dtype != torch.float32:
-            base: Any = self.adapters.model.get_base_model()
+        base: Any = self.adapters.model.get_base_model()
+        if not on_cpu and self.compute_dtype != torch.float32 and (self._packs or packs(base, together=False)):
             heads = attention.heads_of(base.config.get_text_config())
             why = attention.why_no_flash(*heads, self.compute_dtype, self.device)
             self._decoding = dataclasses.replace(self._decoding, flash=why is None, lookup=section.decoding == "lookup")
             why = why or packed_on_gpu.why_no_flash(*heads, self.compute_dtype, self.device)
             if why is not None and torch.cuda.get_device_capability(self.device) >= (8, 0):
                 self._warn(f"no flash attention, which this GPU should have, so everything is slower: {why}")
+        types = getattr(base.config.get_text_config(), "layer_types", None) or ()
+        if not on_cpu and "linear_attention" in types and version_of("flash-linear-attention") is None:
+            self._warn(
+                "the package flash-linear-attention is not installed, so layers with a state are much slower and take "
+                "several times the memory: pip install flash-linear-attention"
+            )
         if self.device.type == "cpu":
             between_layers(self.adapters.model.get_base_model(), poll)
         if gives_back:
@@ -153,9 +160,13 @@ class TransformersBackend:
             # cuDNN makes a plan for every new shape, and every batch has one.
             self._undoing.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
             torch.backends.cuda.enable_cudnn_sdp(False)
-            # Convolutions of layers with a state also run backwards.
-            self._undoing.callback(setattr, torch.backends.cudnn, "deterministic", torch.backends.cudnn.deterministic)
-            torch.backends.cudnn.deterministic = True
+            # Convolutions of layers with a state add up in a fixed order, and new tensors are not filled meanwhile.
+            for owner, name, value in (
+                (torch.backends.cudnn, "deterministic", True),
+                (torch.utils.deterministic, "fill_uninitialized_memory", False),
+            ):
+                self._undoing.callback(setattr, owner, name, getattr(owner, name))
+                setattr(owner, name, value)
         fused.fuse_norms(base)
         fused.fuse_gates(base)
         if self._checkpointing:

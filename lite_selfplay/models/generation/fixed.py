@@ -108,12 +108,13 @@ class _Batch:
     def _put(self, batch: RowBatch, tokens: Sequence[int], to: Sequence[int]) -> None:
         kept, vocabulary = self.decoding.kept, batch.logits.shape[1]
         if kept.pool is None or not kept.pool.fits(self.layout, vocabulary):
-            most = max(self.layout.rows, AHEAD if self.decoding.lookup else 0)
-            total = self.layout.held(self.decoding.cache_tokens)
+            most, total = self.layout.rows, self.layout.held(self.decoding.cache_tokens)
             if kept.pool is not None:
                 most, total = max(most, kept.pool.rows), max(total, kept.pool.positions)
             kept.release()
-            kept.pool = CachePool(self.call.model, batch.cache, batch.logits, most, total)
+            kept.pool = CachePool(
+                self.call.model, batch.cache, batch.logits, max(most, AHEAD * self.decoding.lookup), total
+            )
         longest = max(len(row.prompt) for row in batch.rows)
         # The positions of real tokens first, in their order; padding after them.
         positions = torch.sort(batch.mask == 0, dim=1, stable=True).indices[:, :longest]

@@ -23,8 +23,9 @@ Loop = Literal["plain", "fixed", "graphs"]
 """The decoding loop: `plain` checks every token on the host, so that rows leave when they end; `fixed` runs the same
 operations for each token and checks every 16; `graphs` replays their forward pass as CUDA graphs."""
 
-BLOCK = 256
-"""Tokens per block when a cumulative sum over the vocabulary is inverted."""
+BLOCK, BLOCK_ON_GPU = 256, 128
+"""Tokens per block when a cumulative sum over the vocabulary is inverted: most vocabularies are multiples of 128, and
+need no padding."""
 
 
 @dataclass(frozen=True)
@@ -177,21 +178,22 @@ def uniforms(seeds: Sequence[int], length: int, begin: Any = 0) -> np.ndarray:
 
 
 def filtered_logits(logits: Tensor, sampling: Sampling, seen: Tensor | None = None) -> Tensor:
-    """Logits (R, V) in float32 after penalty, temperature, top-k, top-p and min-p, as transformers applies them. `seen`
-    (R, V) bool marks the tokens in a row's prompt and completion, for the repetition penalty."""
-    logits = logits.float()
+    """Logits (R, V) after penalty, temperature, top-k, top-p and min-p, as transformers applies them, in float32 if
+    they are changed. `seen` (R, V) bool marks the tokens in a row's prompt and completion, for the repetition penalty.
+    """
     if sampling.repetition_penalty != 1.0 and seen is not None:
+        logits = logits.float()
         penalised = torch.where(logits < 0, logits * sampling.repetition_penalty, logits / sampling.repetition_penalty)
         logits = torch.where(seen, penalised, logits)
     if sampling.temperature not in (0.0, 1.0):
-        logits = logits / sampling.temperature
+        logits = logits.float() / sampling.temperature
     if 0 < sampling.top_k < logits.shape[-1]:
         kth = logits.topk(sampling.top_k, dim=-1).values[..., -1:]
         logits = logits.masked_fill(logits < kth, -torch.inf)
     if sampling.top_p < 1.0:
-        logits = logits.masked_fill(~_nucleus(logits.softmax(-1), sampling.top_p), -torch.inf)
+        logits = logits.masked_fill(~_nucleus(logits.softmax(-1, torch.float32), sampling.top_p), -torch.inf)
     if sampling.min_p > 0.0:
-        probabilities = logits.softmax(-1)
+        probabilities = logits.softmax(-1, torch.float32)
         floor = sampling.min_p * probabilities.amax(-1, keepdim=True)
         logits = logits.masked_fill(probabilities < floor, -torch.inf)
     return logits
@@ -218,34 +220,37 @@ def choose(logits: Tensor, uniform: Tensor, sampling: Sampling, seen: Tensor | N
     1. `seen` (R, V), as in `filtered_logits`, gets the sampled tokens.
     """
     logits = filtered_logits(logits, sampling, seen)
-    peak = logits.amax(-1, keepdim=True)
-    weights = (logits - peak).exp_()
+    # Reading logits is what takes time on a GPU: its softmax reads them once.
+    peak = None if logits.is_cuda else logits.amax(-1, keepdim=True).float()
+    weights = logits.softmax(-1, torch.float32) if peak is None else (logits - peak).exp_()
     if sampling.temperature == 0.0:
         token, total = logits.argmax(-1), weights.sum(-1)
     else:
-        token, total = _invert(weights, uniform)
-    logprob = (logits.gather(-1, token[:, None]) - peak)[:, 0] - total.log()
+        token, total = _invert(weights, uniform, BLOCK_ON_GPU if peak is None else BLOCK)
+    of_token = (weights if peak is None else logits).gather(-1, token[:, None])
+    logprob = (of_token.log() if peak is None else of_token - peak)[:, 0] - total.log()
     if seen is not None:
         seen.scatter_(1, token[:, None], True)
     return token, logprob.float()
 
 
-def _invert(weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+def _invert(weights: Tensor, uniform: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """The token at which the cumulative sum of `weights` (R, V) exceeds a share `uniform` (R,) of the total, and the
-    total. Sums in float64, first over blocks, then inside the block that matters."""
+    total. Sums in float64, first over blocks of `size`, then inside the block that matters."""
     rows, vocabulary = weights.shape
-    blocks = nn.functional.pad(weights, (0, -vocabulary % BLOCK)).view(rows, -1, BLOCK)
+    whole = nn.functional.pad(weights, (0, -vocabulary % size)) if vocabulary % size else weights  # which would copy
+    blocks = whole.view(rows, -1, size)
     reached = blocks.sum(-1).to(torch.float64).cumsum(-1)
     total = reached[:, -1]
     target = uniform.to(torch.float64)[:, None] * total[:, None]
     block = torch.searchsorted(reached, target, right=True).clamp(max=reached.shape[1] - 1)
     before = torch.where(block > 0, reached.gather(-1, (block - 1).clamp(min=0)), 0.0)
-    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, BLOCK))[:, 0]
-    index = torch.searchsorted(inside.to(torch.float64).cumsum(-1), target - before, right=True).clamp(max=BLOCK - 1)
+    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, size))[:, 0]
+    index = torch.searchsorted(inside.to(torch.float64).cumsum(-1), target - before, right=True).clamp(max=size - 1)
     # Rounding can point past the last token with a weight; then the likeliest of the block is taken.
     impossible = inside.gather(-1, index) == 0
     index = torch.where(impossible, inside.argmax(-1, keepdim=True), index)
-    return (block * BLOCK + index)[:, 0], total
+    return (block * size + index)[:, 0], total
 
 
 class Sampler:

@@ -141,21 +141,24 @@ def _packed(base: Any, batch: Batch) -> Tensor:
 
 
 @torch.no_grad()
-def packs(model: nn.Module) -> bool:
-    """Whether a model's rows can be packed, which is tried on three short ones.
+def packs(model: nn.Module, *, together: bool = True) -> bool:
+    """Whether a model's rows can be packed, which is tried on three short ones: `together`, or each by itself, which
+    shows only that attention is told which tokens it sees.
 
     Anything besides causal attention (other attention, a state passed from token to token, positions that are not
     passed in) changes the results far beyond rounding. The model must use this library's attention (see
     `attention.install`).
     """
     base: Any = getattr(model, "get_base_model", lambda: model)()
-    if not shares_prefixes(base) or base.config._attn_implementation != OURS:
+    if (together and not shares_prefixes(base)) or base.config._attn_implementation != OURS:
         return False
     rows = _rows_to_try(base.get_input_embeddings().weight.shape[0])
     was_training = base.training
     base.eval()
     try:
-        found = hidden_states(base, Batch.of(rows, Way.PACKED)).float()
+        found = torch.cat(
+            [hidden_states(base, Batch.of(some, Way.PACKED)) for some in ([rows] if together else zip(rows))]
+        ).float()
         right = torch.cat([hidden_states(base, Batch.of([row])) for row in rows]).float()
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):  # the model rejects such a mask
         return False
