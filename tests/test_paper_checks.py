@@ -71,6 +71,17 @@ def test_the_tiebreak(longer: float, tokens: Ends, accuracy: Ends, expected: str
     assert judged("agon-tiebreak", *made)["verdict"] == expected
 
 
+def test_nothing_is_decided_by_a_difference_without_spread():
+    alike = arm("adv with tiebreak") | {
+        "difference_interval": None,
+        "final": 10.0,
+        "longer": 0.0,
+        "longer_interval": None,
+    }
+    found = judged("agon-tiebreak", {"arm": "adv", "final": 10.0}, alike)
+    assert found == {"plan": "agon-tiebreak", "scale": "full", "verdict": "not decided"}
+
+
 @pytest.mark.parametrize(
     ("below_base", "below_format", "p", "expected"),
     [

@@ -30,9 +30,16 @@ def points(shares: float | Interval) -> Any:
     return [points(each) for each in shares] if isinstance(shares, Sequence) else round(100 * shares, 1) + 0.0
 
 
+def without_interval(*found: Mapping[str, Any]) -> bool:
+    """Whether a difference has no interval, since all problems or seeds differ alike: nothing is decided by it."""
+    return any(each.get(key, ()) is None for each in found for key in ("difference_interval", "longer_interval"))
+
+
 def tiebreak(results: Mapping[str, Any]) -> Found:
     """Agon, table 8: the tiebreak makes final answers at least 10% shorter, and accuracy stays."""
     plain, with_it = arms(results)["adv"], arms(results)["adv with tiebreak"]
+    if without_interval(with_it):
+        return NOTHING, {}
     share, (low, high) = with_it["longer"] / plain["final"], with_it["longer_interval"]
     worst, best = with_it["difference_interval"]
     numbers = {
@@ -49,6 +56,8 @@ def majority(results: Mapping[str, Any]) -> Found:
     """SQLM, table 1: the majority's vote ends above the format's reward and above the base."""
     found = arms(results)
     others = {name: found[name] for name in ("format", "base")}
+    if without_interval(*others.values()):
+        return NOTHING, {}
     gains = {
         name: [-each["difference"], sorted(-end for end in each["difference_interval"])]
         for name, each in others.items()
@@ -63,6 +72,8 @@ def majority(results: Mapping[str, Any]) -> Found:
 def random_rewards(results: Mapping[str, Any]) -> Found:
     """PasoDoble, table 3: random rewards end below the start and below online training."""
     found = arms(results)
+    if without_interval(found["online"], found["start"]):
+        return NOTHING, {}
     above = {name: found[name]["difference_interval"] for name in ("online", "start")}
     numbers = {f"{name} less random": [points(found[name]["difference"]), points(above[name])] for name in above}
     if all(low > 0 for low, _ in above.values()):
