@@ -227,7 +227,7 @@ def test_a_resumed_run_is_the_same_to_a_tracker_and_told_of_no_step_twice(tmp_pa
 def test_a_copied_run_is_another_to_a_tracker_and_asks_before_it_reports(tmp_path: Path, monkeypatch):
     made = Mock()
     monkeypatch.setattr("accelerate.tracking.WandBTracker", made)
-    monkeypatch.setattr("lite_selfplay.runs.planning._check_model", lambda _: None)  # wandb may not be installed
+    monkeypatch.setattr("lite_selfplay.runs.planning._check_model", lambda *_: None)  # wandb may not be installed
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     settings = {"model": "tiny", "precision": "fp32", "tasks": "letters", "max_completion_tokens": 6, "group_size": 2}
     settings |= {"problems_per_step": 1, "steps": 1, "report_to": "wandb", "preflight": False}
