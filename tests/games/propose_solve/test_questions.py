@@ -84,10 +84,10 @@ def test_what_states_no_value_votes_for_nothing(odd: str):
 @pytest.mark.parametrize(
     ("group", "label", "votes", "accepted"),
     [
-        # The checker takes 5 km and 5% for 5, though neither is in the class of 5 nor equal to the other.
+        # The checker takes 5 km and 5% for 5, and 5 for 5 m, though none is in the other's class.
         (("5", "5.0", "5 km", "5%", "0.05"), None, 2, None),
         (("5", "5.0", "5 km", "5%"), "5", 2, (True, True, True, True)),
-        (("5 m", "500 cm", "5 m", "5"), "5 m", 2, (True, True, True, False)),
+        (("5 m", "500 cm", "5 m", "5"), "5 m", 2, (True, True, True, True)),
         (("(5, 6)", "6, 5", "5 and 6"), "6, 5", 2, (True, True, True)),
     ],
 )
