@@ -18,17 +18,17 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "papers.md"
 HEAD = """# The papers, as printed
 
-This page lists, paper by paper, what is printed and where, what this library does, and why the two differ. If a
-row has none of our values, ours is as in the paper; nothing is claimed about values without a row. `-` means that
-the paper, or its release, does not say. Arms without a figure in their paper are omitted. Adapters learn at `lr`;
+This page lists, paper by paper, what is printed and where, and where and why this library differs. If a row has none
+of our values, ours is as in the paper; nothing is claimed about values without a row. `-` means that the paper, or
+its release, does not say. Arms without a figure in their paper are omitted. Adapters learn at `lr`;
 `full_finetune_lr` is only a record. No figure of a paper has been reproduced here. One claim of each paper (a
-direction, not a figure) has a check of some minutes on a GPU, on another base and with smaller sizes
-([the plan](../experiments/papers/README.md)); none has been run yet.
+direction, not a figure) has [a check](../experiments/papers/README.md) of some minutes on a GPU, on another base and
+with smaller sizes; none has been run yet.
 
-Four keys have a row only where they are printed, because their reasons are the same in all presets:
-`model.precision=bf16` (adapters over half-precision weights; most papers train all weights),
-`model.gradient_checkpointing` and `run.microbatch_tokens` (an 80 GB GPU), and `seats.*.lr=3e-05` (the papers' rates for
-all weights are too low for adapters).
+Four keys have a row only where they are printed, because their reasons are always the same: `model.precision=bf16`
+(adapters over half-precision weights; most papers train all weights), `model.gradient_checkpointing` and
+`run.microbatch_tokens` (an 80 GB GPU), and `seats.*.lr=3e-05` (the papers' rates for all weights are too low for
+adapters).
 """
 USUAL = ("model.precision", "model.gradient_checkpointing", "run.microbatch_tokens", "seats.*.lr")
 """Keys with the same reason in every preset: said once, in the head."""
@@ -74,7 +74,7 @@ def page() -> str:
     for paper, (game, presets, prefix) in PAPERS.items():
         lines += [f"## {paper}", "", f"Its rules: [{paper}](games/{game}.md).", ""]
         lines += ["| place | printed | ours | why |", "| --- | --- | --- | --- |"]
-        lines += [line(place, printed, ours or "the same", why) for place, printed, ours, why in RULES[paper]]
+        lines += [line(place, printed, ours, why) for place, printed, ours, why in RULES[paper]]
         for printed, what in ((True, "printed | where"), (False, "not printed | why")):
             lines += ["", f"| `{presets[0]}`, {what} |", "| --- | --- |"]
             lines += [line(*row) for row in of_presets(presets, printed=printed)]
