@@ -27,8 +27,9 @@ _PROMPTS, _EACH, _TOKENS = (9, 4, 6), 3, 8
 # SmolLM2-135M.
 _TOLERANCE = {torch.float32: 1e-3}
 _TOLERANCE_IN_HALF = 0.15
-# The same for the forward pass alone. On a CPU it has the same bits over the whole catalogue, in every precision.
-# Rounding to bfloat16 is at most 0.05 of it, and two exchanged layers change at least 0.14.
+# The same for the forward pass alone on a CPU, where it has the same bits over the whole catalogue, in every precision.
+# Rounding to bfloat16 is at most 0.05 of it, and two exchanged layers change at least 0.14. Kernels of a GPU round
+# elsewhere: 0.1 of it in a hybrid of states.
 _TOLERANCE_OF_FORWARD = 0.08
 # The factor for gradients, which sum rounding errors over all tokens: 0.13 of SmolLM2-135M's in bfloat16.
 _TOLERANCE_OF_GRADIENTS = 3.0
@@ -76,7 +77,7 @@ class LoadTrial:
         adapters = backend.adapters
         with self.refusing("its forward pass"), adapters.inference(BASE), torch.no_grad(), backend.autocast():
             found = [_logits(adapters.model, ids) for ids in self._prompts]
-        share = min(1.0, _TOLERANCE_OF_FORWARD / self._tolerance)
+        share = min(1.0, _TOLERANCE_OF_FORWARD / self._tolerance) if backend.device.type == "cpu" else 1.0
         self._require("the forward pass differs from transformers' own", found, self._logits, share)
         if self._known:
             return

@@ -158,6 +158,8 @@ class Operations(TorchDispatchMode):
             inner_kwargs["device"] = CPU
         if func in (aten.mm.dtype, aten.mm.dtype_out):  # which a CPU has not
             return aten.mm.out(*(x.to(inner_args[2]) for x in inner_args[:2]), **inner_kwargs)
+        if func is aten._softmax.default and inner_args[2]:  # fp16 to float32, which a CPU has not
+            return aten._softmax.default(inner_args[0].float(), inner_args[1], False)
         with self.card.randomness() if kind.random else contextlib.nullcontext():
             try:
                 return func(*inner_args, **inner_kwargs)
