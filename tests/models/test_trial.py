@@ -164,7 +164,7 @@ def test_a_trial_leaves_nothing_behind(tmp_path, monkeypatch):
 
 
 def test_a_command_says_that_it_tries_and_ends_with_2_where_it_does_not_hold(tmp_path, call):
-    folder(tmp_path, "gpt2", vocab_size=259)
+    folder(tmp_path, "gpt2", vocab_size=259, bos_token_id=1, eos_token_id=2)
     tiny.byte_tokenizer().save_pretrained(tmp_path)
     ended = call("train", "grpo", "--model", tmp_path, "--tasks", "letters", "--steps", "1", "--precision", "fp32")
     assert ended.code == 2, ended

@@ -65,7 +65,7 @@ def test_a_call_that_was_stopped_goes_on_with_its_answers(whole: Any, tmp_path: 
     ear = Ear()
     calls = 3
     assert evaluate_all("tiny", TASKS, MODES, ASKED, progress=ear) == whole[0]
-    assert calls == 3 + 2  # the other task's two stages
+    assert calls == 3 + 6 + 2  # kept answers are judged again; then the other task's two stages
     assert ear.said[0] == f"continuing with the answers to 6 questions in {kept.relative_to(tmp_path)}"
     assert list(tmp_path.iterdir()) == []
 

@@ -86,12 +86,14 @@ def test_what_is_measured_is_never_trained_on(tmp_path: Path):
     file = write_lines(tmp_path / "sums.jsonl", rows)
     ready = plan(config(tmp_path / "x", tasks=str(file), eval={"tasks": str(file), "limit": 10}))
     held_out = {content_key(problem) for problem in ready.held_out}
-    assert (len(ready.held_out), len(held_out)) == (10, 9)  # both wordings of the first one are asked
+    assert (len(ready.held_out), len(held_out)) == (8, 7)  # a third of them; both wordings of the first one are asked
     trained = {content_key(problem) for problem in ready.task.problems}
     assert not held_out & trained
     assert trained | held_out == {" ".join(r["problem"].lower().split()) for r in rows}
+    assert len(plan(config(tmp_path / "x", tasks=str(file), eval={"tasks": str(file)})).held_out) == 8
+    same = write_lines(tmp_path / "same.jsonl", [*rows, {"problem": "9 + 9?", "answer": 18}])
     with pytest.raises(ConfigError, match="every problem of sums is held out"):
-        plan(config(tmp_path / "x", tasks=str(file), eval={"tasks": str(file)}))
+        plan(config(tmp_path / "x", tasks=str(file), eval={"tasks": str(same)}))
     one, other = (plan(config(tmp_path / "x", seed=seed)).held_out for seed in (0, 1))
     assert [problem.text for problem in one] == [problem.text for problem in other]  # whatever the run
 
@@ -196,6 +198,7 @@ def test_what_defines_a_seat_is_compared_with_its_files(tmp_path: Path, taught: 
     with pytest.raises(RunFolderError, match=r"seats\.A\.alpha is 1, and was 32; .*which a run must keep"):
         resume(other)
     file.write_text(text)
+    shutil.rmtree(other / "checkpoints")  # without which `adapters/` is read
     for seat in "AB":
         change(other / "adapters" / seat / "adapter_config.json", alpha_pattern={"q_proj": 64})
     with pytest.raises(RunFolderError, match=r"alpha_pattern is \{'q_proj': 64\}, which a seat cannot have: merge"):
