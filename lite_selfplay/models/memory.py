@@ -240,7 +240,7 @@ def compute_bytes(config: RunConfig, *, on_cpu: bool = False) -> int:
 def activation_bytes(shape: Shape, compute: int) -> list[float]:
     """Bytes that each block keeps of a token for its backward pass. Inputs of the linear layers, queries, keys, values
     and the MLP's factors in the compute type, and the two norms' inputs in float32; of other
-    models what was counted."""
+    models the counted bytes."""
     if shape.counts is not None and shape.counts.kept:
         return [compute * numbers + others for numbers, others in shape.counts.kept]
     kept = compute * (3 * shape.intermediate + 2 * shape.hidden + 2 * shape.queries + 2 * shape.keys)

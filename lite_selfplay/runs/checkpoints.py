@@ -79,7 +79,7 @@ def save_checkpoint(
     keep: int,
     best: int | None = None,
 ) -> Path:
-    """Write `folder/step-N`, then remove what is older than the last `keep` undamaged checkpoints, except that of step
+    """Write `folder/step-N`, then remove those older than the last `keep` undamaged checkpoints, except that of step
     `best`.
 
     `state` and `identity` are JSON; `identity` has the base, the game, the `config_hash` and anything else that a

@@ -493,7 +493,7 @@ def writer(folder: Path) -> str | None:
     """Who is writing a run folder, as `process 12 on HOST`; None if nobody is. Writes nothing."""
     path = folder / LOCK
     with contextlib.suppress(OSError):
-        # NFS locks only what is open for writing. O_NONBLOCK: opening a pipe would wait.
+        # NFS locks only files open for writing. O_NONBLOCK: opening a pipe would wait.
         mode = os.O_RDWR if os.access(path, os.W_OK) else os.O_RDONLY
         descriptor = os.open(path, mode | _NO_LINK | getattr(os, "O_NONBLOCK", 0))
         try:

@@ -20,7 +20,7 @@ NO_NETWORK = (
 )
 PROVENANCE = "provenance.json"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json", "spiece.model")
-# Files beside the weights that change what is computed: these, and what a tokenizer and its chat template read.
+# Files beside the weights that change the computation: these, and those of a tokenizer and its chat template.
 _CONFIGS = ("config.json", "generation_config.json")
 _READ = ("*token*", "chat_template*", "vocab*", "merges.txt", "spiece.model")
 _NO_MEMORY = ("out of memory", "can't allocate memory")  # torch's words for a GPU, and for the machine
@@ -93,7 +93,7 @@ def require_model(folder: Path) -> None:
 
 
 def fingerprint(folder: Path) -> str:
-    """`folder:` and, for each file that changes what is computed, its name and a part of its SHA-256, so that two
+    """`folder:` and, for each file that changes the computation, its name and a part of its SHA-256, so that two
     fingerprints tell what differs. `weights` stands for names, sizes and samples of the weights.
 
     Samples (16 blocks of 64 KiB spread over each file) distinguish two fine-tunes without reading gigabytes. The
