@@ -127,7 +127,7 @@ def test_a_draw_that_is_stopped_goes_on_elsewhere_bit_for_bit(
         (1.0, NAMES, ()),
         (1.25, NAMES[:3], ("unsloth agon",)),
         (1.55, NAMES[:2], ("vllm", "unsloth agon")),
-        (1.7, NAMES[:2], ("vllm", "unsloth agon")),
+        (1.65, NAMES[:2], ("vllm", "unsloth agon")),
     ],
 )
 def test_on_a_slower_machine_what_falls_away_is_the_end_of_the_list(
