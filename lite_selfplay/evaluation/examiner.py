@@ -184,7 +184,9 @@ def measure(
         progress.phase(name, len(exam.problems) * mode.stages(spec.seats))
     at_once = max(1, (rows_at_once or len(exam.problems) * exam.samples) // exam.samples)
     part = "" if begun is None else f" of {name}"
-    examiner = Examiner(exam, table, answers or Answers(), at_once, progress, part, begun or 0)
+    examiner = LiveExaminer(
+        exam.problems, exam.sampling, table, exam, answers or Answers(), at_once, progress, part, begun or 0
+    )
     found = mode.measure(examiner, spec.seats)
     every, keys = {**found.seats, **found.directions}, examiner.keys
     return Evaluation(
@@ -230,11 +232,14 @@ def problem_keys(problems: Sequence[Problem]) -> list[str]:
 
 
 @dataclass
-class Examiner:
-    """Asks seats an evaluation's problems for a mode: the same ones at every stage, `at_once` at a time."""
+class LiveExaminer:
+    """An evaluation's problems and seats as `lite_selfplay.games.modes.Examiner` has them, `at_once` problems at a
+    time."""
 
-    exam: Exam
+    problems: Sequence[Problem]
+    sampling: Sampling
     table: "LiveTable"
+    exam: Exam
     answers: Answers
     at_once: int
     shown: "Progress | None"
@@ -242,30 +247,15 @@ class Examiner:
     done: int
     seconds: float = field(default=0.0, init=False)
 
-    @property
-    def problems(self) -> Sequence[Problem]:
-        return self.exam.problems
-
-    @property
-    def sampling(self) -> Sampling:
-        return self.exam.sampling
-
     @cached_property
     def keys(self) -> list[str]:
         """Each problem's name in this evaluation."""
         return problem_keys(self.problems)
 
     def opening(self, problem: Problem) -> str:
-        """The prompt for a seat alone: the solver's, after `shots` worked examples."""
         return opening(problem, self.exam.shots)
 
     def ask(self, seat: str, prompts: Sequence[Sequence[str]], stage: str, doing: str) -> list[list[Judged]]:
-        """A seat's answers to each problem, judged. `prompts[i]` asks about problem i.
-
-        A problem's single prompt is answered `samples` times; if there are as many prompts as samples, each is answered
-        once. `stage` determines the seeds: one stage has the same randomness for every seat. `doing` is shown before
-        the numbers of the problems: `A answers`. Raises GameError for any other number of prompts.
-        """
         if len(prompts) != len(self.problems) or {len(row) for row in prompts} not in ({1}, {self.exam.samples}):
             raise GameError(f"a mode needs one prompt per problem, or {self.exam.samples}, one for each sample")
         sampling, exam = asdict(self.sampling), self.exam
@@ -309,11 +299,6 @@ class Examiner:
         about: Sequence[tuple[int, object]],
         beginnings: Sequence[str] | None = None,
     ) -> list[Completion]:
-        """One completion of each prompt by a seat, not judged, for modes that ask step by step.
-
-        `about[i]`, the problem's index and anything else, determines the seed of prompt i. `beginnings`: see
-        `Table.ask`.
-        """
         seeds = [[self._seed(*each)] for each in about]
         starts = beginnings or [""] * len(prompts)
         size, found = max(1, self.at_once * self.exam.samples), list[Completion]()
@@ -340,7 +325,6 @@ class Examiner:
         return [_judge(completion, self.problems[i], verdict) for (completion, i), verdict in pairs]
 
     def progress(self, done: int, doing: str) -> None:
-        """Show the number of answers `done`, over all the mode's stages, and the current activity."""
         if self.shown is not None:
             self.shown.activity(f"{doing}{self.part}")
             self.shown.advance(self.done + done)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.data import BASE, Completion, Problem, Sampling, Turn
 from lite_selfplay.errors import LiteSelfPlayError, RequestError, UnknownNameError
+from lite_selfplay.evaluation.suites import Settings
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.table import Reader
@@ -168,7 +169,8 @@ def speakers_of(
     name.
     """
     shown = progress or Progress()
-    target = Target.of(name, precision, 0, trust_remote_code, unsafe_code, warn=shown.warn).at(past)
+    settings = Settings(seats=past, precision=precision, trust_remote_code=trust_remote_code, unsafe_code=unsafe_code)
+    target = Target.of(name, settings, shown.warn)
     target.require_adapters()
     import_first(target.config.model)
     with quiet():

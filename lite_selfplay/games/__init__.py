@@ -43,7 +43,7 @@ GAMES = Registry[type[Game]](
         "pasodoble": "games.pasodoble.pasodoble:PasoDoble",
         "rent": "games.baselines.rent:Rent",
         "rzero": "games.baselines.rzero:RZero",
-        "self-refine": "games.agon.cascade:SelfRefine",
+        "self-refine": "games.agon.agon:SelfRefine",
         "spc": "games.spc.spc:Spc",
         "spice": "games.spice:Spice",
         "sqlm": "games.sqlm.sqlm:Sqlm",

@@ -2,26 +2,21 @@
 
     >>> register_mode("twice", Mode(measure_twice, stages=lambda seats: 2 * len(seats)))
 
-A mode asks seats for answers through an `Examiner` (`evaluation/examiner.py`), which samples and checks them, and
-returns a `Found`. The examiner decides the problems, the number of samples and the seeds.
+A mode asks seats for answers through an `Examiner`, which samples and checks them, and returns a `Found`. The examiner
+decides the problems, the number of samples and the seeds.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from lite_selfplay.data import Completion, Problem
+from lite_selfplay.data import Completion, Problem, Sampling
 from lite_selfplay.errors import GameError
 from lite_selfplay.games.table import Reader
 from lite_selfplay.scan import Registry
 from lite_selfplay.stats import clopper_pearson
 from lite_selfplay.tasks.task import Task
-
-if TYPE_CHECKING:
-    from lite_selfplay.evaluation.examiner import Examiner
-else:
-    Examiner = Any  # it imports this module
 
 
 @dataclass(frozen=True)
@@ -110,6 +105,49 @@ class Measured:
     def shares_right(self) -> list[bool | float]:
         """For each problem, whether its only answer was right, or the share of right ones among several."""
         return [row[0].correct if len(row) == 1 else sum(a.correct for a in row) / len(row) for row in self.answers]
+
+
+class Examiner(Protocol):
+    """Asks seats the problems of an evaluation, the same ones at every stage: a mode's whole interface to it."""
+
+    problems: Sequence[Problem]
+    sampling: Sampling
+
+    @property
+    def table(self) -> Reader:
+        """Reads completions."""
+
+    def opening(self, problem: Problem) -> str:
+        """The prompt for a seat alone: the solver's, after the evaluation's worked examples."""
+
+    def ask(self, seat: str, prompts: Sequence[Sequence[str]], stage: str, doing: str) -> list[list[Judged]]:
+        """A seat's answers to each problem, judged. `prompts[i]` asks about problem i.
+
+        A problem's single prompt is answered as often as the evaluation samples; if there are as many prompts as
+        samples, each is answered once. `stage` determines the seeds: one stage has the same randomness for every seat.
+        `doing` is shown before the numbers of the problems: `A answers`. Raises GameError for any other number of
+        prompts.
+        """
+
+    def say(
+        self,
+        seat: str,
+        prompts: Sequence[str],
+        sampling: Sampling,
+        about: Sequence[tuple[int, object]],
+        beginnings: Sequence[str] | None = None,
+    ) -> list[Completion]:
+        """One completion of each prompt by a seat, not judged, for modes that ask step by step.
+
+        `about[i]`, the problem's index and anything else, determines the seed of prompt i. `beginnings`: see
+        `Table.ask`.
+        """
+
+    def judge(self, answers: Sequence[tuple[Completion, int]]) -> list[Judged]:
+        """Judge (completion, index of its problem) pairs. Raises WorkerStartError if the machine is too busy to."""
+
+    def progress(self, done: int, doing: str) -> None:
+        """Show the number of answers `done`, over all the mode's stages, and the current activity."""
 
 
 @dataclass(frozen=True)

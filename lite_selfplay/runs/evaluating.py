@@ -115,15 +115,7 @@ def evaluate_all(
     settings = settings or Settings()
     with joined() as ranks:
         shown = as_progress(progress if ranks.main else None)
-        found = Target.of(
-            target,
-            settings.precision,
-            settings.seed,
-            settings.trust_remote_code,
-            settings.unsafe_code,
-            settings.answer_from,
-            shown.warn,
-        ).at(settings.seats or ())
+        found = Target.of(target, settings, shown.warn)
         if not tasks:
             if found.folder is None or found.config.tasks.train is not None:
                 raise RequestError("an evaluation needs --tasks or --suite")

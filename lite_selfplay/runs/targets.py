@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lite_selfplay.config import RunConfig, SeatConfig
 from lite_selfplay.data import BASE, EvalSpec, Problem
 from lite_selfplay.errors import ConfigError, ModelNotFoundError, RunFolderError, TaskError, UnknownNameError
+from lite_selfplay.evaluation.suites import Settings
 from lite_selfplay.games import make_game
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.sources import ResolvedModel, locate, saved_precision
@@ -49,33 +50,25 @@ class Target:
     past: Mapping[str, tuple[str, Path]] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls,
-        name: Path | str,
-        precision: str | None,
-        seed: int,
-        trust_remote_code: bool = False,
-        unsafe_code: bool = False,
-        answer_from: str | None = None,
-        warn: Callable[[str], None] = lambda sentence: None,
-    ) -> "Target":
-        """A run if the folder has a `config.yaml`, else a base model by any of its names.
+    def of(cls, name: Path | str, settings: Settings, warn: Callable[[str], None] = lambda sentence: None) -> "Target":
+        """A run if the folder has a `config.yaml`, else a base model by any of its names, with the adapters of the
+        `settings`' seats.
 
         `warn` is told of damaged checkpoints. Raises UnknownNameError, ModelNotFoundError or ConfigError, and
         RunFolderError if the run was stopped in its cold start.
         """
-        reading = {"unsafe_code": unsafe_code, **({"answer_from": answer_from} if answer_from else {})}
-        chosen = {} if precision is None else {"precision": precision}
+        reading = settings.model_dump(include={"unsafe_code", "answer_from"}, exclude_none=True)
         if os.path.isfile(Path(name) / CONFIG):
             folder = RunFolder.open(Path(name))
-            config = folder.config_to_load(trust_remote_code, unsafe_code)
+            config = folder.config_to_load(settings.trust_remote_code, settings.unsafe_code)
             require_no_link(folder.path / EVALUATIONS)  # where answers are written
+            chosen = settings.model_dump(include={"precision"}, exclude_none=True)
             config = config.having({"model": chosen, "tasks": reading})
             sizes = {"group_size": config.run.group_size, "problems_per_step": config.run.problems_per_step}
             game = make_game(config.game.name, config.game.options, **sizes)
             spec = game.evaluation()
-            others = game.other_evaluations()
-            return cls(str(name), config, folder, spec.mode, spec.seats, others, folder.seats(warn))
+            found = cls(str(name), config, folder, spec.mode, spec.seats, game.other_evaluations(), folder.seats(warn))
+            return found.at(settings.seats or ())
         place, near = Path(name), nearest_runs(Path(name))
         in_it = os.path.isdir(place.parent) and any(place.parent.glob(f"*/{CONFIG}"))
         # A path beside runs is not a hub id, although `runs/nope` looks like one.
@@ -91,12 +84,12 @@ class Target:
             game="none",
             model={
                 "name": str(name),
-                "precision": precision or saved_precision(str(name)) or "4bit",
-                "trust_remote_code": trust_remote_code,
+                "precision": settings.precision or saved_precision(str(name)) or "4bit",
+                "trust_remote_code": settings.trust_remote_code,
             },
             seats={"unused": SeatConfig(rank=1)},
             tasks=reading,
-            seed=seed,
+            seed=settings.seed,
         )
         return cls(str(name), config, None, "single", (BASE,))
 

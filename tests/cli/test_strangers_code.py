@@ -12,6 +12,7 @@ import yaml
 
 from lite_selfplay import RunConfig, resume, train
 from lite_selfplay.errors import ConfigError, RewardError, RunFolderError
+from lite_selfplay.evaluation import Settings
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.targets import Target, trained_on
 from tests.made_runs import Ear
@@ -144,7 +145,7 @@ def test_nor_does_an_experiment(here: Path, call: Call):
 def test_a_run_that_this_one_started_from_runs_nothing(here: Path):
     shutil.copytree(here / "run", here / "before")
     names(here / "before", "game.name", f"{here}/code/evil.py")
-    config = Target.of("run", None, 0).config
+    config = Target.of("run", Settings()).config
     begun = RunConfig.of(config.model_dump(mode="json"), {"run": {"init": str(here / "before")}})
     ear = Ear()
     trained_on(begun, ear)

@@ -8,7 +8,7 @@ import pytest
 
 from lite_selfplay.data import NOT_JUDGED, Completion, Group, Problem, Sample, Verdict
 from lite_selfplay.errors import WorkerStartError
-from lite_selfplay.evaluation.examiner import Examiner
+from lite_selfplay.evaluation.examiner import LiveExaminer
 from lite_selfplay.games import make_game
 from lite_selfplay.games.pasodoble.pasodoble import pass_rate
 from lite_selfplay.games.propose_solve.questions import Proposal, answered, by_answer
@@ -119,6 +119,6 @@ def test_an_evaluation_asks_again_and_never_counts_them():
     answers: Any = [(completion("2"), 0), (completion("3"), 0)]
     about: dict[str, Any] = {"problems": [Problem("p", "1 + 1?", "2")]}
     examiner: Any = SimpleNamespace(table=Late(2), **about)
-    assert [each.correct for each in Examiner.judge(examiner, answers)] == [True, True]
+    assert [each.correct for each in LiveExaminer.judge(examiner, answers)] == [True, True]
     with pytest.raises(WorkerStartError, match="2 answers of an evaluation could not be judged"):
-        Examiner.judge(SimpleNamespace(table=Late(9), **about), answers)  # type: ignore[arg-type]
+        LiveExaminer.judge(SimpleNamespace(table=Late(9), **about), answers)  # type: ignore[arg-type]

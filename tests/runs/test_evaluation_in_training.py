@@ -14,7 +14,7 @@ from lite_selfplay import Run, RunConfig, cold_start, evaluate, resume, train
 from lite_selfplay.config import preset_about, preset_layer, preset_names
 from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError
 from lite_selfplay.evaluation import Exam
-from lite_selfplay.evaluation.examiner import Examiner
+from lite_selfplay.evaluation.examiner import LiveExaminer
 from lite_selfplay.runs import loop
 from lite_selfplay.runs.checkpoints import BEST
 from lite_selfplay.runs.folder import state_of
@@ -54,13 +54,13 @@ def test_a_run_is_measured_before_in_between_and_after(measured: Run):
 
 def test_what_was_answered_once_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A has nothing added to the base yet, and B a little: A's answers are the base's, in time as in number."""
-    asked, ask = list[tuple[str, str, int]](), Examiner._asked
+    asked, ask = list[tuple[str, str, int]](), LiveExaminer._asked
 
-    def counted(self: Examiner, seat: str, prompts: Any, block: Any, stage: str) -> Any:
+    def counted(self: LiveExaminer, seat: str, prompts: Any, block: Any, stage: str) -> Any:
         asked.append((str(self.exam.about.get("moment", "timed")), seat, len(block)))
         return ask(self, seat, prompts, block, stage)
 
-    monkeypatch.setattr(Examiner, "_asked", counted)
+    monkeypatch.setattr(LiveExaminer, "_asked", counted)
     run = train(config(tmp_path / "run", steps=1, minutes=10, eval={"tasks": LETTERS, "limit": 30}))
     n = run.evaluations()[-1]["n"]
     untouched = [("timed", "A", 20), *([("untouched", "base", n - 20)] if n > 20 else [])]

@@ -38,10 +38,9 @@ from lite_selfplay.data import (
 )
 from lite_selfplay.games.agon.recap import summarise, with_program, worked_attempt
 from lite_selfplay.games.base import Game, GameOptions
-from lite_selfplay.games.baselines.grpo import earned, judged, solo_reward
+from lite_selfplay.games.judging import earned, judged, solo_reward, verified
 from lite_selfplay.games.presentation import FOR_FORM, FOR_RIGHT, Figure, Pairing, priced
 from lite_selfplay.games.prompts import PROGRAM, asked, asked_after, fenced, fill, is_brief
-from lite_selfplay.games.propose_solve.questions import verified
 from lite_selfplay.games.table import Reader, Table
 from lite_selfplay.games.worked_examples import worked_example
 
@@ -179,6 +178,48 @@ class DraftChallenge(Game):
         )
         pairing = {"draft": opponent, "draft_correct": draft.verdict.correct if draft.judged else None}
         return Sample(completion, reward, verdict, masked=not draft.judged, info=pairing)
+
+
+class SelfRefineOptions(GameOptions):
+    """`format_weight` is lambda, the reward of a well-formed completion. Agon's other options are fixed: a seat reads
+    its own draft, and nothing rewards it for being better than the draft."""
+
+    format_weight: float = 0.0
+    reward: ClassVar[str] = "coop"
+    tiebreak: ClassVar[float] = 0.0
+    opponent: ClassVar[str] = "per_rollout"
+
+
+class SelfRefine(DraftChallenge):
+    """Self-refinement with one seat, the control for exchange: it drafts, then reads its own recap and answers again,
+    with as many completions as Agon, each rewarded for its own correctness c and format phi:
+
+        for each problem x:
+            a_1 .. a_N ~ seat(. | x)                         plain prompt
+            b_i ~ seat(. | x, recap of a_i)                  one per draft, called its own
+            R(y) = 2 c(y) + lambda phi(y)                    of drafts and refinements alike
+        one update of the seat on both groups
+
+    Source: table 1 and section 5 (the model sees its own prior attempt; the cooperative reward; two passes at
+    evaluation). Ours, where the paper is silent: both passes are trained, the recap is the challenger's, and the prompt
+    differs from the challenger's only in whose attempt it names.
+    """
+
+    roles = ("drafter", "refiner")
+    about = "one seat drafts and refines its own drafts: Agon's control, at its budget"
+    Options = SelfRefineOptions
+    recipe: ClassVar[dict[str, Any]] = {"seats": {"solver": {"lr": 5e-5, "schedule": "linear", "warmup": 0.1}}}
+    figures = figures_of_drafts("to refine")
+    pairing = pairing_with_drafts("refinement")
+
+    def seats(self, step: int) -> Mapping[str, str]:
+        return dict.fromkeys(self.roles, "solver")
+
+    def evaluation(self) -> EvalSpec:
+        return EvalSpec("self-refine", self.trained_seats())
+
+    def asked_with(self, problem: Problem, recap: str) -> str:
+        return own_attempt_prompt("self_refine", problem, recap)
 
 
 def agon_reward(

@@ -20,22 +20,17 @@ prompts: as in its cascade, seats read a recap without its final answer (ours). 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
-from typing import Any, ClassVar
 
-from lite_selfplay.data import Completion, EvalSpec, Problem
+from lite_selfplay.data import Completion, Problem
 from lite_selfplay.games.agon.agon import (
-    DraftChallenge,
     challenge_prompt,
-    figures_of_drafts,
     own_attempt_prompt,
-    pairing_with_drafts,
     recap_of,
 )
-from lite_selfplay.games.base import GameOptions
 from lite_selfplay.games.modes import Examiner, Found, Judged, Measured, Mode, Rows, Score, alone, score_of
 from lite_selfplay.games.prompts import asked_after, fenced, fill
 from lite_selfplay.games.table import Reader
@@ -203,45 +198,3 @@ SWAP_SEATS = Mode(
     columns=_COLUMNS,
     seats=2,
 )
-
-
-class SelfRefineOptions(GameOptions):
-    """`format_weight` is lambda, the reward of a well-formed completion. Agon's other options are fixed: a seat reads
-    its own draft, and nothing rewards it for being better than the draft."""
-
-    format_weight: float = 0.0
-    reward: ClassVar[str] = "coop"
-    tiebreak: ClassVar[float] = 0.0
-    opponent: ClassVar[str] = "per_rollout"
-
-
-class SelfRefine(DraftChallenge):
-    """Self-refinement with one seat, the control for exchange: it drafts, then reads its own recap and answers again,
-    with as many completions as Agon, each rewarded for its own correctness c and format phi:
-
-        for each problem x:
-            a_1 .. a_N ~ seat(. | x)                         plain prompt
-            b_i ~ seat(. | x, recap of a_i)                  one per draft, called its own
-            R(y) = 2 c(y) + lambda phi(y)                    of drafts and refinements alike
-        one update of the seat on both groups
-
-    Source: table 1 and section 5 (the model sees its own prior attempt; the cooperative reward; two passes at
-    evaluation). Ours, where the paper is silent: both passes are trained, the recap is the challenger's, and the prompt
-    differs from the challenger's only in whose attempt it names.
-    """
-
-    roles = ("drafter", "refiner")
-    about = "one seat drafts and refines its own drafts: Agon's control, at its budget"
-    Options = SelfRefineOptions
-    recipe: ClassVar[dict[str, Any]] = {"seats": {"solver": {"lr": 5e-5, "schedule": "linear", "warmup": 0.1}}}
-    figures = figures_of_drafts("to refine")
-    pairing = pairing_with_drafts("refinement")
-
-    def seats(self, step: int) -> Mapping[str, str]:
-        return dict.fromkeys(self.roles, "solver")
-
-    def evaluation(self) -> EvalSpec:
-        return EvalSpec("self-refine", self.trained_seats())
-
-    def asked_with(self, problem: Problem, recap: str) -> str:
-        return own_attempt_prompt("self_refine", problem, recap)

@@ -20,11 +20,12 @@ from typing import Any, ClassVar, Literal
 from pydantic import ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
+from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Stream
 from lite_selfplay.games.base import Game, GameOptions
+from lite_selfplay.games.judging import judged, solo_reward
 from lite_selfplay.games.presentation import BY_COIN, FOR_FORM, FOR_RIGHT, FOR_VOTE, Figure, priced
-from lite_selfplay.games.prompts import PROGRAM, asked
-from lite_selfplay.games.propose_solve.questions import verified, vote
+from lite_selfplay.games.prompts import asked
+from lite_selfplay.games.propose_solve.questions import vote
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import worked_example
 
@@ -128,25 +129,3 @@ def _labels_right(groups: list[Group], agree: list[list[bool]], known: list[bool
         if one and any(row)
     ]
     return sum(right) / len(right) if right else None
-
-
-def earned(verdict: Verdict, problem: Problem) -> float:
-    """A completion's correctness c: its score; for a program 1 if it passes all tests, else 0 (Agon, section 5.3).
-
-    A user's own reward function gives no reason, so its number is used as it is.
-    """
-    return 0.0 if problem.kind == PROGRAM and verdict.reason else verdict.score
-
-
-def solo_reward(correct: float, well_formed: bool, format_weight: float = 0.5) -> float:
-    """`2 c + lambda phi`: the reward of a completion that is compared with no other (Agon, equation 2)."""
-    return 2 * correct + format_weight * well_formed
-
-
-def judged(table: Table, problems: list[Problem], answers: list[list[Completion]], format_weight: float) -> list[Group]:
-    """Groups of completions, verified in one batch and rewarded one by one."""
-
-    def sample(completion: Completion, verdict: Verdict, problem: Problem) -> Sample:
-        return Sample(completion, solo_reward(earned(verdict, problem), verdict.well_formed, format_weight), verdict)
-
-    return verified(table, problems, answers, sample)

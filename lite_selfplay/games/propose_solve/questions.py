@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from lite_selfplay.data import NOT_JUDGED, Completion, Example, Group, Problem, Sample, Sampling, Verdict
+from lite_selfplay.games.judging import Pay, answer_sample, verified
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.table import Table
@@ -250,23 +251,6 @@ class Bounds:
         if candidate.label is None:
             return "no_majority"
         return "too_hard" if candidate.share < self.low else "too_easy" if candidate.share > self.high else "kept"
-
-
-Pay = Callable[[Completion, Verdict, Problem], Sample]
-
-
-def answer_sample(answer: Completion, verdict: Verdict, problem: Problem, reward: float | None = None) -> Sample:
-    """A solver's answer with its reward: by default 1 for a right one, else 0."""
-    return Sample(answer, float(verdict.correct) if reward is None else reward, verdict, info={"question": problem.id})
-
-
-def verified(table: Table, problems: Sequence[Problem], rows: Sequence[Sequence[Completion]], pay: Pay) -> list[Group]:
-    """A group for each problem, of the completions in its row, verified in one call and rewarded by `pay`."""
-    verdicts = iter(table.verify([(c, problem) for problem, row in zip(problems, rows, strict=True) for c in row]))
-    return [
-        Group([pay(c, next(verdicts), problem) for c in row], problem)
-        for problem, row in zip(problems, rows, strict=True)
-    ]
 
 
 def by_answer(

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from lite_selfplay.data import Completion, Example, Group, Problem, Sample, Sampling, Verdict
 from lite_selfplay.games.collections import completion_from_json
+from lite_selfplay.games.judging import answer_sample, verified
 from lite_selfplay.games.prompts import fill
-from lite_selfplay.games.propose_solve.questions import answer_sample, verified
 from lite_selfplay.games.spc.steps import StepPair, beginning, replaced, split_steps, without_notes
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import after_reasoning, solution_of

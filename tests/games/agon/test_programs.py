@@ -8,7 +8,7 @@ import pytest
 from lite_selfplay.data import Problem, Verdict
 from lite_selfplay.games.agon.agon import challenge_prompt, recap_of
 from lite_selfplay.games.agon.recap import worked_attempt
-from lite_selfplay.games.baselines.grpo import earned
+from lite_selfplay.games.judging import earned
 from lite_selfplay.games.prompts import asked, asked_after, opening, problem_asked
 from lite_selfplay.games.worked_examples import program_with_a_slip
 from lite_selfplay.tasks import load_task

@@ -4,7 +4,7 @@ import pytest
 
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import ConfigError
-from lite_selfplay.games.baselines.grpo import solo_reward
+from lite_selfplay.games.judging import solo_reward
 from tests.games.scripted import played, small
 from tests.made import rewards, samples
 
