@@ -6,7 +6,7 @@ Standard deviations are sample standard deviations (ddof 1). In a group of equal
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from lite_selfplay.data import Credit, Group, Sample, Stream
+from lite_selfplay.data import Advantage, Credit, Group, Sample, Stream
 
 EPSILON = 1e-4
 
@@ -50,7 +50,7 @@ def has_variance(group: Group) -> bool:
     return any(s.advantage is not None for s in kept) or len(known) > 1
 
 
-def stream_advantages(stream: Stream) -> list[list[float | None]]:
+def stream_advantages(stream: Stream) -> list[list[Advantage | None]]:
     """Advantages of every sample of a stream, group by group; None for samples that do not count in the loss.
 
     These are masked samples and, with `drop_zero_variance`, all samples of a group without variance. If a sample has an
@@ -59,16 +59,16 @@ def stream_advantages(stream: Stream) -> list[list[float | None]]:
     if stream.credit == "batch":
         kept = [s for group in stream.groups for s in group.samples if not s.masked]
         pool = iter(advantages(rewards_of(kept), "batch"))
-    result: list[list[float | None]] = []
+    result: list[list[Advantage | None]] = []
     for group in stream.groups:
         if stream.credit != "batch":
             rewards = rewards_of(s for s in group.samples if not s.masked)
             own = group.baseline if stream.credit == "baseline" else None
             pool = iter(advantages(rewards, stream.credit) if own is None else [r - own for r in rewards])
         dropped = stream.drop_zero_variance and stream.credit in ("group", "group_mean") and not has_variance(group)
-        row: list[float | None] = []
+        row: list[Advantage | None] = []
         for sample in group.samples:
-            value = None if sample.masked or sample.is_example else next(pool)
+            value: Advantage | None = None if sample.masked or sample.is_example else next(pool)
             if not sample.masked and sample.advantage is not None:
                 value = sample.advantage
             row.append(None if dropped else value)

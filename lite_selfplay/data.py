@@ -4,12 +4,13 @@ A `Problem` is asked, a `Completion` comes back, a `Verdict` judges it, a `Sampl
 samples that share a baseline, a `Stream` is what one role produced in a step, an `Episode` the whole step. No tensors.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lite_selfplay.errors import GameError
 
+Advantage = float | tuple[float, ...]  # a completion's, or one for each of its tokens
 Credit = Literal["group", "group_mean", "reinforce", "batch", "baseline"]
 # The name of the base model, sampled with every adapter off.
 BASE = "base"
@@ -30,6 +31,16 @@ class Problem:
     answer: Any = None
     kind: str = "math"
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def each(advantage: Advantage, change: Callable[[float], float]) -> Advantage:
+    """An advantage with its number, or all its numbers, changed."""
+    return tuple(map(change, advantage)) if isinstance(advantage, tuple) else change(advantage)
+
+
+def numbers_of(advantage: Advantage | None) -> Sequence[float]:
+    """The numbers of an advantage: one, one for each token, or none."""
+    return advantage if isinstance(advantage, tuple) else () if advantage is None else (advantage,)
 
 
 @dataclass(frozen=True)
@@ -116,15 +127,16 @@ class Sample:
     """A completion and its reward. A `masked` sample counts neither in its group's baseline nor in the loss.
 
     A sample that was not judged, or whose prompt was too long, is masked. An `advantage` replaces the one computed from
-    the rewards. A sample without a `reward` is either masked, and then only recorded, or an example with an
-    `advantage`, trained on by likelihood: the mean negative log-likelihood of a stream's examples, weighted with their
-    advantages, is added to its loss. `info` goes into `episodes.jsonl`. Raises GameError for other combinations.
+    the rewards: a number, or a tuple with one for each token. A sample without a `reward` is either masked, and then
+    only recorded, or an example with a number as `advantage`, trained on by likelihood: the mean negative
+    log-likelihood of a stream's examples, weighted with their advantages, is added to its loss. `info` goes into
+    `episodes.jsonl`. Raises GameError for other combinations.
     """
 
     completion: Completion
     reward: float | None
     verdict: Verdict | None = None
-    advantage: float | None = None
+    advantage: Advantage | None = None
     masked: bool = False
     info: Mapping[str, Any] = field(default_factory=dict)
 
@@ -132,6 +144,10 @@ class Sample:
         if self.reward is None and self.masked == (self.advantage is not None):
             record, example = "only recorded (masked, no advantage)", "an example to learn from (advantage, not masked)"
             raise GameError(f"a sample without a reward must be either {record} or {example}")
+        if isinstance(self.advantage, tuple) and (
+            self.is_example or len(self.advantage) != len(self.completion.token_ids)
+        ):
+            raise GameError("advantages by token need a reward, and a number for each of the completion's tokens")
         object.__setattr__(self, "masked", self.masked or not self.judged)
 
     @property

@@ -135,8 +135,22 @@ class ScriptedTable:
         pairs = zip(prompts, problems, strict=True)
         return self.verify([(self._complete(name, prompt, Sampling()), p) for prompt, p in pairs for _ in range(n)])
 
-    def score(self, role: str, completions: Sequence[Completion], *, seat: str | None = None) -> list[TokenScores]:
-        return [TokenScores(c.logprobs, tuple(i % 8 / 4 for i in c.token_ids)) for c in completions]
+    def score(
+        self,
+        role: str,
+        completions: Sequence[Completion],
+        *,
+        seat: str | None = None,
+        prompts: Sequence[str] | None = None,
+    ) -> list[TokenScores]:
+        other = [0.0] * len(completions) if prompts is None else [len(prompt) % 8 / 4 - 1 for prompt in prompts]
+        return [
+            TokenScores(
+                [logprob + more * (i % 3) for logprob, i in zip(c.logprobs, c.token_ids, strict=True)],
+                [i % 8 / 4 for i in c.token_ids],
+            )
+            for c, more in zip(completions, other, strict=True)
+        ]
 
     def read_answer(self, completion: Completion) -> str | None:
         return self._verifier.read_answer(completion)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lite_selfplay.credit import RunningBaseline, advantages, has_variance, rewards_of, stream_advantages
-from lite_selfplay.data import Completion, Group, Sample, Sampling, Stream
+from lite_selfplay.data import Completion, Group, Sample, Sampling, Stream, each, numbers_of
 from lite_selfplay.errors import GameError
 
 COMPLETION = Completion("?", "!", (1,), (2,), (-1.0,), "eos", "A", 0, Sampling())
@@ -109,6 +109,18 @@ def test_advantages_of_streams_by_hand(groups, options, expected):
 )
 def test_variance_is_that_of_the_unmasked(samples, varies):
     assert has_variance(samples) is varies
+
+
+def test_advantages_by_token_are_kept_beside_those_of_rewards():
+    said = Completion("", "", (1,), (2, 3), (-1.0, -1.0), "eos", "A", 0, Sampling())
+    own = Sample(said, 0.25, advantage=(0.5, -0.5))
+    rows = stream_advantages(Stream("drafter", [Group([own, Sample(said, 1.0), Sample(said, 0.0)])], "group_mean"))
+    assert rows == [[(0.5, -0.5), pytest.approx(1 - 1.25 / 3), pytest.approx(-1.25 / 3)]]
+    assert [each(value, abs) for value in (-2.0, (0.5, -0.5))] == [2.0, (0.5, 0.5)]
+    assert [*map(numbers_of, (None, 2.0, (0.5,)))] == [(), (2.0,), (0.5,)]
+    for reward, advantage in ((1.0, (0.5,)), (1.0, ()), (None, (0.5, 0.5))):
+        with pytest.raises(GameError, match="advantages by token need a reward, and a number for each"):
+            Sample(said, reward, advantage=advantage)
 
 
 @pytest.mark.parametrize("credit", ["group", "group_mean", "reinforce", "batch"])

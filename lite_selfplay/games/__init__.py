@@ -38,6 +38,7 @@ GAMES = Registry[type[Game]](
         "absolute-zero": "games.absolute_zero:AbsoluteZero",
         "agon": "games.agon.agon:DraftChallenge",
         "cpmobius": "games.cpmobius.cpmobius:CpMobius",
+        "distill": "games.baselines.distill:Distill",
         "grpo": "games.baselines.grpo:Solo",
         "kuhn": "games.matches.kuhn:Kuhn",
         "pasodoble": "games.pasodoble.pasodoble:PasoDoble",

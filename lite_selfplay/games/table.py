@@ -71,9 +71,17 @@ class Table(Reader, Protocol):
         Answer k to prompt i has the same seed at every call and step, so that two calls differ by the seat alone.
         """
 
-    def score(self, role: str, completions: Sequence[Completion], *, seat: str | None = None) -> list[TokenScores]:
+    def score(
+        self,
+        role: str,
+        completions: Sequence[Completion],
+        *,
+        seat: str | None = None,
+        prompts: Sequence[str] | None = None,
+    ) -> list[TokenScores]:
         """Log-probabilities and entropies of completions under the seat that plays `role` in this step, computed as the
-        trainer does; `seat` names another seat, a snapshot or `base`."""
+        trainer does; `seat` names another seat, a snapshot or `base`. `prompts`, one for each completion: read them
+        after these, not after their own; the scores of one whose prompt is over the limit are empty."""
 
     def read_answer(self, completion: Completion) -> str | None:
         """The final answer of a completion, as the checker reads it; None if there is none."""

@@ -27,7 +27,7 @@ from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.backends.backend import Backend, is_out_of_memory
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.transfers import placed, read
-from lite_selfplay.training.losses import Given, MicroBatch, TrlLoss, loss_of, own_terms
+from lite_selfplay.training.losses import Given, MicroBatch, TrlLoss, loss_of, own_terms, tensor_of
 from lite_selfplay.training.on_policy import NotFinite
 from lite_selfplay.training.optimizer import SeatSchedule, load_optimizer_state, optimizer_state
 from lite_selfplay.training.ranks import Ranks
@@ -84,7 +84,7 @@ def plain_terms(micro: MicroBatch, given: Given) -> Tensor:
     """The terms of a microbatch's loss, for each row or each token: TRL's arithmetic as formulas."""
     role, logprobs, lengths = micro.role, given.logprobs, given.mask.sum(-1)
     ratio = (logprobs - (logprobs.detach() if given.old is None else given.old)).exp()
-    advantages = placed(given.advantages, logprobs.device)[:, None]
+    advantages = tensor_of(given.advantages, given.mask).reshape(len(given.mask), -1)
     if role.loss == "sequence":  # each token has its share of the completion's term
         advantages = advantages / lengths[:, None]
     clipped = ratio.clamp(1 - role.clip_ratio, 1 + role.clip_ratio)

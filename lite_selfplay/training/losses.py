@@ -9,7 +9,8 @@ the advantage. For dapo TRL gets the stream's token count instead.
 
 TRL's GRPO loss clips a ratio at every token and sums the terms as its `loss_type` says. The old log-probabilities
 passed to it decide which ratio that is: the log-ratio is `logprobs - old`. Nothing else of TRL's trainer is used.
-Shapes: `B` rows, `T` tokens of the longest completion, `N` tokens of all completions, row after row.
+Shapes: `B` rows, `T` tokens of the longest completion, `N` tokens of all completions, row after row. Advantages are
+(B,), or (B, T) if a row has one for each token.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from lite_selfplay.config import RoleConfig, RunConfig, load_loss
 from lite_selfplay.config.user_files import guarded, short_name
-from lite_selfplay.data import Completion
+from lite_selfplay.data import Advantage, Completion, each, numbers_of
 from lite_selfplay.errors import LossError
 from lite_selfplay.models import packages
 from lite_selfplay.models.backends.backend import Backend, is_out_of_memory
@@ -36,7 +37,7 @@ _LARGEST = 20.0  # bound of a completion's log-ratio: far beyond any clip, and e
 
 @dataclass(frozen=True)
 class LossRow:
-    """A completion in the loss, with its advantage.
+    """A completion in the loss, with its advantage, or with one for each token.
 
     `old` are the log-probabilities of the ratio's denominator, if given: from before a step's first update, or the
     sampler's, for a replay or if another program samples. `dropped`: its group is in no policy term, only in the KL
@@ -44,7 +45,7 @@ class LossRow:
     """
 
     completion: Completion
-    advantage: float
+    advantage: Advantage
     old: Sequence[float] | None = None
     dropped: bool = False
     example: bool = False
@@ -58,7 +59,7 @@ def with_gradient(rows: Sequence[LossRow], role: RoleConfig) -> list[LossRow]:
     """The rows that can have a gradient: all if there is a KL or entropy term or a user's own loss, else those with an
     advantage."""
     every_row_counts = role.beta != 0 or role.entropy != 0 or role.own_loss
-    return [row for row in rows if every_row_counts or row.advantage != 0]
+    return [row for row in rows if every_row_counts or any(numbers_of(row.advantage))]
 
 
 def over_the_kept(rows: Sequence[LossRow], role: RoleConfig) -> list[LossRow]:
@@ -70,7 +71,7 @@ def over_the_kept(rows: Sequence[LossRow], role: RoleConfig) -> list[LossRow]:
     kept = sum(size for size, row in zip(sizes, rows, strict=True) if not row.dropped)
     if not kept or kept == sum(sizes):
         return list(rows)
-    return [replace(row, advantage=row.advantage * sum(sizes) / kept) for row in rows]
+    return [replace(row, advantage=each(row.advantage, lambda a: a * sum(sizes) / kept)) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -101,13 +102,14 @@ class MicroBatch:
         """The factor of advantages and beta for TRL, so that a stream's microbatches sum to its loss."""
         return 1.0 if self.role.loss == "dapo" else self.row_share
 
-    def scaled(self, advantages: Sequence[float]) -> list[float]:
+    def scaled(self, advantages: Sequence[Advantage]) -> list[Advantage]:
         """The advantages of the rows for TRL.
 
         With `loss=sequence` TRL adds up a completion's term over its tokens, so each token gets its share of it.
         """
         whole = self.role.loss == "sequence"
-        return [a * self.scale / (row.tokens if whole else 1) for a, row in zip(advantages, self.rows, strict=True)]
+        sizes = [row.tokens if whole else 1 for row in self.rows]
+        return [each(a, lambda a, n=n: a * self.scale / n) for a, n in zip(advantages, sizes, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class Given:
 
     logprobs: Tensor
     mask: Tensor
-    advantages: list[float]
+    advantages: list[Advantage]
     stored: Tensor | None
     old: Tensor | None
     reference: Tensor | None
@@ -146,11 +148,11 @@ class Given:
         """Build it from log-probabilities (N,) and, for a KL term, the reference's (N,)."""
         role, device = micro.role, logprobs.device
         mask, stored, gaps = placed(completion_mask(micro), device), None, None
-        advantages = [row.advantage for row in micro.rows]
+        advantages: list[Advantage] = [row.advantage for row in micro.rows]
         if reference is not None and role.kl == "advantage":
             gaps, reference = padded(logprobs.detach() - reference, micro), None
-            sums = zip(gaps.sum(-1).tolist(), micro.rows, strict=True)
-            advantages = [row.advantage - role.beta * total / row.tokens for total, row in sums]
+            means = [role.beta * total / n.tokens for total, n in zip(gaps.sum(-1).tolist(), micro.rows, strict=True)]
+            advantages = [each(own, lambda a, m=m: a - m) for own, m in zip(advantages, means, strict=True)]
         if all(row.old is not None for row in micro.rows):
             stored = padded(placed([value for row in micro.rows for value in row.old or ()], device), micro)
         now = padded(logprobs, micro)
@@ -173,7 +175,7 @@ def own_terms(loss: Callable[..., Any], micro: MicroBatch, given: Given) -> Tens
         "logprobs": given.logprobs,
         "old": given.logprobs.detach() if given.old is None else given.old,
         "reference": given.reference,
-        "advantages": placed(given.advantages, given.logprobs.device),
+        "advantages": tensor_of(given.advantages, given.mask),
         "mask": given.mask.bool(),
     }
     try:
@@ -212,6 +214,15 @@ def completion_mask(micro: MicroBatch) -> Tensor:
     """1 for tokens of a completion, else 0: (B, T), int64."""
     lengths = torch.tensor([[row.tokens] for row in micro.rows])
     return (torch.arange(int(lengths.max()))[None] < lengths).long()
+
+
+def tensor_of(advantages: Sequence[Advantage], mask: Tensor) -> Tensor:
+    """Advantages as (B,), or as (B, T) if one has a number for each token, beside a `mask` (B, T)."""
+    if not any(isinstance(own, tuple) for own in advantages):
+        return placed(advantages, mask.device)
+    longest = mask.shape[1]
+    rows = [own if isinstance(own, tuple) else (own,) * longest for own in advantages]
+    return placed([[*row, *[0.0] * (longest - len(row))] for row in rows], mask.device)
 
 
 def padded(values: Tensor, micro: MicroBatch) -> Tensor:
@@ -323,7 +334,7 @@ class TrlLoss:
             "prompt_mask": no_ids,
             "completion_ids": torch.zeros_like(given.mask),
             "completion_mask": given.mask,
-            "advantages": placed(micro.scaled(given.advantages), logprobs.device),
+            "advantages": tensor_of(micro.scaled(given.advantages), given.mask),
             "num_items_in_batch": torch.tensor(float(micro.stream_tokens)),
         }
         if given.reference is not None:

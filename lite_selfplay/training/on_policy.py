@@ -7,10 +7,10 @@ import contextlib
 import math
 
 from lite_selfplay.credit import stream_advantages
-from lite_selfplay.data import Sample, Stream
+from lite_selfplay.data import Advantage, Sample, Stream, numbers_of
 from lite_selfplay.errors import GameError
 
-Advantages = list[list[float | None]]  # of a stream, group by group; None for a sample in no policy term
+Advantages = list[list[Advantage | None]]  # of a stream, group by group; None for a sample in no policy term
 
 
 class NotFinite(Exception):
@@ -21,14 +21,14 @@ def finite_advantages(stream: Stream, seat: str) -> Advantages:
     """A stream's advantages. Raises NotFinite if a number of an unmasked sample, or an advantage, is not finite."""
     who = f"{stream.role} (seat {seat})"
     for sample in _unmasked(stream):
-        numbers = {"a reward": [sample.reward], "an advantage": [sample.advantage]}
+        numbers = {"a reward": [sample.reward], "an advantage": numbers_of(sample.advantage)}
         for name, values in {**numbers, "a log-probability": sample.completion.logprobs}.items():
             odd = next((value for value in values if value is not None and not math.isfinite(value)), None)
             if odd is not None:
                 raise NotFinite(f"{name} of {who} is {odd}")
     with contextlib.suppress(OverflowError):
         result = stream_advantages(stream)
-        if all(math.isfinite(value) for row in result for value in row if value is not None):
+        if all(math.isfinite(number) for row in result for value in row for number in numbers_of(value)):
             return result
     raise NotFinite(f"an advantage of {who} is too large a number")
 

@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -243,10 +243,24 @@ class LiveTable:
         completions = self.sample(self._seat(role), prompts, n, sampling, seeds)
         return self.verify([(c, problem) for problem, row in zip(problems, completions, strict=True) for c in row])
 
-    def score(self, role: str, completions: Sequence[Completion], *, seat: str | None = None) -> list[TokenScores]:
-        reader = seat or self._seat(role)
+    def score(
+        self,
+        role: str,
+        completions: Sequence[Completion],
+        *,
+        seat: str | None = None,
+        prompts: Sequence[str] | None = None,
+    ) -> list[TokenScores]:
+        reader, limit = seat or self._seat(role), self._config.run.max_prompt_tokens
+        if prompts is not None:
+            encoded = [tuple(self._loaded.chat.encode(prompt).ids) for prompt in prompts]
+            completions = [replace(c, prompt_ids=ids) for c, ids in zip(completions, encoded, strict=True)]
+        fit = [c for c in completions if prompts is None or len(c.prompt_ids) <= limit]
         read = partial(at_own_temperature, partial(self._loaded.backend.score, reader))
-        return sharing.score(self._loaded.ranks, self._step, reader, completions, read)
+        found = iter(sharing.score(self._loaded.ranks, self._step, reader, fit, read))
+        return [
+            next(found) if prompts is None or len(c.prompt_ids) <= limit else TokenScores((), ()) for c in completions
+        ]
 
     def read_answer(self, completion: Completion) -> str | None:
         return self._loaded.verifier.read_answer(completion)

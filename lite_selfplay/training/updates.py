@@ -12,7 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from lite_selfplay.config import RoleConfig, RunConfig
-from lite_selfplay.data import Episode, Stream
+from lite_selfplay.data import Advantage, Episode, Stream
+from lite_selfplay.errors import GameError
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.logprobs.batch import Way, cut
 from lite_selfplay.training.losses import LossRow, MicroBatch, over_the_kept, with_gradient
@@ -181,9 +182,9 @@ def rows_of(
     those of dropped groups. Groups without rows are skipped. `elsewhere`: another program samples, so the ratio is to
     its log-probabilities, except for examples.
     """
-    found, groups = list[list[float | None]](), list[list[LossRow]]()
+    found, groups = Advantages(), list[list[LossRow]]()
     for group, values in zip(stream.groups, advantages, strict=True):
-        earned, rows = list[float | None](), list[LossRow]()
+        earned, rows = list[Advantage | None](), list[LossRow]()
         for sample, advantage in zip(group.samples, values, strict=True):
             completion, example = sample.completion, sample.is_example
             masked = sample.masked or (role.mask_truncated and completion.cut_off and not example)
@@ -191,6 +192,11 @@ def rows_of(
             in_a_term = advantage is not None or (role.beta and not role.own_loss)
             if in_a_term and completion.token_ids and not masked:
                 old = completion.logprobs if (stream.replay or elsewhere) and not example else None
+                if isinstance(advantage, tuple) and role.one_ratio:
+                    raise GameError(
+                        f"the {stream.role}'s advantages by token need a ratio for each token: roles.{stream.role} has "
+                        f"loss={role.loss} and ratio={role.ratio}, one for the completion"
+                    )
                 rows.append(LossRow(completion, advantage or 0.0, old, advantage is None, example))
         found.append(earned)
         groups += [rows] if rows else []

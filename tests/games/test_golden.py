@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from lite_selfplay.credit import stream_advantages
-from lite_selfplay.data import Episode, Group, Sample, Stream
+from lite_selfplay.data import Advantage, Episode, Group, Sample, Stream, each
 from lite_selfplay.games import Game, game_names, make_game
 from lite_selfplay.testing import ScriptedTable, noisy_script
 from tests.made import play
@@ -61,17 +61,17 @@ def playthrough(game: Game) -> list[dict[str, Any]]:
 
 
 def shown(episode: Episode) -> dict[str, Any]:
-    def sample_of(sample: Sample, advantage: float | None) -> dict[str, Any]:
+    def sample_of(sample: Sample, advantage: Advantage | None) -> dict[str, Any]:
         said = {key: getattr(sample.completion, key) for key in ("seat", "prompt", "text")}
-        rounded = None if advantage is None else round(advantage, 6)
+        rounded = None if advantage is None else each(advantage, lambda number: round(number, 6))
         return {**said, "reward": sample.reward, "advantage": rounded, **sample.info}
 
-    def group_of(group: Group, row: list[float | None]) -> dict[str, Any]:
-        samples = [sample_of(*each) for each in zip(group.samples, row, strict=True)]
+    def group_of(group: Group, row: list[Advantage | None]) -> dict[str, Any]:
+        samples = [sample_of(*pair) for pair in zip(group.samples, row, strict=True)]
         return {"problem": group.problem.id if group.problem else None, "samples": samples}
 
     def stream_of(stream: Stream) -> dict[str, Any]:
-        groups = [group_of(*each) for each in zip(stream.groups, stream_advantages(stream), strict=True)]
+        groups = [group_of(*pair) for pair in zip(stream.groups, stream_advantages(stream), strict=True)]
         return {key: getattr(stream, key) for key in ("role", "credit", "drop_zero_variance")} | {"groups": groups}
 
     return {"streams": [stream_of(stream) for stream in episode.streams], "log": dict(episode.log)}

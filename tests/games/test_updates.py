@@ -29,7 +29,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "absolute-zero": [{"kinds": ["deduction"]}, {"kinds": ["deduction"], "seats": "two"}],
     "agon": [{}, {"rotate": False}],
     "kuhn": [{}, {"opponent": "random"}],
-    **{name: [{}] for name in ("grpo", "self-refine", "rent")},
+    **{name: [{}] for name in ("distill", "grpo", "self-refine", "rent")},
     "sqlm": [
         {"proposer_every": 5},
         {"proposer_every": 3, "seats": "two"},

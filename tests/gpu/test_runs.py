@@ -37,6 +37,7 @@ LESSONS: Mapping[str, dict[str, Any]] = {
         "tasks": {"train": "arithmetic:max=3,terms=2,ops=+", "validation_limit": 4},
         "game": {"name": "cpmobius", "max_draws": 4, "filter": False},
     },
+    "distill": {"tasks": "letters"},
     "grpo": {"tasks": "letters"},
     "kuhn": {"cold_start": {"enabled": False}},
     "pasodoble": {"max_completion_tokens": 40, "game": {"name": "pasodoble", "proposals": 2}},
@@ -52,6 +53,7 @@ LESSONS: Mapping[str, dict[str, Any]] = {
     "sqlm": {"max_completion_tokens": 24},
 }
 """What the random model can play of each game, in little time."""
+OF_ANSWERS = ("agon", "distill", "grpo", "rent", "self-refine")
 
 
 def test_every_game_has_a_lesson():
@@ -64,7 +66,7 @@ def played(game: str, folder: Path, steps: int, **more: Any) -> Run:
     lines = [{"prompt": fill("solver", problem="1 + 2"), "completion": f"<answer>{value}</answer>"} for value in (3, 4)]
     examples = jsonl(folder / "examples.jsonl", *lines)
     lesson = {"cold_start": {"enabled": True, "steps": steps, "examples_per_step": 2}, **LESSONS[game]}
-    if "tasks" not in lesson or game in ("agon", "grpo", "rent", "self-refine"):
+    if "tasks" not in lesson or game in OF_ANSWERS:
         lesson["cold_start"]["source"] = str(examples)
     sizes = {"group_size": 4, "problems_per_step": 2, "steps": steps, "max_completion_tokens": 20}
     run = train(RunConfig(**{"game": game, "model": "tiny", **sizes, "run_dir": folder / "run", **more, **lesson}))
@@ -80,5 +82,5 @@ def test_every_game_is_played_for_three_steps(game: str, tmp_path: Path, backend
     rows = played(game, tmp_path, 3, backend=backend_name).metrics_rows()
     # SPC ends by itself.
     assert [row["step"] for row in rows] == ([1, 2, 3] if game != "spc" else list(range(1, len(rows) + 1)))
-    if game in ("agon", "grpo", "rent", "self-refine"):
+    if game in OF_ANSWERS:
         assert any(stream["rows_trained"] for row in rows for stream in row["streams"].values())

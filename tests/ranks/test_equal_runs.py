@@ -37,6 +37,7 @@ GAMES = {
     "kuhn": "game.renew=1, game.exact_every=1, cold_start.steps=4",
 }
 OTHERS = {
+    "distill": FASTER,
     "self-refine": "",
     "rent": "",
     "rzero": "game.low=0, game.high=1, game.votes=3, game.challenger_steps=1, game.solver_steps=1",

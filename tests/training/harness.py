@@ -161,7 +161,7 @@ class Expected(NamedTuple):
 
 
 def expected(model: Any, played: Stream, role: Mapping[str, Any], reference: Any = None) -> Expected:
-    """The objective of the papers, row by row."""
+    """The objective of the papers, row by row; an advantage may be one for each token."""
     values = stream_advantages(played)
     left_out = [s.masked or (role.get("mask_truncated") and s.completion.stop == "length") for s in samples_of(played)]
     pairs = zip(samples_of(played), [a for row in values for a in row], left_out, strict=True)
@@ -172,7 +172,7 @@ def expected(model: Any, played: Stream, role: Mapping[str, Any], reference: Any
     kind, beta = role.get("loss", "grpo"), role.get("beta", 0.0)
     loss, divergence, entropy_sum, cut_off = torch.zeros(()), 0.0, torch.zeros(()), list[bool]()
     for row, given in rows:
-        advantage = (given or 0.0) * (total / kept[1] if kind == "dapo" else len(rows) / kept[0])
+        advantage = torch.tensor(given or 0.0) * (total / kept[1] if kind == "dapo" else len(rows) / kept[0])
         lp, entropy = plain_logprobs(model, row)
         old = torch.tensor(row.logprobs) if played.replay else lp.detach()
         kl = penalty = torch.zeros(len(lp))

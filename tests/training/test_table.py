@@ -62,6 +62,21 @@ def test_another_seat_or_a_snapshot_samples_and_scores(table: LiveTable):
     assert other.logprobs != pytest.approx(was[0].logprobs, abs=1e-3)
 
 
+def test_a_completion_is_scored_after_another_prompt(table: LiveTable):
+    """Each token has the probability that it has after that prompt, and a prompt over the limit has no scores."""
+    (one, two) = (said for (said,) in table.ask("drafter", ["2 + 2?", "3 + 3?"]))
+    long = "x" * 100
+    found = table.score("drafter", [one, two, one], seat="base", prompts=["It is 4. 2 + 2?", long, "2 + 2?"])
+    backend, encode = table._loaded.backend, table._loaded.chat.encode
+    rows = [(encode(prompt).ids, one.token_ids) for prompt in ("It is 4. 2 + 2?", "2 + 2?")]
+    other, own = backend.score("base", rows, 0.8)
+    assert near(found[0].logprobs, other.logprobs)
+    assert (found[1].logprobs, found[1].entropies) == ((), ())
+    assert near(found[2].logprobs, own.logprobs)
+    assert near(found[2].logprobs, table.score("drafter", [one], seat="base")[0].logprobs)
+    assert found[0].logprobs != pytest.approx(found[2].logprobs, abs=1e-3)
+
+
 def test_an_example_is_a_completion_nobody_sampled(table: LiveTable):
     said = table.completed(Example("2 + 2?", "It is 4."))
     (asked,) = table.ask("drafter", ["2 + 2?"])[0]

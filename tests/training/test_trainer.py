@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -81,6 +82,61 @@ def test_entropy_temperature_and_a_kl_to_the_base(harness: Any, role: dict[str, 
     wanted = expected(model, played, role, run.base())
     assert run.error(model, wanted.loss) < 1e-4
     assert update.kl == pytest.approx(wanted.kl, rel=1e-3)
+
+
+def by_token(sample: Sample) -> Sample:
+    """Advantages of 0.5, -0.25, -1 and so on for the tokens of a completion of even length; the others keep theirs."""
+    length = len(sample.completion.token_ids)
+    own = tuple(0.5 - 0.75 * (k % 4) for k in range(length))
+    return dataclasses.replace(sample, advantage=own) if length % 2 == 0 else sample
+
+
+@pytest.mark.parametrize(
+    ("role", "budget", "replay"),
+    [
+        *(({"loss": loss}, budget, False) for loss, budget in (("grpo", 40), ("dr_grpo", 8192), ("dapo", 40))),
+        ({**BESIDE, "loss": "dapo"}, 40, True),
+        ({**INSIDE, "loss": "grpo"}, 8192, True),
+    ],
+    ids=str,
+)
+def test_advantages_by_token_have_the_gradient_of_the_plain_objective(
+    harness: Any, role: dict[str, Any], budget: int, replay: bool
+):
+    run = harness(role, microbatch_tokens=budget)
+    model = run.alone()
+    shifts = torch.Generator().manual_seed(1)
+
+    def near(sample: Sample) -> Sample:
+        lp = plain_logprobs(model, sample.completion)[0].detach()
+        return with_completion(sample, logprobs=(lp + 0.3 * torch.randn(len(lp), generator=shifts)).tolist())
+
+    played = changed(stream("drafter", "A", DRAFTS), by_token)
+    assert 0 < sum(isinstance(sample.advantage, tuple) for sample in samples_of(played)) < len(samples_of(played))
+    played = changed(played, near, replay=True) if replay else played
+    (update,) = run.step(Episode([played])).reports[0].streams
+    wanted = expected(model, played, role, run.base())
+    assert run.error(model, wanted.loss) < 1e-4
+    if replay:
+        assert update.clipped == pytest.approx(wanted.clipped, abs=1e-6)
+        assert 0 < wanted.clipped < 1
+
+
+@pytest.mark.parametrize("role", [{"loss": "sequence"}, {"ratio": "sequence"}], ids=str)
+def test_advantages_by_token_need_a_ratio_by_token(harness: Any, role: dict[str, Any]):
+    run = harness(role)
+    with pytest.raises(GameError, match="the drafter's advantages by token need a ratio for each token"):
+        run.step(Episode([changed(stream("drafter", "A", DRAFTS), by_token)]))
+    assert not run.moved()
+
+
+def test_an_advantage_by_token_that_is_not_finite_skips_the_step(harness: Any):
+    bad = changed(
+        stream("drafter", "A", DRAFTS),
+        lambda s: dataclasses.replace(s, advantage=(math.nan,) * len(s.completion.token_ids)),
+    )
+    (report,) = harness({}).step(Episode([bad])).reports
+    assert report.nonfinite == "an advantage of drafter (seat A) is nan"
 
 
 KINDS = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lite_selfplay.credit import has_variance, rewards_of
-from lite_selfplay.data import NOT_JUDGED, Completion, Group, Stream, Verdict
+from lite_selfplay.data import NOT_JUDGED, Completion, Group, Stream, Verdict, numbers_of
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import value_in_words
 from lite_selfplay.runs.report.figures import MEANINGS, harmless, value_in
@@ -84,7 +84,8 @@ def episode_rows(report: "StepReport") -> list[dict[str, Any]]:
             "tokens": len(sample.completion.token_ids),
             "stop": sample.completion.stop,
             "reward": sample.reward,
-            "advantage": advantage,
+            "advantage": _mean(numbers_of(advantage)),
+            **({"advantages": [round(number, 6) for number in advantage]} if isinstance(advantage, tuple) else {}),
             **{key: getattr(sample.verdict, key, None) for key in ("correct", "well_formed", "answer", "reason")},
             **({"correct": None} if sample.verdict and sample.verdict.reason == NOT_JUDGED else {}),
             **sample.info,
