@@ -4,7 +4,7 @@ Standard deviations are sample standard deviations (ddof 1). In a group of equal
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lite_selfplay.data import Advantage, Credit, Group, Sample, Stream
 
@@ -74,6 +74,16 @@ def stream_advantages(stream: Stream) -> list[list[Advantage | None]]:
             row.append(None if dropped else value)
         result.append(row)
     return result
+
+
+def each(advantage: Advantage, change: Callable[[float], float]) -> Advantage:
+    """An advantage with its number, or all its numbers, changed."""
+    return tuple(map(change, advantage)) if isinstance(advantage, tuple) else change(advantage)
+
+
+def numbers_of(advantage: Advantage | None) -> Sequence[float]:
+    """The numbers of an advantage: one, one for each token, or none."""
+    return advantage if isinstance(advantage, tuple) else () if advantage is None else (advantage,)
 
 
 class RunningBaseline:

@@ -4,7 +4,7 @@ A `Problem` is asked, a `Completion` comes back, a `Verdict` judges it, a `Sampl
 samples that share a baseline, a `Stream` is what one role produced in a step, an `Episode` the whole step. No tensors.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -31,16 +31,6 @@ class Problem:
     answer: Any = None
     kind: str = "math"
     extra: Mapping[str, Any] = field(default_factory=dict)
-
-
-def each(advantage: Advantage, change: Callable[[float], float]) -> Advantage:
-    """An advantage with its number, or all its numbers, changed."""
-    return tuple(map(change, advantage)) if isinstance(advantage, tuple) else change(advantage)
-
-
-def numbers_of(advantage: Advantage | None) -> Sequence[float]:
-    """The numbers of an advantage: one, one for each token, or none."""
-    return advantage if isinstance(advantage, tuple) else () if advantage is None else (advantage,)
 
 
 @dataclass(frozen=True)

@@ -136,14 +136,9 @@ class ScriptedTable:
         return self.verify([(self._complete(name, prompt, Sampling()), p) for prompt, p in pairs for _ in range(n)])
 
     def score(
-        self,
-        role: str,
-        completions: Sequence[Completion],
-        *,
-        seat: str | None = None,
-        prompts: Sequence[str] | None = None,
+        self, role: str, completions: Sequence[Completion], *, seat: str | None = None, after: Sequence[str] = ()
     ) -> list[TokenScores]:
-        other = [0.0] * len(completions) if prompts is None else [len(prompt) % 8 / 4 - 1 for prompt in prompts]
+        other = [len(prompt) % 8 / 4 - 1 for prompt in after] or [0.0] * len(completions)
         return [
             TokenScores(
                 [logprob + more * (i % 3) for logprob, i in zip(c.logprobs, c.token_ids, strict=True)],

@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lite_selfplay.credit import RunningBaseline, advantages, has_variance, rewards_of, stream_advantages
-from lite_selfplay.data import Completion, Group, Sample, Sampling, Stream, each, numbers_of
+from lite_selfplay.credit import (
+    RunningBaseline,
+    advantages,
+    each,
+    has_variance,
+    numbers_of,
+    rewards_of,
+    stream_advantages,
+)
+from lite_selfplay.data import Completion, Group, Sample, Sampling, Stream
 from lite_selfplay.errors import GameError
 
 COMPLETION = Completion("?", "!", (1,), (2,), (-1.0,), "eos", "A", 0, Sampling())

@@ -191,11 +191,11 @@ def test_the_reader_sees_lazy_imports_and_not_those_of_the_type_checker():
 
 
 def test_what_the_page_on_architecture_asks_to_read_stays_short():
-    """Ten files at most 2,500 lines together, and the walks for a game, a loss and a sampler 492, 450 and 450."""
+    """Ten files at most 2,500 lines together, and the walks for a game, a loss and a sampler 500, 450 and 450."""
     page = ROOT / "docs" / "architecture.md"
     section = page.read_text(encoding="utf-8").partition("## What to read\n")[2].partition("\n## ")[0]
     table, *walks = section.partition("\n| ")[2].split("\n- **")
-    bounds = (2500, 492, 450, 450)
+    bounds = (2500, 500, 450, 450)
     for part, most in zip((table, *walks), bounds, strict=True):
         files = {(page.parent / link).resolve() for link in re.findall(r"\]\(([^)#]+)\)", part)}
         lines = {file.name: len(file.read_text(encoding="utf-8").splitlines()) for file in files}

@@ -72,16 +72,11 @@ class Table(Reader, Protocol):
         """
 
     def score(
-        self,
-        role: str,
-        completions: Sequence[Completion],
-        *,
-        seat: str | None = None,
-        prompts: Sequence[str] | None = None,
+        self, role: str, completions: Sequence[Completion], *, seat: str | None = None, after: Sequence[str] = ()
     ) -> list[TokenScores]:
         """Log-probabilities and entropies of completions under the seat that plays `role` in this step, computed as the
-        trainer does; `seat` names another seat, a snapshot or `base`. `prompts`, one for each completion: read them
-        after these, not after their own; the scores of one whose prompt is over the limit are empty."""
+        trainer does; `seat` names another seat, a snapshot or `base`. `after` has another prompt for each to be read
+        after; if that is over the limit, its scores are empty."""
 
     def read_answer(self, completion: Completion) -> str | None:
         """The final answer of a completion, as the checker reads it; None if there is none."""

@@ -325,9 +325,9 @@ class RecordingTable(LiveTable):
         sampled = (-1.0,) * len(ids)
         return Completion(prompt, text, tuple(encoded.ids), ids, sampled, "eos", seat, 0, sampling, encoded.prefill)
 
-    def score(self, role: str, completions: Sequence[Completion], *, seat: str | None = None) -> list[TokenScores]:
+    def score(self, role: str, completions: Sequence[Completion], **how: Any) -> list[TokenScores]:
         if self._words is None:
-            return super().score(role, completions, seat=seat)
+            return super().score(role, completions, **how)
         return [TokenScores(each.logprobs, each.logprobs) for each in completions]
 
     def verify(self, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:

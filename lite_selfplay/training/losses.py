@@ -24,7 +24,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from lite_selfplay.config import RoleConfig, RunConfig, load_loss
 from lite_selfplay.config.user_files import guarded, short_name
-from lite_selfplay.data import Advantage, Completion, each, numbers_of
+from lite_selfplay.credit import each, numbers_of
+from lite_selfplay.data import Advantage, Completion
 from lite_selfplay.errors import LossError
 from lite_selfplay.models import packages
 from lite_selfplay.models.backends.backend import Backend, is_out_of_memory

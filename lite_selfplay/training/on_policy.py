@@ -6,8 +6,8 @@ It loads no torch, so that `testing.check_game` can use it.
 import contextlib
 import math
 
-from lite_selfplay.credit import stream_advantages
-from lite_selfplay.data import Advantage, Sample, Stream, numbers_of
+from lite_selfplay.credit import numbers_of, stream_advantages
+from lite_selfplay.data import Advantage, Sample, Stream
 from lite_selfplay.errors import GameError
 
 Advantages = list[list[Advantage | None]]  # of a stream, group by group; None for a sample in no policy term

@@ -244,23 +244,16 @@ class LiveTable:
         return self.verify([(c, problem) for problem, row in zip(problems, completions, strict=True) for c in row])
 
     def score(
-        self,
-        role: str,
-        completions: Sequence[Completion],
-        *,
-        seat: str | None = None,
-        prompts: Sequence[str] | None = None,
+        self, role: str, completions: Sequence[Completion], *, seat: str | None = None, after: Sequence[str] = ()
     ) -> list[TokenScores]:
         reader, limit = seat or self._seat(role), self._config.run.max_prompt_tokens
-        if prompts is not None:
-            encoded = [tuple(self._loaded.chat.encode(prompt).ids) for prompt in prompts]
+        if after:
+            encoded = [tuple(self._loaded.chat.encode(prompt).ids) for prompt in after]
             completions = [replace(c, prompt_ids=ids) for c, ids in zip(completions, encoded, strict=True)]
-        fit = [c for c in completions if prompts is None or len(c.prompt_ids) <= limit]
+        fit = [c for c in completions if not after or len(c.prompt_ids) <= limit]
         read = partial(at_own_temperature, partial(self._loaded.backend.score, reader))
         found = iter(sharing.score(self._loaded.ranks, self._step, reader, fit, read))
-        return [
-            next(found) if prompts is None or len(c.prompt_ids) <= limit else TokenScores((), ()) for c in completions
-        ]
+        return [next(found) if not after or len(c.prompt_ids) <= limit else TokenScores((), ()) for c in completions]
 
     def read_answer(self, completion: Completion) -> str | None:
         return self._loaded.verifier.read_answer(completion)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lite_selfplay.credit import stream_advantages
-from lite_selfplay.data import Advantage, Episode, Group, Sample, Stream, each
+from lite_selfplay.credit import each, stream_advantages
+from lite_selfplay.data import Advantage, Episode, Group, Sample, Stream
 from lite_selfplay.games import Game, game_names, make_game
 from lite_selfplay.testing import ScriptedTable, noisy_script
 from tests.made import play

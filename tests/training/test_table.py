@@ -66,7 +66,7 @@ def test_a_completion_is_scored_after_another_prompt(table: LiveTable):
     """Each token has the probability that it has after that prompt, and a prompt over the limit has no scores."""
     (one, two) = (said for (said,) in table.ask("drafter", ["2 + 2?", "3 + 3?"]))
     long = "x" * 100
-    found = table.score("drafter", [one, two, one], seat="base", prompts=["It is 4. 2 + 2?", long, "2 + 2?"])
+    found = table.score("drafter", [one, two, one], seat="base", after=["It is 4. 2 + 2?", long, "2 + 2?"])
     backend, encode = table._loaded.backend, table._loaded.chat.encode
     rows = [(encode(prompt).ids, one.token_ids) for prompt in ("It is 4. 2 + 2?", "2 + 2?")]
     other, own = backend.score("base", rows, 0.8)

@@ -74,7 +74,7 @@ class Distill(Game):
         prompts = [self._teachers_prompt(sample, group) for sample, group in every]
         read = [(sample.completion, prompt) for (sample, _), prompt in zip(every, prompts, strict=True) if prompt]
         seat = BASE if self.options.teacher == "base" else None
-        scores = iter(table.score("student", [c for c, _ in read], seat=seat, prompts=[prompt for _, prompt in read]))
+        scores = iter(table.score("student", [c for c, _ in read], seat=seat, after=[prompt for _, prompt in read]))
         gaps = [
             [theirs - own for theirs, own in zip(next(scores).logprobs, sample.completion.logprobs, strict=False)]
             if prompt

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lite_selfplay.credit import has_variance, rewards_of
-from lite_selfplay.data import NOT_JUDGED, Completion, Group, Stream, Verdict, numbers_of
+from lite_selfplay.credit import has_variance, numbers_of, rewards_of
+from lite_selfplay.data import NOT_JUDGED, Completion, Group, Stream, Verdict
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import value_in_words
 from lite_selfplay.runs.report.figures import MEANINGS, harmless, value_in

@@ -25,9 +25,9 @@ class Teacher(ScriptedTable):
         completions: Sequence[Completion],
         *,
         seat: str | None = None,
-        prompts: Sequence[str] | None = None,
+        after: Sequence[str] = (),
     ) -> list[TokenScores]:
-        type(self).read = (role, seat, list(prompts or ()), [completion.text for completion in completions])
+        type(self).read = (role, seat, [*after], [completion.text for completion in completions])
         found = []
         for completion in completions:
             gaps = [*self.steps, *[self.steps[-1]] * len(completion.token_ids)][: len(completion.token_ids)]
