@@ -76,9 +76,9 @@ def stream_advantages(stream: Stream) -> list[list[Advantage | None]]:
     return result
 
 
-def each(advantage: Advantage, change: Callable[[float], float]) -> Advantage:
-    """An advantage with its number, or all its numbers, changed."""
-    return tuple(map(change, advantage)) if isinstance(advantage, tuple) else change(advantage)
+def each(advantage: Advantage, change: Callable[..., float], *more: float) -> Advantage:
+    """An advantage with its number, or all its numbers, changed by a function of the number and `more`."""
+    return tuple(change(n, *more) for n in advantage) if isinstance(advantage, tuple) else change(advantage, *more)
 
 
 def numbers_of(advantage: Advantage | None) -> Sequence[float]:

@@ -16,6 +16,7 @@ Shapes: `B` rows, `T` tokens of the longest completion, `N` tokens of all comple
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
+from operator import sub
 from typing import Any, Self
 
 import torch
@@ -110,7 +111,7 @@ class MicroBatch:
         """
         whole = self.role.loss == "sequence"
         sizes = [row.tokens if whole else 1 for row in self.rows]
-        return [each(a, lambda a, n=n: a * self.scale / n) for a, n in zip(advantages, sizes, strict=True)]
+        return [each(a, lambda a, n: a * self.scale / n, n) for a, n in zip(advantages, sizes, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ class Given:
         if reference is not None and role.kl == "advantage":
             gaps, reference = padded(logprobs.detach() - reference, micro), None
             means = [role.beta * total / n.tokens for total, n in zip(gaps.sum(-1).tolist(), micro.rows, strict=True)]
-            advantages = [each(own, lambda a, m=m: a - m) for own, m in zip(advantages, means, strict=True)]
+            advantages = [each(own, sub, m) for own, m in zip(advantages, means, strict=True)]
         if all(row.old is not None for row in micro.rows):
             stored = padded(placed([value for row in micro.rows for value in row.old or ()], device), micro)
         now = padded(logprobs, micro)
