@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from lite_selfplay.data import Turn
 from lite_selfplay.errors import ConfigError, ModelNotFoundError, RequestError
-from lite_selfplay.models.sources.folders import described, read_json, reading
+from lite_selfplay.models.sources.folders import described, end_ids, reading
 
 Thinking = Literal["auto", "on", "off"]
 
@@ -99,7 +99,7 @@ class Chat:
         folder = Path(path)
         with reading(folder):
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-        chat = cls(tokenizer, thinking=thinking, eos_ids=_configured_eos(folder))
+        chat = cls(tokenizer, thinking=thinking, eos_ids=end_ids(folder))
         chat._require_embedded(described(folder, "vocab_size"))
         return chat
 
@@ -306,16 +306,3 @@ def _special_tokens(tokenizer: Any, end: int | None) -> tuple[frozenset[int], re
     hidden = {identity: text for identity, text in special.items() if text not in (_OPENED, _CLOSED)}
     spelled = sorted(filter(None, hidden.values()), key=len, reverse=True)
     return frozenset(hidden), re.compile("|".join(map(re.escape, spelled))) if spelled else None
-
-
-def _configured_eos(folder: Path) -> list[int]:
-    """`eos_token_id` of the generation config, or else of the config, as a list."""
-    for name in ("generation_config.json", "config.json"):
-        if (folder / name).is_file():
-            value = read_json(folder / name).get("eos_token_id")
-            ids = value if isinstance(value, list) else [] if value is None else [value]
-            if not all(type(identity) is int for identity in ids):
-                raise ModelNotFoundError(f"{folder / name}: eos_token_id must be a number or a list of them")
-            if value is not None:
-                return ids
-    return []

@@ -52,7 +52,7 @@ from lite_selfplay.models.memory import (
 from lite_selfplay.models.packages import version_of
 from lite_selfplay.models.shapes import Shape, shape_in
 from lite_selfplay.models.sources import ARCHITECTURES
-from lite_selfplay.models.sources.folders import read_json, reading, refuse_misfits
+from lite_selfplay.models.sources.folders import read_json, reading, refuse_misfits, text_config
 from lite_selfplay.models.transfers import read
 from lite_selfplay.models.trial import LoadTrial
 
@@ -511,8 +511,7 @@ def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
     for key, value in vars(text).items():
         if "drop" in key and isinstance(value, float):
             setattr(text, key, 0.0)  # the base is frozen, and updates must match samples
-    written = read_json(path / "config.json")
-    written |= nested if isinstance(nested := written.get("text_config"), dict) else {}
+    written = text_config(path)
     known = {
         key.removeprefix("_") for kind in (type(config), type(text)) for key in (*vars(kind()), *kind.attribute_map)
     }
