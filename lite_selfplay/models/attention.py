@@ -141,13 +141,6 @@ def why_no_flash(heads: int, keys: int, size: int, dtype: torch.dtype, device: t
     return None if far < 2.0**-6 else f"its results differ by {far:.2g} of their size from the formula's"
 
 
-def heads_of(config: Any) -> tuple[int, int, int]:
-    """Query heads, key heads and head size in a model's configuration."""
-    heads = config.num_attention_heads
-    keys = getattr(config, "num_key_value_heads", None) or heads
-    return heads, keys, getattr(config, "head_dim", None) or config.hidden_size // heads
-
-
 @dataclass(frozen=True)
 class Block:
     """Neighbouring rows: where the first begins, their lengths, and a prefix that all of them see."""
