@@ -77,12 +77,12 @@ class _Adapted(torch.autograd.Function):
         rows = x.reshape(-1, x.shape[-1])
         if (again := kept()) is not None:
             out, inner = again
-            rows, down = rows.to(out.dtype), _joined(downs).to(out.dtype)
+            rows, down = rows.to(out.dtype), joined(downs).to(out.dtype)
         else:
             dense = [weight() for weight in weights]
-            rows, down = rows.to(dense[0].dtype), _joined(downs).to(dense[0].dtype)
+            rows, down = rows.to(dense[0].dtype), joined(downs).to(dense[0].dtype)
             inner = rows @ down.T  # (N, ranks of all)
-            out = functional.linear(rows, _joined(dense), _joined_biases(biases, dense))
+            out = functional.linear(rows, joined(dense), _joined_biases(biases, dense))
             parts = zip(out.split(outputs, 1), inner.split(ranks, 1), ups, scales, strict=True)
             for part, own, up, scale in parts:
                 part.addmm_(own, up.to(rows.dtype).T, alpha=scale)
@@ -97,7 +97,7 @@ class _Adapted(torch.autograd.Function):
         rows, inner, down, *ups = ctx.saved_tensors
         grads = [grad.reshape(-1, grad.shape[-1]) for grad in given]
         inners = [_times(grad @ up.to(grad.dtype), s) for grad, up, s in zip(grads, ups, ctx.scales, strict=True)]
-        grad_inner, grad_x = _joined(inners, 1), None
+        grad_inner, grad_x = joined(inners, 1), None
         if ctx.needs_input_grad[0]:
             grad_x = grads[0] @ ctx.weights[0]()
             for grad, weight in zip(grads[1:], ctx.weights[1:], strict=True):
@@ -114,7 +114,7 @@ class _Adapted(torch.autograd.Function):
         return grad_x, None, None, None, *found
 
 
-def _joined(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+def joined(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
 
 
@@ -122,7 +122,7 @@ def _joined_biases(biases: Sequence[Tensor | None], weights: Sequence[Tensor]) -
     """One bias for layers of these weights (out, in); None if none has one."""
     if all(bias is None for bias in biases):
         return None
-    return _joined([w.new_zeros(len(w)) if bias is None else bias for bias, w in zip(biases, weights, strict=True)])
+    return joined([w.new_zeros(len(w)) if bias is None else bias for bias, w in zip(biases, weights, strict=True)])
 
 
 def _times(x: Tensor, scale: float) -> Tensor:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from lite_selfplay.data import BASE, Sampling
@@ -138,10 +138,9 @@ class LoadTrial:
         )
 
 
-def _logits(model: nn.Module, ids: Sequence[int]) -> Tensor:
+def _logits(model: Any, ids: Sequence[int]) -> Tensor:
     """Logits (T, V) of one row, by a plain forward pass."""
-    device = next(model.parameters()).device
-    return model(input_ids=torch.tensor([ids], device=device), use_cache=False).logits[0].float()
+    return model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits[0].float()
 
 
 def _some_logits(base: Any, ids: Sequence[int]) -> Tensor:
@@ -155,7 +154,7 @@ def _some_logits(base: Any, ids: Sequence[int]) -> Tensor:
     return functional.linear(hidden.to(some.dtype), some).float()
 
 
-def _logprobs(model: nn.Module, row: Row) -> Tensor:
+def _logprobs(model: Any, row: Row) -> Tensor:
     """Log-probabilities of a completion's tokens after its prompt."""
     prompt, rest = row
     logits = _logits(model, [*prompt, *rest])[len(prompt) - 1 : -1]

@@ -50,7 +50,7 @@ from lite_selfplay.models.memory import (
     tokens_held,
 )
 from lite_selfplay.models.packages import version_of
-from lite_selfplay.models.shapes import Shape, heads_of, shape_in
+from lite_selfplay.models.shapes import heads_of, shape_in
 from lite_selfplay.models.sources import ARCHITECTURES
 from lite_selfplay.models.sources.folders import read_json, reading, refuse_misfits, text_config
 from lite_selfplay.models.transfers import read
@@ -95,7 +95,9 @@ class TransformersBackend:
         self._precision, self.compute_dtype = section.precision, compute_dtype(section, self.device)
         on_cpu = self.device.type == "cpu"
         loop: Loop = "graphs" if section.decoding != "plain" and not on_cpu else "plain"
-        shape, itemsize = _shape(path), self.compute_dtype.itemsize
+        shape, itemsize = None, self.compute_dtype.itemsize
+        with contextlib.suppress(ModelNotFoundError):  # its configuration describes none
+            shape = shape_in(path, str(path))
         memory = None if on_cpu else usable_memory(self.device)
         self._memory, self._expandable = memory, expands(section, shape, itemsize, memory)
         self._lean = is_lean(section, shape, itemsize, on_cpu=on_cpu)
@@ -386,14 +388,6 @@ def roomy(device: torch.device) -> bool:
         return False
     free, total = torch.cuda.mem_get_info()
     return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated() >= ROOMY * total
-
-
-def _shape(path: Path) -> Shape | None:
-    """The shape of the model in a folder, or None if its configuration describes none."""
-    try:
-        return shape_in(path, str(path))
-    except ModelNotFoundError:
-        return None
 
 
 def between_layers(base: nn.Module, call: Callable[[], object], every: int = 1) -> None:
