@@ -129,7 +129,7 @@ def fingerprint(folder: Path) -> str:
     found = {
         name: hashlib.sha256(part).hexdigest()[:16] for name, part in {**parts, "weights": b"".join(samples)}.items()
     }
-    found |= {name: quote(json.dumps(value)) for name, value in zip(_NAMED, told, strict=True)}
+    found |= {name: quote(json.dumps(value, ensure_ascii=False)) for name, value in zip(_NAMED, told, strict=True)}
     return "folder:" + " ".join(f"{name}={value}" for name, value in found.items())
 
 
