@@ -160,55 +160,46 @@ class _Cast(torch.autograd.Function):
 # Recomputed, except for the products
 
 
-class _Layer:
-    """The results of one forward pass over a layer, in order, for the pass that recomputes it."""
-
-    def __init__(self) -> None:
-        self.again = False
-        self.results: list[list[tuple[Tensor, int]]] = []
-
-
-# The layer being computed, if it keeps results.
-_layer: _Layer | None = None
-
-
 class _Pass(AbstractContextManager[None]):
-    """A context for a layer's first pass, or for one that recomputes it. The first to recompute uses up the kept
-    results; others compute everything."""
+    """A context for a layer's first pass, or for one that recomputes it `again` with the same `results`, in their
+    order. The first to recompute uses up the kept results; others compute everything."""
 
-    def __init__(self, layer: _Layer, *, again: bool):
-        self._layer, self._again = layer, again
-        self._before: _Layer | None = None
+    def __init__(self, results: list[list[tuple[Tensor, int]]], *, again: bool):
+        self.results, self.again = results, again
+        self._before: _Pass | None = None
 
     def __enter__(self) -> None:
-        global _layer
-        self._before, _layer = _layer, self._layer
-        self._layer.again = self._again
+        global _pass
+        self._before, _pass = _pass, self
 
     def __exit__(self, *error: object) -> None:
-        global _layer
-        _layer = self._before
-        if self._again:
-            self._layer.results.clear()
+        global _pass
+        _pass = self._before
+        if self.again:
+            self.results.clear()
+
+
+# The pass over the layer being computed, if it keeps results.
+_pass: _Pass | None = None
 
 
 def keeping_products() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     """Contexts for a layer's forward pass and its recomputation: the `context_fn` of
     `torch.utils.checkpoint.checkpoint`."""
-    layer = _Layer()
-    return _Pass(layer, again=False), _Pass(layer, again=True)
+    results: list[list[tuple[Tensor, int]]] = []
+    return _Pass(results, again=False), _Pass(results, again=True)
 
 
 def keep(*results: Tensor) -> None:
     """Keep a product's results if its layer will be recomputed."""
-    if _layer is not None and not _layer.again:
-        _layer.results.append([(one.detach(), one._version) for one in results])
+    if _pass is not None and not _pass.again:
+        _pass.results.append([(one.detach(), one._version) for one in results])
 
 
 def kept() -> list[Tensor] | None:
     """A product's results as kept by the first pass, one product per call; None if they must be computed."""
-    if _layer is None or not _layer.again or not _layer.results:
+    if _pass is None or not _pass.again or not _pass.results:
         return None
-    results = _layer.results.pop(0)
+    results = _pass.results.pop(0)
     # A result that was changed in place cannot be used again.
     return [one for one, _ in results] if all(one._version == version for one, version in results) else None
