@@ -1,8 +1,8 @@
 """Log-probabilities of given completions, for the update, scores and checks.
 
 Only positions that predict a completion token reach the frozen output head, piece by piece, so that the logits of a
-long batch never exist at once: their gradient is left, a vector (H,) for each position. Another head runs with the
-whole model. Shapes: `N` positions that predict a token, `n` of them in a piece, `H` hidden size, `V` vocabulary.
+long batch never exist at once: their gradient is left, a vector (H,) for each position. Another head computes all
+logits at once. Shapes: `N` positions that predict a token, `n` of them in a piece, `H` hidden size, `V` vocabulary.
 """
 
 from dataclasses import dataclass
@@ -39,13 +39,18 @@ def token_logprobs(
     """
     base: Any = getattr(model, "get_base_model", lambda: model)()
     targets = placed(batch.completion_ids, base.device)
-    head = base.get_output_embeddings()
-    if not goes_by_hidden_states(base) or not is_frozen(head):
+    if not goes_by_hidden_states(base):
         return _scores(_logits(base, batch), targets, temperature, entropy_gradient)
     hidden = hidden_states(base, batch)
     softcap = getattr(base.config.get_text_config(), "final_logit_softcapping", None)
-    size = max(1, head_elements // head.weight.shape[0])
-    return FrozenHead.of(head, size, softcap, temperature).scores(hidden, targets, entropy_gradient)
+    head = base.get_output_embeddings()
+    if is_frozen(head):
+        size = max(1, head_elements // head.weight.shape[0])
+        return FrozenHead.of(head, size, softcap, temperature).scores(hidden, targets, entropy_gradient)
+    logits = head(hidden).float()
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    return _scores(logits, targets, temperature, entropy_gradient)
 
 
 def goes_by_hidden_states(model: nn.Module) -> bool:
