@@ -4,16 +4,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from pydantic import PositiveInt, create_model
 from torch import Tensor
 
 from lite_selfplay.errors import RunFolderError
-from lite_selfplay.tasks.files import first_link, read_json, read_tensors
-
-if TYPE_CHECKING:
-    from lite_selfplay.models.adapters import Adapters
+from lite_selfplay.tasks.files import read_json
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
@@ -31,28 +28,10 @@ class SnapshotWeights:
     state: State
 
 
-def check_folder(adapters: "Adapters", seat: str, folder: Path, *, brought: bool = False) -> State:
-    """The weights in an adapter's folder or a snapshot's file. Raises RunFolderError if they are damaged or do not fit
-    the seat. If they were `brought` from elsewhere, their type may be shorter, and layers without an adapter get one
-    that adds nothing."""
-    if (link := first_link(folder)) is not None:
-        raise RunFolderError(f"{link} is a symbolic link, which is not followed")
-    file = folder if folder.is_file() else folder / WEIGHTS
-    if file != folder:
-        _require_scale(adapters, seat, folder / CONFIG)
-    state = adapters.named_here(read_tensors(file))
-    if brought and state.keys() < (own := adapters.tensors(seat)).keys():
-        state = {key: state.get(key, tensor if "lora_A" in key else 0 * tensor) for key, tensor in own.items()}
-    if brought:
-        state = {key: tensor.float() for key, tensor in state.items()}
-    require_fit(adapters, seat, state, file)
-    return state
-
-
-def _require_scale(adapters: "Adapters", seat: str, file: Path) -> None:
-    """Raises RunFolderError if an adapter of these weights computes something else in its `adapter_config.json` than in
-    the seat: names and shapes say nothing about the scale."""
-    theirs, own = read_json(file, _Config), adapters.config(seat)
+def require_scale(own: Any, seat: str, file: Path) -> None:
+    """Raises RunFolderError if an adapter with this `adapter_config.json` computes something else than the seat with
+    its `own` LoraConfig: names and shapes of weights say nothing about the scale."""
+    theirs = read_json(file, _Config)
     if odd := [key for key in _OTHER_KINDS if theirs.get(key)]:
         raise RunFolderError(
             f"{file}: {odd[0]} is {theirs[odd[0]]}, which a seat cannot have: merge the adapter into its base, and "
@@ -71,9 +50,8 @@ def _require_scale(adapters: "Adapters", seat: str, file: Path) -> None:
             )
 
 
-def require_fit(adapters: "Adapters", seat: str, state: Mapping[str, Tensor], file: Path | None = None) -> None:
-    """Raises RunFolderError, naming the file and the difference, unless the weights fit the seat."""
-    own = adapters.tensors(seat)
+def require_fit(own: State, seat: str, state: Mapping[str, Tensor], file: Path | None = None) -> None:
+    """Raises RunFolderError, naming the file and the difference, unless the weights fit the seat's `own`."""
     start = f"{f'{file}: ' if file else ''}these weights do not fit seat {seat!r}"
     if odd := sorted(own.keys() ^ state.keys()):
         which = "has no" if odd[0] in own else "has"

@@ -28,11 +28,12 @@ from torch import Tensor, nn
 
 from lite_selfplay.config import SeatConfig
 from lite_selfplay.data import BASE
-from lite_selfplay.errors import LiteSelfPlayError, UnknownNameError
-from lite_selfplay.models.adapter_files import CONFIG, WEIGHTS, SnapshotWeights, State, check_folder, require_fit
+from lite_selfplay.errors import LiteSelfPlayError, RunFolderError, UnknownNameError
+from lite_selfplay.models.adapter_files import CONFIG, WEIGHTS, SnapshotWeights, State, require_fit, require_scale
 from lite_selfplay.models.linear import LowRank, cast, linear
 from lite_selfplay.models.stacked import SameInput, Stack, UnstackedLayer, packed, take, together
 from lite_selfplay.models.transfers import on_host
+from lite_selfplay.tasks.files import first_link, read_tensors
 
 _TWIN = "-frozen"
 _INSTEAD = "_computed_with"
@@ -279,7 +280,7 @@ class Adapters:
 
     def load_state(self, seat: str, state: Mapping[str, Tensor]) -> None:
         """Overwrite a seat's weights. Raises what `require_fit` does, before any change."""
-        require_fit(self, seat, state)
+        require_fit(self.tensors(seat), seat, state)
         set_peft_model_state_dict(self.model, dict(state), adapter_name=self._peft_names[seat])
 
     # Snapshots
@@ -352,12 +353,25 @@ class Adapters:
 
     def load(self, seat: str, folder: Path) -> None:
         """Read a seat's weights from such a folder. Raises RunFolderError, before any change."""
-        self.load_state(seat, check_folder(self, seat, folder))
+        self.load_state(seat, self.read(seat, folder))
 
-    def named_here(self, state: State) -> State:
-        """Weights from a file, under their names in this base. Unknown names stay, for `require_fit` to refuse."""
-        own, published = self._prefixes()
-        return {re.sub(f"^{re.escape(published)}", own, key): tensor for key, tensor in state.items()}
+    def read(self, seat: str, folder: Path, *, brought: bool = False) -> State:
+        """The weights in an adapter's folder or a snapshot's file. Raises RunFolderError if they are damaged or do not
+        fit the seat. If they were `brought` from elsewhere, their type may be shorter, and layers without an adapter
+        get one that adds nothing."""
+        if (link := first_link(folder)) is not None:
+            raise RunFolderError(f"{link} is a symbolic link, which is not followed")
+        file = folder if folder.is_file() else folder / WEIGHTS
+        if file != folder:
+            require_scale(self.config(seat), seat, folder / CONFIG)
+        here, published = self._prefixes()
+        state = {re.sub(f"^{re.escape(published)}", here, key): each for key, each in read_tensors(file).items()}
+        own = self.tensors(seat)
+        if brought and state.keys() <= own.keys():
+            nothing = {key: each if "lora_A" in key else 0 * each for key, each in own.items()}
+            state = {key: state.get(key, each).float() for key, each in nothing.items()}
+        require_fit(own, seat, state, file)
+        return state
 
     # Inside
 

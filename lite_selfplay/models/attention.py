@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,9 @@ OURS = "lite_selfplay_sdpa"
 """This attention's name in transformers; names with `sdpa` are checked and masked like `sdpa`."""
 # Arguments that transformers passes to attention that is more than causal.
 _BEYOND = ("position_bias", "s_aux", "softcap", "sliding_window", "head_mask")
+
+# Slices of the K * R, and of their tokens.
+_At = tuple[slice, slice]
 
 SCORES = 2**20
 """Scores held at once (4 MiB in float32), except those of a single token."""
@@ -141,13 +144,6 @@ def why_no_flash(heads: int, keys: int, size: int, dtype: torch.dtype, device: t
     return None if far < 2.0**-6 else f"its results differ by {far:.2g} of their size from the formula's"
 
 
-def heads_of(config: Any) -> tuple[int, int, int]:
-    """Query heads, key heads and head size in a model's configuration."""
-    heads = config.num_attention_heads
-    keys = getattr(config, "num_key_value_heads", None) or heads
-    return heads, keys, getattr(config, "head_dim", None) or config.hidden_size // heads
-
-
 @dataclass(frozen=True)
 class Block:
     """Neighbouring rows: where the first begins, their lengths, and a prefix that all of them see."""
@@ -207,8 +203,8 @@ class _Attention(torch.autograd.Function):
         for block in blocks:
             rows = _Rows.of(block, q, k, v, scale)
             attended = rows.queries.new_empty(*rows.queries.shape[:2], v.shape[2])
-            for piece in rows.pieces():
-                attended[piece.queries] = rows.weights(piece) @ rows.values[piece.keys]
+            for queries, keys in rows.pieces():
+                attended[queries] = rows.weights(queries, keys) @ rows.values[keys]
             out[block.span] = block.tokens(_from_heads(attended, rows.shape))
         keep(out)
         return out
@@ -223,9 +219,8 @@ class _Attention(torch.autograd.Function):
             grad_out = _by_heads(block.rectangle(grad), k.shape[1])
             to_q = torch.empty_like(rows.queries)
             to_k, to_v = torch.zeros_like(rows.keys), torch.zeros_like(rows.values)
-            for piece in rows.pieces():
-                queries, keys = piece.queries, piece.keys
-                weights, g = rows.weights(piece), grad_out[queries]
+            for queries, keys in rows.pieces():
+                weights, g = rows.weights(queries, keys), grad_out[queries]
                 to_v[keys] += weights.mT @ g
                 # weights * (grad - sum(weights * grad)), summed in float32
                 scores = torch._softmax_backward_data(g @ rows.values[keys].mT, weights, -1, weights.dtype)
@@ -239,13 +234,6 @@ class _Attention(torch.autograd.Function):
                 if first:
                     whole[block.before.start : block.before.stop] += by_row[:, :, :first].sum(1).transpose(0, 1)
         return grad_q, grad_k, grad_v, None, None
-
-
-class _Piece(NamedTuple):
-    """The slices of one product: of the K * R, of the queries, and of the keys (up to the last query's own)."""
-
-    queries: tuple[slice, slice]
-    keys: tuple[slice, slice]
 
 
 @dataclass(frozen=True)
@@ -267,7 +255,8 @@ class _Rows:
         keys, values = (_after(block, x) for x in (k, v))
         return cls(_by_heads(block.rectangle(q), heads), keys, values, len(block.before), scale, shape)
 
-    def pieces(self) -> Iterator[_Piece]:
+    def pieces(self) -> Iterator[tuple[_At, _At]]:
+        """Where the queries of one product are, and the keys (up to the last query's own)."""
         heads, rows, width, groups = self.shape
         tokens = max(1, min(width, QUERIES, SCORES // (groups * self.keys.shape[1])))
         size = max(1, SCORES // (tokens * groups * self.keys.shape[1]))
@@ -275,17 +264,16 @@ class _Rows:
             batch = slice(first, first + size)
             for token in range(0, width, tokens):
                 last = min(width, token + tokens)
-                yield _Piece((batch, slice(token * groups, last * groups)), (batch, slice(0, self.before + last)))
+                yield (batch, slice(token * groups, last * groups)), (batch, slice(0, self.before + last))
 
-    def weights(self, piece: _Piece) -> Tensor:
+    def weights(self, queries: _At, keys: _At) -> Tensor:
         """The attention weights of a piece, rounded to the values' type after the softmax."""
-        queries = self.queries[piece.queries].float() * self.scale
-        keys = self.keys[piece.keys].float()
-        return torch.baddbmm(self._hidden(piece), queries, keys.mT).softmax(-1).to(self.values.dtype)
+        scaled = self.queries[queries].float() * self.scale
+        hidden = self._hidden(queries[1], keys[1])
+        return torch.baddbmm(hidden, scaled, self.keys[keys].float().mT).softmax(-1).to(self.values.dtype)
 
-    def _hidden(self, piece: _Piece) -> Tensor:
+    def _hidden(self, queries: slice, keys: slice) -> Tensor:
         """Minus infinity for keys after a query, 0 elsewhere."""
-        queries, keys = piece.queries[1], piece.keys[1]
         position = self.before + torch.arange(queries.start, queries.stop, device=self.keys.device) // self.shape[3]
         later = torch.arange(keys.stop, device=self.keys.device)[None] > position[:, None]
         return torch.zeros(later.shape, device=self.keys.device).masked_fill_(later, float("-inf"))

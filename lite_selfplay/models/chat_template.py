@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from lite_selfplay.data import Turn
 from lite_selfplay.errors import ConfigError, ModelNotFoundError, RequestError
-from lite_selfplay.models.sources.folders import described, read_json, reading
+from lite_selfplay.models.sources.folders import described, end_ids, reading
 
 Thinking = Literal["auto", "on", "off"]
 
@@ -81,7 +81,10 @@ class Chat:
         self._thinking: Thinking = thinking
         self._header, self.end_of_turn = self._probe()
         self._hidden, self._special_text = _special_tokens(tokenizer, self.end_of_turn)
-        self.eos_ids = self._collect_eos(eos_ids)
+        ends = (self.end_of_turn, tokenizer.eos_token_id, *eos_ids)
+        self.eos_ids = tuple(dict.fromkeys(identity for identity in ends if identity is not None))
+        if not self.eos_ids:
+            raise ModelNotFoundError("neither the model's tokenizer nor its config names an end-of-sequence token.")
         pad = tokenizer.pad_token_id
         self.pad_id: int = self.eos_ids[0] if pad is None else pad
         asked = self.encode(_QUESTION)
@@ -99,7 +102,7 @@ class Chat:
         folder = Path(path)
         with reading(folder):
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-        chat = cls(tokenizer, thinking=thinking, eos_ids=_configured_eos(folder))
+        chat = cls(tokenizer, thinking=thinking, eos_ids=end_ids(folder))
         chat._require_embedded(described(folder, "vocab_size"))
         return chat
 
@@ -171,10 +174,8 @@ class Chat:
         completion = self._as_text(completion)
         prompt_ids, whole = self._ids(text), self._ids(text + completion)
         # Tokenized together if that keeps the prompt's ids: some tokenizers put a space before a separate text.
-        if whole[: len(prompt_ids)] == prompt_ids:
-            completion_ids = whole[len(prompt_ids) :]
-        else:
-            completion_ids = self.tokenizer(completion, add_special_tokens=False)["input_ids"]
+        together = whole[: len(prompt_ids)] == prompt_ids
+        completion_ids = whole[len(prompt_ids) :] if together else self.tokens(completion)
         return Conversation(prompt_ids, [*completion_ids, self.eos_ids[0]], prefill)
 
     def _render(self, prompt: str | Sequence[Turn]) -> tuple[str, str]:
@@ -220,7 +221,7 @@ class Chat:
             return "", None  # a template for single questions; one that accepts none is refused at the first
         before, found, after = text.rpartition(_ANSWER)
         header = before.rpartition(_QUESTION)[2].partition(_OPENED)[0] if found else ""
-        first = self.tokenizer(after.strip(), add_special_tokens=False)["input_ids"][:1] if found else []
+        first = self.tokens(after.strip())[:1] if found else []
         # Not every tokenizer flags it as special.
         whole = {*self.tokenizer.added_tokens_decoder, *self.tokenizer.all_special_ids}
         return header, first[0] if first and first[0] in whole else None
@@ -245,7 +246,7 @@ class Chat:
         return self.tokenizer.name_or_path or "the model"
 
     def _ids(self, text: str) -> list[int]:
-        plain: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        plain = self.tokens(text)
         if self._templated:
             return plain
         bos = self.tokenizer.bos_token_id
@@ -258,13 +259,6 @@ class Chat:
         if self._special_text is None:
             return text
         return self._special_text.sub(lambda match: f"{match[0][0]}\u200b{match[0][1:]}", text)
-
-    def _collect_eos(self, configured: Iterable[int]) -> tuple[int, ...]:
-        candidates = [self.end_of_turn, self.tokenizer.eos_token_id, *configured]
-        ids = tuple(dict.fromkeys(identity for identity in candidates if identity is not None))
-        if not ids:
-            raise ModelNotFoundError("neither the model's tokenizer nor its config names an end-of-sequence token.")
-        return ids
 
 
 @contextlib.contextmanager
@@ -306,16 +300,3 @@ def _special_tokens(tokenizer: Any, end: int | None) -> tuple[frozenset[int], re
     hidden = {identity: text for identity, text in special.items() if text not in (_OPENED, _CLOSED)}
     spelled = sorted(filter(None, hidden.values()), key=len, reverse=True)
     return frozenset(hidden), re.compile("|".join(map(re.escape, spelled))) if spelled else None
-
-
-def _configured_eos(folder: Path) -> list[int]:
-    """`eos_token_id` of the generation config, or else of the config, as a list."""
-    for name in ("generation_config.json", "config.json"):
-        if (folder / name).is_file():
-            value = read_json(folder / name).get("eos_token_id")
-            ids = value if isinstance(value, list) else [] if value is None else [value]
-            if not all(type(identity) is int for identity in ids):
-                raise ModelNotFoundError(f"{folder / name}: eos_token_id must be a number or a list of them")
-            if value is not None:
-                return ids
-    return []

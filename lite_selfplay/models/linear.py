@@ -77,12 +77,12 @@ class _Adapted(torch.autograd.Function):
         rows = x.reshape(-1, x.shape[-1])
         if (again := kept()) is not None:
             out, inner = again
-            rows, down = rows.to(out.dtype), _joined(downs).to(out.dtype)
+            rows, down = rows.to(out.dtype), joined(downs).to(out.dtype)
         else:
             dense = [weight() for weight in weights]
-            rows, down = rows.to(dense[0].dtype), _joined(downs).to(dense[0].dtype)
+            rows, down = rows.to(dense[0].dtype), joined(downs).to(dense[0].dtype)
             inner = rows @ down.T  # (N, ranks of all)
-            out = functional.linear(rows, _joined(dense), _joined_biases(biases, dense))
+            out = functional.linear(rows, joined(dense), _joined_biases(biases, dense))
             parts = zip(out.split(outputs, 1), inner.split(ranks, 1), ups, scales, strict=True)
             for part, own, up, scale in parts:
                 part.addmm_(own, up.to(rows.dtype).T, alpha=scale)
@@ -97,7 +97,7 @@ class _Adapted(torch.autograd.Function):
         rows, inner, down, *ups = ctx.saved_tensors
         grads = [grad.reshape(-1, grad.shape[-1]) for grad in given]
         inners = [_times(grad @ up.to(grad.dtype), s) for grad, up, s in zip(grads, ups, ctx.scales, strict=True)]
-        grad_inner, grad_x = _joined(inners, 1), None
+        grad_inner, grad_x = joined(inners, 1), None
         if ctx.needs_input_grad[0]:
             grad_x = grads[0] @ ctx.weights[0]()
             for grad, weight in zip(grads[1:], ctx.weights[1:], strict=True):
@@ -114,7 +114,7 @@ class _Adapted(torch.autograd.Function):
         return grad_x, None, None, None, *found
 
 
-def _joined(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+def joined(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
 
 
@@ -122,7 +122,7 @@ def _joined_biases(biases: Sequence[Tensor | None], weights: Sequence[Tensor]) -
     """One bias for layers of these weights (out, in); None if none has one."""
     if all(bias is None for bias in biases):
         return None
-    return _joined([w.new_zeros(len(w)) if bias is None else bias for bias, w in zip(biases, weights, strict=True)])
+    return joined([w.new_zeros(len(w)) if bias is None else bias for bias, w in zip(biases, weights, strict=True)])
 
 
 def _times(x: Tensor, scale: float) -> Tensor:
@@ -160,55 +160,46 @@ class _Cast(torch.autograd.Function):
 # Recomputed, except for the products
 
 
-class _Layer:
-    """The results of one forward pass over a layer, in order, for the pass that recomputes it."""
-
-    def __init__(self) -> None:
-        self.again = False
-        self.results: list[list[tuple[Tensor, int]]] = []
-
-
-# The layer being computed, if it keeps results.
-_layer: _Layer | None = None
-
-
 class _Pass(AbstractContextManager[None]):
-    """A context for a layer's first pass, or for one that recomputes it. The first to recompute uses up the kept
-    results; others compute everything."""
+    """A context for a layer's first pass, or for one that recomputes it `again` with the same `results`, in their
+    order. The first to recompute uses up the kept results; others compute everything."""
 
-    def __init__(self, layer: _Layer, *, again: bool):
-        self._layer, self._again = layer, again
-        self._before: _Layer | None = None
+    def __init__(self, results: list[list[tuple[Tensor, int]]], *, again: bool):
+        self.results, self.again = results, again
+        self._before: _Pass | None = None
 
     def __enter__(self) -> None:
-        global _layer
-        self._before, _layer = _layer, self._layer
-        self._layer.again = self._again
+        global _pass
+        self._before, _pass = _pass, self
 
     def __exit__(self, *error: object) -> None:
-        global _layer
-        _layer = self._before
-        if self._again:
-            self._layer.results.clear()
+        global _pass
+        _pass = self._before
+        if self.again:
+            self.results.clear()
+
+
+# The pass over the layer being computed, if it keeps results.
+_pass: _Pass | None = None
 
 
 def keeping_products() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     """Contexts for a layer's forward pass and its recomputation: the `context_fn` of
     `torch.utils.checkpoint.checkpoint`."""
-    layer = _Layer()
-    return _Pass(layer, again=False), _Pass(layer, again=True)
+    results: list[list[tuple[Tensor, int]]] = []
+    return _Pass(results, again=False), _Pass(results, again=True)
 
 
 def keep(*results: Tensor) -> None:
     """Keep a product's results if its layer will be recomputed."""
-    if _layer is not None and not _layer.again:
-        _layer.results.append([(one.detach(), one._version) for one in results])
+    if _pass is not None and not _pass.again:
+        _pass.results.append([(one.detach(), one._version) for one in results])
 
 
 def kept() -> list[Tensor] | None:
     """A product's results as kept by the first pass, one product per call; None if they must be computed."""
-    if _layer is None or not _layer.again or not _layer.results:
+    if _pass is None or not _pass.again or not _pass.results:
         return None
-    results = _layer.results.pop(0)
+    results = _pass.results.pop(0)
     # A result that was changed in place cannot be used again.
     return [one for one, _ in results] if all(one._version == version for one, version in results) else None

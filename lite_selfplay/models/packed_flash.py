@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lite_selfplay.models.linear import joined
 from lite_selfplay.models.transfers import placed
 
 # Tokens beyond which a span is a call of its own: backwards, in a fixed order, a call has as many blocks for each span
@@ -84,7 +85,7 @@ class Flash(torch.autograd.Function):
             for one in over
         ]
         own = sum(one.causal for one in over)
-        out, log_sums = (_joined(tuple(each[i] for each in found[:own]), i) for i in range(2))
+        out, log_sums = (joined(tuple(each[i] for each in found[:own]), i) for i in range(2))
         for one, (more, more_log_sums, *_) in zip(over[own:], found[own:], strict=True):
             at, before = one.queries, log_sums[:, one.queries]
             share = (more_log_sums - before).sigmoid().T[..., None]
@@ -109,12 +110,8 @@ class Flash(torch.autograd.Function):
                 for (at, keys, ends, longest, causal), state in zip(ctx.over, ctx.states, strict=True)
             ]
         own = sum(one.causal for one in ctx.over)
-        total = [_joined(each) for each in zip(*parts[:own], strict=True)]
+        total = [joined(each) for each in zip(*parts[:own], strict=True)]
         for one, found in zip(ctx.over[own:], parts[own:], strict=True):
             for whole, part, rows in zip(total, found, (one.queries, one.keys, one.keys), strict=True):
                 whole[rows].add_(part)
         return *total, None, None
-
-
-def _joined(parts: tuple[Tensor, ...], dim: int = 0) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)

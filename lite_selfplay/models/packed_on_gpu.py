@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 
 from lite_selfplay.models import packed_flash
+from lite_selfplay.models.linear import joined
 from lite_selfplay.models.transfers import placed
 
 FEW_SCORES = 2**22
@@ -204,8 +205,7 @@ def attend_rectangles(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, sca
         key, value = (x[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for x in (key, value))
         out = scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale)
         results.append(summed_in_order(out).transpose(1, 2).flatten(0, 1))
-    whole = results[0] if len(results) == 1 else torch.cat(results)
-    return _Taken.apply(whole, found.places)
+    return _Taken.apply(joined(results), found.places)
 
 
 def summed_in_order(out: Tensor) -> Tensor:

@@ -152,14 +152,14 @@ def shape_in(path: Path, name: str) -> Shape:
             return _in_file(path, os.stat(path).st_mtime_ns)
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         text = config.get_text_config()
-        hidden, heads, width = text.hidden_size, text.num_attention_heads, text.intermediate_size
+        (heads, keys, size), width = heads_of(text), text.intermediate_size
         return Shape(
-            hidden=hidden,
+            hidden=text.hidden_size,
             layers=text.num_hidden_layers,
             intermediate=max(width) if isinstance(width, list) else width,
             heads=heads,
-            key_heads=getattr(text, "num_key_value_heads", None) or heads,
-            head_size=_head_size(text) or hidden // heads,
+            key_heads=keys,
+            head_size=size,
             vocabulary=text.vocab_size,
             tied=bool(config.tie_word_embeddings),
             counts=None if text.model_type in _PLAIN else _counted(text, tied=config.tie_word_embeddings),
@@ -169,11 +169,13 @@ def shape_in(path: Path, name: str) -> Shape:
         raise ModelNotFoundError(f"the configuration of {name} does not describe the shape of a model: {why}") from None
 
 
-def _head_size(text: Any) -> int | None:
-    try:
-        return getattr(text, "head_dim", None)
-    except (AttributeError, RuntimeError):  # layers differ
-        return None
+def heads_of(text: Any) -> tuple[int, int, int]:
+    """Query heads, key heads and head size in a language model's configuration."""
+    heads = text.num_attention_heads
+    keys, size = getattr(text, "num_key_value_heads", None) or heads, None
+    with contextlib.suppress(RuntimeError):  # layers differ
+        size = getattr(text, "head_dim", None)
+    return heads, keys, size or text.hidden_size // heads
 
 
 def _counted(text: Any, *, tied: bool) -> Counts | None:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional
 
 from lite_selfplay.data import BASE, Sampling
 from lite_selfplay.errors import LiteSelfPlayError, ModelNotFoundError
@@ -21,6 +22,7 @@ from lite_selfplay.models.backends.backend import is_out_of_memory
 from lite_selfplay.models.generation.kv_cache import row_cache
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
 from lite_selfplay.models.logprobs.batch import Batch, Row
+from lite_selfplay.models.logprobs.token_logprobs import is_frozen
 
 _PROMPTS, _EACH, _TOKENS = (9, 4, 6), 3, 8
 # The largest error relative to the spread of the right numbers. Rounding makes 0.02 in bfloat16 and 0.03 in 4 bits of
@@ -33,6 +35,9 @@ _TOLERANCE_IN_HALF = 0.15
 _TOLERANCE_OF_FORWARD = 0.08
 # The factor for gradients, which sum rounding errors over all tokens: 0.13 of SmolLM2-135M's in bfloat16.
 _TOLERANCE_OF_GRADIENTS = 3.0
+# Logits of a forward pass alone are those of so many tokens of the vocabulary: the whole head would be read into memory
+# at load, a quarter of a small base.
+_LOGITS = 1024
 
 
 class LoadTrial:
@@ -48,7 +53,7 @@ class LoadTrial:
         rounds = getattr(base, "is_loaded_in_8bit", False)
         self._tolerance = _TOLERANCE_IN_HALF if rounds else _TOLERANCE.get(base.dtype, _TOLERANCE_IN_HALF)
         with self.refusing("transformers' own forward pass"), torch.no_grad():
-            self._logits = [_logits(base, ids) for ids in self._prompts]
+            self._logits = [_some_logits(base, ids) if known else _logits(base, ids) for ids in self._prompts]
             if not all(each.isfinite().all() for each in self._logits):
                 raise self._refusal("its own logits are not finite")
             if known:
@@ -76,7 +81,8 @@ class LoadTrial:
         rows at once for all, so that some join later."""
         adapters = backend.adapters
         with self.refusing("its forward pass"), adapters.inference(BASE), torch.no_grad(), backend.autocast():
-            found = [_logits(adapters.model, ids) for ids in self._prompts]
+            read = _some_logits if self._known else _logits
+            found = [read(adapters.model.get_base_model(), ids) for ids in self._prompts]
         share = min(1.0, _TOLERANCE_OF_FORWARD / self._tolerance) if backend.device.type == "cpu" else 1.0
         self._require("the forward pass differs from transformers' own", found, self._logits, share)
         if self._known:
@@ -132,13 +138,23 @@ class LoadTrial:
         )
 
 
-def _logits(model: nn.Module, ids: Sequence[int]) -> Tensor:
+def _logits(model: Any, ids: Sequence[int]) -> Tensor:
     """Logits (T, V) of one row, by a plain forward pass."""
-    device = next(model.parameters()).device
-    return model(input_ids=torch.tensor([ids], device=device), use_cache=False).logits[0].float()
+    return model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits[0].float()
 
 
-def _logprobs(model: nn.Module, row: Row) -> Tensor:
+def _some_logits(base: Any, ids: Sequence[int]) -> Tensor:
+    """Logits (T, n) of one row for n tokens of the vocabulary, before any scale or cap; `_logits` if the head is not a
+    plain matrix."""
+    head = base.get_output_embeddings()
+    if not is_frozen(head):
+        return _logits(base, ids)
+    hidden = base.base_model(input_ids=torch.tensor([ids], device=base.device), use_cache=False).last_hidden_state[0]
+    some = head.weight[len(head.weight) // 2 :][:_LOGITS]
+    return functional.linear(hidden.to(some.dtype), some).float()
+
+
+def _logprobs(model: Any, row: Row) -> Tensor:
     """Log-probabilities of a completion's tokens after its prompt."""
     prompt, rest = row
     logits = _logits(model, [*prompt, *rest])[len(prompt) - 1 : -1]

@@ -177,7 +177,7 @@ def load_checkpoint(checkpoint: Checkpoint, adapters: "Adapters") -> "dict[str, 
 
     Raises RunFolderError, before anything is restored, if a file does not belong to this run.
     """
-    from lite_selfplay.models.adapter_files import WEIGHTS, check_folder
+    from lite_selfplay.models.adapter_files import WEIGHTS
 
     path = checkpoint.path
     manifest, state = _manifest(path), read_state(checkpoint)
@@ -190,7 +190,7 @@ def load_checkpoint(checkpoint: Checkpoint, adapters: "Adapters") -> "dict[str, 
     def weights(file: Path, seat: str) -> "State":
         if file.relative_to(path).as_posix() not in manifest["files"]:
             raise RunFolderError(f"{file} is not listed in {MANIFEST}")
-        return check_folder(adapters, seat, file)
+        return adapters.read(seat, file)
 
     seats = {seat: weights(path / "adapters" / seat / WEIGHTS, seat) for seat in adapters.seats}
     snapshots = {}

@@ -16,7 +16,7 @@ from lite_selfplay.data import Problem
 from lite_selfplay.errors import GameError, RunFolderError, TaskError
 from lite_selfplay.games import Game
 from lite_selfplay.models.adapter_files import CONFIG as ADAPTER_CONFIG
-from lite_selfplay.models.adapter_files import State, check_folder
+from lite_selfplay.models.adapter_files import State
 from lite_selfplay.models.backends.backend import REMEDY, Rollouts
 from lite_selfplay.models.backends.vllm import require_temperature
 from lite_selfplay.models.chat_template import DATE
@@ -200,7 +200,7 @@ class Resources:
             folder = folders.get(seat) or (next(iter(folders.values())) if len(folders) == 1 else None)
             if folder is None:
                 raise RunFolderError(f"{other.path} has no seat {seat!r}: it has {', '.join(folders) or 'none'}")
-            found[seat] = check_folder(self.loaded.adapters, seat, folder, brought=other.brought)
+            found[seat] = self.loaded.adapters.read(seat, folder, brought=other.brought)
         return found
 
 

@@ -137,14 +137,13 @@ class Target:
         self, model: ResolvedModel, max_completion_tokens: int, progress: Progress, poll: Poll, ranks: Ranks = ALONE
     ) -> "Iterator[LiveTable]":
         """A context with a table: the base in memory with the run's adapters, and a checker."""
-        from lite_selfplay.models.adapter_files import check_folder
         from lite_selfplay.training.rollout import LiveTable, Loaded
 
         with contextlib.closing(Loaded.of(self.config, model, progress, poll, ranks=ranks)) as loaded:
             for seat in self.config.seats if self.folder else ():
                 loaded.adapters.load(seat, self.saved[seat])
             for name, (seat, place) in self.past.items():
-                loaded.adapters.put_snapshot(name, seat, check_folder(loaded.adapters, seat, place))
+                loaded.adapters.put_snapshot(name, seat, loaded.adapters.read(seat, place))
             yield LiveTable(loaded, {}, self.config, max_completion_tokens=max_completion_tokens)
 
     def weights(self) -> dict[str, str]:

@@ -196,7 +196,7 @@ def test_gradients_are_the_same_and_no_product_is_computed_twice():
     assert len(weights.asked) == 2 * once
     assert all(map(torch.equal, gradients(weights, weights.layer, again), expected))
     assert len(weights.asked) > 3 * once
-    assert module._layer is None
+    assert module._pass is None
 
 
 def test_what_was_changed_in_place_and_a_second_backward_pass_are_computed_again():

@@ -10,7 +10,7 @@ from transformers.models.llama import modeling_llama
 from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.backends import transformers
-from lite_selfplay.models.sources import tiny
+from lite_selfplay.models.sources import resolve, tiny
 from tests.models.test_architectures import DENSE, backend_over, folder
 
 NOT_IN_THE_CATALOGUE = {
@@ -138,13 +138,20 @@ PLANTS = {
 }
 
 
+BASES = [
+    *((kind, "bf16") for kind in [*DENSE, "tiny"]),
+    ("qwen3", "4bit"),
+    pytest.param("smollm2-135m", "bf16", marks=pytest.mark.slow),
+]
+
+
 @pytest.mark.parametrize("plant", PLANTS)
-@pytest.mark.parametrize(("kind", "precision"), [*((kind, "bf16") for kind in [*DENSE, "tiny"]), ("qwen3", "4bit")])
+@pytest.mark.parametrize(("kind", "precision"), BASES)
 def test_a_wrong_layer_of_a_base_in_the_catalogue_is_refused_at_load(tmp_path, monkeypatch, kind, plant, precision):
-    tiny.build_tiny(tmp_path) if kind == "tiny" else folder(tmp_path, kind, **DENSE[kind])
+    path = folder(tmp_path, kind, **DENSE[kind]) if kind in DENSE else resolve(kind).path
     PLANTS[plant](monkeypatch)
     with pytest.raises(ModelNotFoundError, match=r"not computed right here: .* differs .* --precision") as refused:
-        backend_over(tmp_path, precision)
+        backend_over(path, precision)
     assert refused.value.exit_code == 2
 
 

@@ -15,6 +15,8 @@ from lite_selfplay.config import preset_about, preset_layer, preset_names
 from lite_selfplay.errors import ConfigError, Interrupted, RunFolderError
 from lite_selfplay.evaluation import Exam
 from lite_selfplay.evaluation.examiner import LiveExaminer
+from lite_selfplay.extras.talk import speakers_of
+from lite_selfplay.models.sources.tiny import build_tiny
 from lite_selfplay.runs import loop
 from lite_selfplay.runs.checkpoints import BEST
 from lite_selfplay.runs.folder import state_of
@@ -203,6 +205,22 @@ def test_what_defines_a_seat_is_compared_with_its_files(tmp_path: Path, taught: 
         change(other / "adapters" / seat / "adapter_config.json", alpha_pattern={"q_proj": 64})
     with pytest.raises(RunFolderError, match=r"alpha_pattern is \{'q_proj': 64\}, which a seat cannot have: merge"):
         evaluate(other, LETTERS, limit=2, write=False)
+
+
+def test_another_end_or_template_of_the_base_is_named_with_both_values(tmp_path: Path):
+    build_tiny(tmp_path / "base")
+    base = {"model": str(tmp_path / "base"), "eval": {}, "steps": 1}
+    run = train(config(tmp_path / "run", **base))
+    change(tmp_path / "base" / "generation_config.json", eos_token_id=[258, 10])
+    words = r"generation_config\.json in its folder changed since \(eos_token_id is \[258, 10\] now, and was \[258\]\)"
+    for again in (
+        lambda: resume(run.path, steps=2),
+        lambda: evaluate(run.path, LETTERS, limit=2, write=False),
+        lambda: train(config(tmp_path / "more", init=str(run.path), **base)),
+        lambda: speakers_of(str(run.path)).__enter__(),
+    ):
+        with pytest.raises(RunFolderError, match=words):
+            again()
 
 
 def test_a_run_stopped_while_it_is_measured_goes_on_as_if_it_had_not(measured: Run, tmp_path: Path, monkeypatch):

@@ -50,9 +50,9 @@ from lite_selfplay.models.memory import (
     tokens_held,
 )
 from lite_selfplay.models.packages import version_of
-from lite_selfplay.models.shapes import Shape, shape_in
+from lite_selfplay.models.shapes import heads_of, shape_in
 from lite_selfplay.models.sources import ARCHITECTURES
-from lite_selfplay.models.sources.folders import read_json, reading, refuse_misfits
+from lite_selfplay.models.sources.folders import read_json, reading, refuse_misfits, text_config
 from lite_selfplay.models.transfers import read
 from lite_selfplay.models.trial import LoadTrial
 
@@ -95,7 +95,9 @@ class TransformersBackend:
         self._precision, self.compute_dtype = section.precision, compute_dtype(section, self.device)
         on_cpu = self.device.type == "cpu"
         loop: Loop = "graphs" if section.decoding != "plain" and not on_cpu else "plain"
-        shape, itemsize = _shape(path), self.compute_dtype.itemsize
+        shape, itemsize = None, self.compute_dtype.itemsize
+        with contextlib.suppress(ModelNotFoundError):  # its configuration describes none
+            shape = shape_in(path, str(path))
         memory = None if on_cpu else usable_memory(self.device)
         self._memory, self._expandable = memory, expands(section, shape, itemsize, memory)
         self._lean = is_lean(section, shape, itemsize, on_cpu=on_cpu)
@@ -118,12 +120,11 @@ class TransformersBackend:
         self._folded = section.precision == "4bit" and not on_cpu
         # The stacks through which a GPU samples.
         self._stacks: Stacks | None = None
-        self._trial: LoadTrial | None = None
         self._undoing = contextlib.ExitStack()
-        self._load(path, section, seats, seed=seed)
+        trial = self._load(path, section, seats, seed=seed)
         base: Any = self.adapters.model.get_base_model()
         if not on_cpu and self.compute_dtype != torch.float32 and (self._packs or packs(base, together=False)):
-            heads = attention.heads_of(base.config.get_text_config())
+            heads = heads_of(base.config.get_text_config())
             why = attention.why_no_flash(*heads, self.compute_dtype, self.device)
             self._decoding = dataclasses.replace(self._decoding, flash=why is None, lookup=section.decoding == "lookup")
             why = why or packed_on_gpu.why_no_flash(*heads, self.compute_dtype, self.device)
@@ -140,19 +141,20 @@ class TransformersBackend:
         if gives_back:
             between_layers(self.adapters.model.get_base_model(), give_back, _LAYERS_OF_GAPS)
         self.adapters.model.eval()
-        if self._trial is not None:
-            self._trial.compare(self, next(iter(seats)), self._generate_crowded)
-            self._trial = None
+        if trial is not None:
+            trial.compare(self, next(iter(seats)), self._generate_crowded)
 
-    def _load(self, path: Path, section: ModelSection, seats: Mapping[str, SeatConfig], *, seed: int) -> None:
-        """Load the base and its seats."""
+    def _load(
+        self, path: Path, section: ModelSection, seats: Mapping[str, SeatConfig], *, seed: int
+    ) -> LoadTrial | None:
+        """Load the base and its seats. Returns the trial that they must pass."""
         before = threads.work_so_far()
         if self.device.type == "cpu":
             self._undoing.callback(tuning.tune(self, self.compute_dtype, tidy=self._checkpointing))
         base: Any = load_base(
             path, section.precision, self.compute_dtype, self.device, trust_remote_code=section.trust_remote_code
         )
-        self._trial = LoadTrial(path, base, known=base.config.model_type in ARCHITECTURES)
+        trial = LoadTrial(path, base, known=base.config.model_type in ARCHITECTURES)
         expand_quantised(path, base, section.precision, self.compute_dtype)
         attention.install(base)
         if self.device.type == "cuda":
@@ -172,7 +174,7 @@ class TransformersBackend:
         if self._checkpointing:
             kept = {"context_fn": keeping_products} if self._keeps_products else {}
             recompute_activations(base, {"use_reentrant": False, **kept})
-        with self._trial.refusing("adding adapters to it") if self._trial else contextlib.nullcontext():
+        with trial.refusing("adding adapters to it"):
             self.adapters = Adapters(base, seats, seed=seed)
         self.adapters.text_part = text_part(path, trust_remote_code=section.trust_remote_code)
         self._dense = functools.partial(dense_weight, dtype=self.compute_dtype)
@@ -190,6 +192,7 @@ class TransformersBackend:
             self._samples_dense = self._folded and self._expandable
             if not self._folded and self.adapters.stackable:
                 self._stacks = self.adapters.stacked(self._dense, instead=True)
+        return trial
 
     def generate(self, request: GenerationRequest) -> list[list[Generation]]:
         while True:
@@ -251,15 +254,10 @@ class TransformersBackend:
             self._stacks = None
 
     def rows_at_once(self, prompt: int, completion: int) -> int:
-        return self._layout(self._decoding.cache_tokens, prompt, completion).rows
-
-    def _layout(self, rows: int, prompt: int, completion: int) -> Layout:
-        """The rows sampled side by side, and their positions."""
         loop, tokens = self._decoding.loop, self._decoding.cache_tokens
-        if loop != "plain":
-            return Layout.of(rows, prompt, completion, tokens, mixed=self._decoding.flash)
-        longest = max(1, prompt + completion)
-        return Layout(min(rows, max(1, tokens // longest)), longest, longest)
+        if loop == "plain":
+            return max(1, tokens // max(1, prompt + completion))
+        return Layout.of(tokens, prompt, completion, tokens, mixed=self._decoding.flash).rows
 
     def _inference(self, seat: str, expand: bool) -> contextlib.AbstractContextManager[None]:
         """A seat in the forward pass, in the fastest way for sampling, with expanded weights or not."""
@@ -392,14 +390,6 @@ def roomy(device: torch.device) -> bool:
     return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated() >= ROOMY * total
 
 
-def _shape(path: Path) -> Shape | None:
-    """The shape of the model in a folder, or None if its configuration describes none."""
-    try:
-        return shape_in(path, str(path))
-    except ModelNotFoundError:
-        return None
-
-
 def between_layers(base: nn.Module, call: Callable[[], object], every: int = 1) -> None:
     """Call `call`, which may raise, after every `every`-th of a model's layers, forwards and backwards, in training
     mode. For a CPU, where one microbatch of a large model may take minutes."""
@@ -511,8 +501,7 @@ def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
     for key, value in vars(text).items():
         if "drop" in key and isinstance(value, float):
             setattr(text, key, 0.0)  # the base is frozen, and updates must match samples
-    written = read_json(path / "config.json")
-    written |= nested if isinstance(nested := written.get("text_config"), dict) else {}
+    written = text_config(path)
     known = {
         key.removeprefix("_") for kind in (type(config), type(text)) for key in (*vars(kind()), *kind.attribute_map)
     }

@@ -106,7 +106,7 @@ def _joining(layer: Any) -> Any:
 
 def tensors_of(cache: Cache) -> tuple[list[Tensor], list[Tensor]]:
     """The tensors in a cache: keys and values, and states."""
-    layers: list[Any] = cache.layers
+    layers = list[Any](cache.layers)
     held = [x for layer in layers for x in (getattr(layer, "keys", None), getattr(layer, "values", None))]
     kinds = [getattr(layer, kind, {}) for layer in layers for kind in ("conv_states", "recurrent_states")]
     states = [x for kind in kinds for x in kind.values()]
@@ -116,8 +116,7 @@ def tensors_of(cache: Cache) -> tuple[list[Tensor], list[Tensor]]:
 def keep_rows(cache: Cache, holes: Sequence[int], movers: Sequence[int], order: Tensor) -> None:
     """Keep some rows, by `RowLayer.keep` or, in other layers, as the selection `order` (rows,)."""
     to, taken = (torch.tensor(indices, dtype=torch.long, device=order.device) for indices in (holes, movers))
-    layers: list[Any] = cache.layers
-    for layer in layers:
+    for layer in list[Any](cache.layers):
         if isinstance(layer, RowLayer):
             layer.keep(to, taken, len(order))
         else:
@@ -126,8 +125,7 @@ def keep_rows(cache: Cache, holes: Sequence[int], movers: Sequence[int], order: 
 
 def join_rows(cache: Cache, other: Cache, first: int) -> None:
     """Append the rows of another cache: see `RowLayer.join`."""
-    layers: list[Any] = cache.layers
-    for layer, new in zip(layers, other.layers, strict=True):
+    for layer, new in zip(list[Any](cache.layers), other.layers, strict=True):
         layer.join(new, first)
 
 

@@ -96,9 +96,9 @@ class CachePool:
     def __init__(self, model: nn.Module, like: Cache, logits: Tensor, rows: int, positions: int):
         self.rows, self.positions = rows, positions
         self.cache = row_cache(model)
-        layers: list[Any] = like.layers
         self.cache.layers = [
-            SlotState(layer, rows) if isinstance(layer, StateLayer) else SlotLayer(layer, positions) for layer in layers
+            SlotState(layer, rows) if isinstance(layer, StateLayer) else SlotLayer(layer, positions)
+            for layer in list[Any](like.layers)
         ]
         self.layers = [layer for layer in self.cache.layers if isinstance(layer, SlotLayer)]
         self.states = [layer for layer in self.cache.layers if isinstance(layer, SlotState)]
@@ -128,8 +128,7 @@ class CachePool:
         """
         position = self.position[:rows]
         at = self.starts[: rows * self.heads].view(rows, self.heads) + position[:, None]
-        layers: list[Any] = self.cache.layers
-        for layer in layers:
+        for layer in list[Any](self.cache.layers):
             layer.aim(at, rows, longest, width)
         more: dict[str, Any] = {}
         if width is None:
@@ -155,8 +154,7 @@ class CachePool:
     def put(self, cache: Cache, sources: Tensor, positions: Tensor, slots: Sequence[Slot], rows: Sequence[int]) -> None:
         """Copy rows of a cache into slots: see `SlotLayer.put` and `SlotState.put`."""
         to, index = self._positions(slots, positions.shape[1]), placed(rows, self.position.device)
-        layers: list[Any] = self.cache.layers
-        for layer, other in zip(layers, list[Any](cache.layers), strict=True):
+        for layer, other in zip(list[Any](self.cache.layers), list[Any](cache.layers), strict=True):
             if isinstance(layer, SlotState):
                 layer.put(other, sources, index)
             else:

@@ -1,11 +1,10 @@
 """Log-probabilities of given completions, for the update, scores and checks.
 
-Only positions that predict a completion token reach the output head, piece by piece, so that the logits of a long batch
-never exist at once. A frozen head leaves its gradient, a vector (H,) for each position; a trained one is recomputed in
-the backward pass. Shapes: `N` positions that predict a token, `n` of them in a piece, `H` hidden size, `V` vocabulary.
+Only positions that predict a completion token reach the frozen output head, piece by piece, so that the logits of a
+long batch never exist at once: their gradient is left, a vector (H,) for each position. Another head computes all
+logits at once. Shapes: `N` positions that predict a token, `n` of them in a piece, `H` hidden size, `V` vocabulary.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from lite_selfplay.models.logprobs.batch import Batch, pad
 from lite_selfplay.models.logprobs.reading import hidden_states, pick
@@ -46,17 +44,13 @@ def token_logprobs(
     hidden = hidden_states(base, batch)
     softcap = getattr(base.config.get_text_config(), "final_logit_softcapping", None)
     head = base.get_output_embeddings()
-    size = max(1, head_elements // head.weight.shape[0])
     if is_frozen(head):
+        size = max(1, head_elements // head.weight.shape[0])
         return FrozenHead.of(head, size, softcap, temperature).scores(hidden, targets, entropy_gradient)
-
-    def piece(h: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        logits = head(h).float()
-        if softcap is not None:
-            logits = softcap * torch.tanh(logits / softcap)
-        return _scores(logits, y, temperature, entropy_gradient)
-
-    return _in_pieces(piece, hidden, targets, size)
+    logits = head(hidden).float()
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    return _scores(logits, targets, temperature, entropy_gradient)
 
 
 def goes_by_hidden_states(model: nn.Module) -> bool:
@@ -195,18 +189,6 @@ class _FrozenScores(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         terms = [g[:, None] * vector for g, vector in zip(gradients, ctx.saved_tensors, strict=False)]
         return sum(terms[1:], terms[0]).to(ctx.dtype), None, None, None
-
-
-def _in_pieces(
-    piece: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], hidden: Tensor, targets: Tensor, size: int
-) -> tuple[Tensor, Tensor]:
-    """`piece` over (N, H) hidden states and (N,) targets, `size` at a time, recomputed in the backward pass."""
-    parts = [
-        checkpoint(piece, h, y, use_reentrant=False, preserve_rng_state=False) if h.requires_grad else piece(h, y)
-        for h, y in zip(hidden.split(size), targets.split(size), strict=True)
-    ]
-    logprobs, entropies = zip(*parts, strict=True)
-    return torch.cat(logprobs), torch.cat(entropies)
 
 
 def _scores(logits: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool) -> tuple[Tensor, Tensor]:

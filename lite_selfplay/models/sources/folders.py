@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 from lite_selfplay.config.user_files import read_file
 from lite_selfplay.errors import ConfigError, LiteSelfPlayError, ModelNotFoundError
@@ -23,6 +24,8 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenize
 # Files beside the weights that change the computation: these, and those of a tokenizer and its chat template.
 _CONFIGS = ("config.json", "generation_config.json")
 _READ = ("*token*", "chat_template*", "vocab*", "merges.txt", "spiece.model")
+# Their values that a message about a change names.
+_TOKENIZER, _NAMED = "tokenizer_config.json", ("eos_token_id", "eos_token", "chat_template")
 _NO_MEMORY = ("out of memory", "can't allocate memory")  # torch's words for a GPU, and for the machine
 _SAMPLES, _SAMPLE_BYTES = 16, 64 * 1024
 _MERGED = {"lite-selfplay", "merge", "mergekit"}  # tags in a model card
@@ -33,18 +36,21 @@ def has_config(folder: Path) -> bool:
     return os.path.isfile(folder / "config.json")
 
 
-def architecture(folder: Path) -> str:
-    """transformers' name of the language model in a folder; of a wrapper, of its text part."""
+def text_config(folder: Path) -> dict[str, Any]:
+    """The keys of a folder's `config.json`; of a wrapper, those of its text part come first."""
     config = read_json(folder / "config.json")
     text = config.get("text_config")
-    return str((text if isinstance(text, dict) else config).get("model_type") or config.get("model_type"))
+    return {**config, **(text if isinstance(text, dict) else {})}
+
+
+def architecture(folder: Path) -> str:
+    """transformers' name of the language model in a folder; of a wrapper, of its text part."""
+    return str(text_config(folder).get("model_type"))
 
 
 def described(folder: Path, *names: str) -> int | None:
-    """The first of these numbers in a folder's `config.json`, of a wrapper for its text part; None without any."""
-    config = read_json(folder / "config.json")
-    text = config.get("text_config")
-    found = {**config, **(text if isinstance(text, dict) else {})}
+    """The first of these numbers in a folder's `config.json`; None without any."""
+    found = text_config(folder)
     return next((found[name] for name in names if type(found.get(name)) is int), None)
 
 
@@ -94,7 +100,8 @@ def require_model(folder: Path) -> None:
 
 def fingerprint(folder: Path) -> str:
     """`folder:` and, for each file that changes the computation, its name and a part of its SHA-256, so that two
-    fingerprints tell what differs. `weights` stands for names, sizes and samples of the weights.
+    fingerprints tell what differs. `weights` stands for names, sizes and samples of the weights; `_NAMED` values follow
+    in words.
 
     Samples (16 blocks of 64 KiB spread over each file) distinguish two fine-tunes without reading gigabytes. The
     version of transformers in a config does not count; code that the config names does.
@@ -116,16 +123,41 @@ def fingerprint(folder: Path) -> str:
             for sample in range(_SAMPLES):
                 stream.seek(max(0, size - _SAMPLE_BYTES) * sample // (_SAMPLES - 1))
                 samples.append(stream.read(_SAMPLE_BYTES))
-    parts["weights"] = b"".join(samples)
-    return "folder:" + " ".join(f"{name}={hashlib.sha256(part).hexdigest()[:16]}" for name, part in parts.items())
+    named = read_json(folder / _TOKENIZER) if _TOKENIZER in parts else {}
+    template = parts.get("chat_template.jinja") or json.dumps(named.get("chat_template")).encode()
+    told = end_ids(folder), named.get("eos_token"), f"SHA-256 {hashlib.sha256(template).hexdigest()[:8]}"
+    found = {
+        name: hashlib.sha256(part).hexdigest()[:16] for name, part in {**parts, "weights": b"".join(samples)}.items()
+    }
+    found |= {name: quote(json.dumps(value, ensure_ascii=False)) for name, value in zip(_NAMED, told, strict=True)}
+    return "folder:" + " ".join(f"{name}={value}" for name, value in found.items())
 
 
 def difference(was: str, now: str) -> str:
-    """What differs between two identities of a base: the names of files, or both identities."""
-    if not (was.startswith("folder:") and now.startswith("folder:") and "=" in was):
+    """What differs between two identities of a base: files, and named values in them; or both identities."""
+    if not all(each.startswith("folder:") and _NAMED[0] in each for each in (was, now)):
         return f"it is {now!r} now, and was {was!r}"
-    odd = {part.rpartition("=")[0] for part in {*was[7:].split(" ")} ^ {*now[7:].split(" ")}}
-    return f"{', '.join(sorted(odd))} in its folder changed since: {'restore it' if len(odd) == 1 else 'restore them'}"
+    before, after = (dict(part.rpartition("=")[::2] for part in each[7:].split(" ")) for each in (was, now))
+    odd = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
+    told = [f"{key} is {unquote(after[key])} now, and was {unquote(before[key])}" for key in _NAMED if key in odd]
+    files = [key for key in odd if key not in _NAMED]
+    more = f" ({'; '.join(told)})" if told else ""
+    return (
+        f"{', '.join(files)} in its folder changed since{more}: {'restore it' if len(files) == 1 else 'restore them'}"
+    )
+
+
+def end_ids(folder: Path) -> list[int]:
+    """`eos_token_id` of the generation config, or else of the config, as a list."""
+    for name in reversed(_CONFIGS):
+        if (folder / name).is_file():
+            value = read_json(folder / name).get("eos_token_id")
+            ids = value if isinstance(value, list) else [] if value is None else [value]
+            if not all(type(identity) is int for identity in ids):
+                raise ModelNotFoundError(f"{folder / name}: eos_token_id must be a number or a list of them")
+            if value is not None:
+                return ids
+    return []
 
 
 @contextlib.contextmanager

@@ -97,9 +97,39 @@ def test_weights_that_were_quantised_before_are_expanded_by_their_own_method(tin
         assert all(".lora_" in name for name in trained)
 
 
+def in_fp8(tensors: Tensors, *, expanded: bool) -> None:
+    """Layers as 8-bit floats with a scale for each block of 16 x 16, or the numbers that these stand for."""
+    for name in [name for name in tensors if "_proj." in name]:
+        weight = tensors[name] * torch.linspace(0.5, 8, len(tensors[name]))[:, None]
+        blocks = weight.unflatten(1, (-1, 16)).unflatten(0, (-1, 16))
+        scales = blocks.abs().amax((1, 3)) / torch.finfo(torch.float8_e4m3fn).max
+        codes = (blocks / scales[:, None, :, None]).to(torch.float8_e4m3fn)
+        numbers = codes.float() * scales[:, None, :, None] if expanded else codes
+        tensors[name] = numbers.reshape(weight.shape)
+        tensors.update({} if expanded else {f"{name}_scale_inv": scales})
+
+
+FP8 = {"quant_method": "fp8", "weight_block_size": [16, 16], "modules_to_not_convert": ["lm_head"]}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_weights_in_fp8_are_expanded_by_their_scales(copy, tmp_path, precision):
+    ids = list(range(30, 60))
+    whole: Any = AutoModelForCausalLM.from_pretrained(copy(lambda tensors: in_fp8(tensors, expanded=True)))
+    with torch.no_grad():
+        right = whole(torch.tensor([ids])).logits[0, 9:-1].log_softmax(-1)[torch.arange(20), ids[10:]]
+    shutil.rmtree(tmp_path / "base")
+    folder = copy(lambda tensors: in_fp8(tensors, expanded=False))
+    change(folder / "config.json", quantization_config=FP8)
+    section = ModelSection(name=str(folder), precision=precision)
+    backend = TransformersBackend(folder, section, {"A": SeatConfig()}, seed=0, eos_ids=[2])
+    found = torch.tensor(backend.score("base", [(ids[:10], ids[10:])], 1.0)[0].logprobs)
+    assert (found - right).abs().mean() < {"fp32": 1e-5, "bf16": 0.03}[precision]
+
+
 def test_weights_in_another_format_are_refused_with_a_way(copy):
-    folder = copy(lambda tensors: None)
-    change(folder / "config.json", quantization_config={"quant_method": "fp8"})
+    folder = copy(lambda tensors: in_fp8(tensors, expanded=False))
+    change(folder / "config.json", quantization_config=FP8)
     with pytest.raises(
         ModelNotFoundError, match=r"quantised already \(fp8\), and .*use --precision bf16, or the repos"
     ):
@@ -107,6 +137,10 @@ def test_weights_in_another_format_are_refused_with_a_way(copy):
     on_gpu = SimpleNamespace(is_quantized=True, hf_quantizer=object.__new__(FineGrainedFP8HfQuantizer))
     with pytest.raises(ModelNotFoundError, match=r"\(fp8\), and cannot be expanded into bf16: use the repository"):
         expand_quantised(folder, on_gpu, "bf16", torch.bfloat16)
+    change(folder / "config.json", quantization_config={"quant_method": "compressed-tensors"})
+    with pytest.raises(ModelNotFoundError, match=r"cannot read the model in .*compressed.tensors") as refused:
+        loaded(folder, "bf16")
+    assert refused.value.exit_code == 2
 
 
 def test_what_is_tied_or_computed_is_not_missed(copy):

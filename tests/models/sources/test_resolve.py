@@ -1,6 +1,7 @@
 """Names of models: their meanings, the order in which they are tried, and the messages for unknown ones."""
 
 import json
+import re
 
 import pytest
 
@@ -27,22 +28,34 @@ def test_a_folder_and_that_its_identity_follows_its_content(tmp_path, monkeypatc
     assert resolve("mine").identity != by_path.identity
 
 
-@pytest.mark.parametrize(
-    "name", ["generation_config.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json"]
-)
-def test_a_changed_file_that_changes_what_is_computed_is_named(tmp_path, name):
+CHANGED = {
+    "generation_config.json": ({"eos_token_id": [7, 2]}, " (eos_token_id is [7, 2] now, and was [258])"),
+    "tokenizer_config.json": ({"eos_token": "<s>"}, ' (eos_token is "<s>" now, and was "</s>")'),
+    "special_tokens_map.json": ({"eos_token": "<s>"}, ""),
+    "chat_template.jinja": ({}, r' (chat_template is "SHA-256 ????????" now, and was "SHA-256 ????????")'),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_changed_file_that_changes_what_is_computed_is_named_with_both_values(tmp_path, name):
     build_tiny(tmp_path)
     before = resolve(str(tmp_path)).identity
     change(tmp_path / "generation_config.json", transformers_version="99")
     (tmp_path / "README.md").write_text("more")
     assert resolve(str(tmp_path)).identity == before
-    file = tmp_path / name
+    file, (values, words) = tmp_path / name, CHANGED[name]
     if name.endswith("jinja"):
         file.write_text(file.read_text() + " ")
     else:
-        file.write_text(json.dumps({**json.loads(file.read_text() if file.exists() else "{}"), "eos_token_id": 7}))
+        file.write_text(json.dumps({**json.loads(file.read_text() if file.exists() else "{}"), **values}))
     found = difference(before, resolve(str(tmp_path)).identity)
-    assert found == f"{name} in its folder changed since: restore it"
+    assert re.sub(r"(?<=SHA-256 )\w{8}", "????????", found) == f"{name} in its folder changed since{words}: restore it"
+
+
+def test_an_older_identity_differs_as_a_whole(tmp_path):
+    build_tiny(tmp_path)
+    now = resolve(str(tmp_path)).identity
+    assert difference("folder:12", now) == f"it is {now!r} now, and was 'folder:12'"
 
 
 def test_folders_that_are_no_models(tmp_path):
