@@ -4,6 +4,7 @@ import contextlib
 import difflib
 import errno
 import json
+import math
 import os
 import platform
 import re
@@ -363,9 +364,9 @@ class RunFolder:
         """The lines of `metrics.jsonl`. Raises RunFolderError for a damaged line, like `steps` and `episodes`."""
         return list(self.steps())
 
-    def steps(self) -> Iterator[dict[str, Any]]:
-        """The lines of `metrics.jsonl`, one after the other: there may be a million."""
-        return (row for _, row in _lines(self.path / METRICS))
+    def steps(self, first: int = 0, last: float = math.inf) -> "Steps":
+        """The lines of `metrics.jsonl` from step `first` to step `last`."""
+        return Steps(self.path / METRICS, first, last)
 
     def episodes(self) -> Iterator[dict[str, Any]]:
         """The lines of `episodes.jsonl`."""
@@ -387,6 +388,19 @@ class RunFolder:
             ):
                 if (number := path.stem.removeprefix("step-")).isdecimal() and int(number) > step:
                     path.unlink()
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The lines of `metrics.jsonl` from one step to another, for any number of passes. Each pass reads the file again
+    and keeps no line: there may be a million."""
+
+    path: Path
+    first: int
+    last: float
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (row for _, row in _lines(self.path) if self.first <= row["step"] <= self.last)
 
 
 def nearest_runs(path: Path) -> str:

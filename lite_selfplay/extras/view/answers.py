@@ -146,7 +146,7 @@ class ViewedRun:
         stamp = self.stamp()
         with as_written(self.path):
             state, config, counts = state_of(self.path), self.folder.config(), self.index.steps()
-            rows = self.folder.metrics()
+            steps = self.folder.steps()
             return only_finite(
                 {
                     "name": self.path.resolve().name,
@@ -161,12 +161,12 @@ class ViewedRun:
                     "filters": list(dict.fromkeys([*self.game.kinds(), *self.game.remarks, *ODD])),
                     "roles": list(getattr(self.game, "roles", ())),
                     "steps": [[step, count] for step, count in counts.items()],
-                    "charts": charts_of(self.game, self.folder, rows),
-                    "remarks": self._remarks(rows, len(counts)),
+                    "charts": charts_of(self.game, self.folder, steps),
+                    "remarks": self._remarks(steps, len(counts)),
                 }
             )
 
-    def _remarks(self, rows: Sequence[Mapping[str, Any]], recorded: int) -> list[str]:
+    def _remarks(self, rows: Iterable[Row], recorded: int) -> list[str]:
         """Sentences on missing or damaged data of the run, and its warnings. `rows` are the rows of `metrics.jsonl`,
         and `recorded` is the number of steps in `episodes.jsonl`."""
         found = [self.without_game] if self.without_game else []
