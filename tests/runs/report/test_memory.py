@@ -46,7 +46,7 @@ READERS: dict[str, tuple[Callable[[Path], object], int]] = {
 def run_of(write_run: Callable[..., Path], steps: int) -> Path:
     def row(step: int) -> dict[str, Any]:
         own = stream(kl=0.001 * step, rows_trained=4, zero_variance_groups=0, accuracy=None, truncated=0.5)
-        about = {"wall_s": {"total": 1.0}, "tokens": {"generated": 2, "trained": 1}, "more": f"{step} " * (WEIGHT // 6)}
+        about = {"wall_s": {"total": 1.0}, "tokens": {"generated": 2, "trained": 1}, "more": "x" * WEIGHT}
         return metrics(step, {"drafter": own}, **about, game={"pairs": step % 7}, warnings=[f"{step} of all"])
 
     path = write_run(f"of-{steps}", [row(step) for step in range(1, steps + 1)], steps=steps, seats={"A": {}})
