@@ -173,7 +173,8 @@ class RunFolder:
         return cls(path)
 
     def config(self) -> RunConfig:
-        """The run's configuration. Raises ConfigError."""
+        """The run's configuration. Raises ConfigError, and RunFolderError like `require_own_files`."""
+        self.require_own_files()
         config = RunConfig.of(load_layer(self.path / CONFIG), {"run": {"dir": str(self.path)}})
         layer: dict[str, Any] = {}
         for key, name in OBJECTS.items():
@@ -209,7 +210,7 @@ class RunFolder:
             write_whole(self.path / CONFIG, config.to_yaml())
 
     def require_own_files(self) -> None:
-        """Raises RunFolderError if a part of the folder is a link, so that a run would write elsewhere."""
+        """Raises RunFolderError if a part of the folder is a link, so that something else is read or written."""
         files = (CONFIG, ENVIRONMENT, METRICS, EPISODES, CARD, BUDGET, EXAMPLES, PREFLIGHT, LOCK, TRACKER)
         for name in (
             *files,

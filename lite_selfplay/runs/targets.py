@@ -69,7 +69,6 @@ class Target:
         if os.path.isfile(Path(name) / CONFIG):
             folder = RunFolder.open(Path(name))
             config = folder.config_to_load(trust_remote_code, unsafe_code)
-            require_no_link(folder.path / EVALUATIONS)  # where answers are written
             config = config.having({"model": chosen, "tasks": reading})
             sizes = {"group_size": config.run.group_size, "problems_per_step": config.run.problems_per_step}
             game = make_game(config.game.name, config.game.options, **sizes)

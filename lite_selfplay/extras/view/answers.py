@@ -24,7 +24,7 @@ from lite_selfplay.runs.folder import EPISODES, EVALUATIONS, METRICS, RunFolder,
 from lite_selfplay.runs.report.figures import charts_of, game_of
 from lite_selfplay.runs.report.pages import outcome, seen
 from lite_selfplay.runs.report.step_rows import only_finite, warned
-from lite_selfplay.tasks.files import LINE_LIMIT, require_no_link
+from lite_selfplay.tasks.files import LINE_LIMIT
 
 _STEP = re.compile(rb'\{"step": ?(\d{1,15})[,}]')
 _DECODER = json.JSONDecoder(parse_constant=lambda _: None)
@@ -128,7 +128,6 @@ class ViewedRun:
 
     def __init__(self, path: Path):
         self.folder, self.path = RunFolder.open(path), path
-        require_no_link(path / EPISODES)
         with as_written(path):
             self.game, self.without_game = game_of(self.folder)
         self.index = EpisodeIndex(path / EPISODES)

@@ -22,7 +22,7 @@ from lite_selfplay.runs.folder import METRICS, PREFLIGHT, RunFolder, as_written,
 from lite_selfplay.runs.report.closing import changes
 from lite_selfplay.runs.report.figures import MEANINGS, SILENT, game_of, harmless
 from lite_selfplay.runs.report.step_rows import warned
-from lite_selfplay.tasks.files import read_json, require_no_link
+from lite_selfplay.tasks.files import read_json
 
 Level = Literal["wrong", "watch", "normal"]
 
@@ -114,7 +114,6 @@ def _before(path: Path) -> tuple[tuple[str, ...], tuple[Cause, ...]]:
     file = path / PREFLIGHT
     if not file.exists():
         return (), ()
-    require_no_link(file)
     values = read_json(file)
     said, found, refused = values["lines"], values["findings"], values["refused"]
     causes = [Cause(**{name.name: str(each[name.name]) for name in fields(Cause)}) for each in found]  # type: ignore[arg-type]
