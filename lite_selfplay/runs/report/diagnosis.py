@@ -132,11 +132,9 @@ class _Means:
     """The means of a role's metrics over steps, weighed by their completions; `groups` and `silent` count those of
     several completions, and of these those without variance. No step is kept."""
 
-    def __init__(self, steps: Iterable[Row] = ()):
+    def __init__(self) -> None:
         self._sums, self._weights = defaultdict[str, float](float), defaultdict[str, float](float)
         self.groups = self.silent = 0.0
-        for step in steps:
-            self.add(step)
 
     def add(self, step: Row) -> None:
         weight = number_of(step.get("completions")) or 1.0
@@ -152,17 +150,22 @@ class _Means:
         return self._sums[key] / self._weights[key] if self._weights[key] else None
 
 
-def _roles(rows: Iterable[Row]) -> defaultdict[str, _Means]:
-    found = defaultdict[str, _Means](_Means)
-    for role, stream in (pair for row in rows for pair in row["streams"].items()):
-        found[role].add(stream)
+def _means(steps: Iterable[tuple[Any, Row]]) -> defaultdict[Any, _Means]:
+    """The means over the steps of each role, or of whatever else the steps belong to."""
+    found = defaultdict[Any, _Means](_Means)
+    for of, step in steps:
+        found[of].add(step)
     return found
+
+
+def _roles(rows: Iterable[Row]) -> defaultdict[Any, _Means]:
+    return _means(pair for row in rows for pair in row["streams"].items())
 
 
 @dataclass(frozen=True)
 class _About:
-    """The input of the checks: the steps of a run's first quarter (`early`), those to diagnose (`looked`), both also by
-    role, and all up to the last of these (`rows`). `at_end`: whether that is the run's last."""
+    """The input of the checks: the steps to diagnose (`looked`), their means by role (`roles`) and those of the run's
+    first quarter (`early`), and all up to the last one looked at (`rows`), which is the run's last if `at_end`."""
 
     path: Path
     config: RunConfig
@@ -243,7 +246,7 @@ def _declared(about: _About) -> Iterator[Cause]:
         steps = f"warned at {count} of {sum(1 for _ in about.looked)} steps"
         yield Cause("warning", "wrong", f"{sentence[:1].upper()}{sentence[1:].rstrip('.')}.", steps, page)
     logs = ({figure.key: value_of(figure, row["game"]) for figure in about.game.figures} for row in about.looked)
-    figures = _Means(logs)
+    figures = _means(("game", log) for log in logs)["game"]
     for figure in about.game.figures:
         mean = figures.mean(figure.key)
         if mean is None or figure.how == "zeros" or figure.healthy[0] <= mean <= figure.healthy[1]:
@@ -320,12 +323,13 @@ def stalled(rows: Iterable[Row]) -> Iterator[Stalled]:
         if len(ends[1]) < ENDS:
             continue
         keys = ("accuracy", "tokens_mean", "reward_mean", "well_formed")
-        means = ([_Means(end).mean(key) or 0.0 for end in ends] for key in keys)
-        (was, now), (long, short), (low, high), (loose, formed) = means
+        means = _means((number, step) for number, end in enumerate(ends) for step in end)
+        pairs = ([means[number].mean(key) or 0.0 for number in (0, 1)] for key in keys)
+        (was, now), (long, short), (low, high), (loose, formed) = pairs
         noise = sqrt(sum(1 / sum(number_of(step.get("completions")) or 1 for step in end) for end in ends))
         risen = now > was + sqrt(was * (1 - was)) * noise
         shrank, by_form = short < SHRUNK * long, high > low and formed > loose + noise / 2
-        unjudged = all(_Means(end).mean("accuracy") is None for end in ends)
+        unjudged = all(each.mean("accuracy") is None for each in means.values())
         if risen or unjudged or not (shrank or by_form):
             continue
         more = f"{'no' if now <= was else 'hardly'} more of them are right ({was:.0%} -> {now:.0%})"
