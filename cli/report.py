@@ -220,7 +220,7 @@ def _explain(figure: str, run: Path | None, as_json: bool) -> None:
         folder = RunFolder.open(run)
         with as_written(run):
             meaning = find_meaning(figure, game_of(folder)[0])
-            found = {name: _summary(each) for name, each in values_of(meaning, folder.metrics()).items()}
+            found = {name: _summary(each) for name, each in values_of(meaning, folder.steps()).items()}
         own = {"run": str(run), "values": {name or "run": summary for name, summary in found.items()}}
         lines = [] if found else ["this run: no value"]
         for name, summary in found.items():

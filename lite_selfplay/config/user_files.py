@@ -25,7 +25,7 @@ import sys
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import IO, Any
@@ -150,10 +150,10 @@ _KEPT: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], bool]] = {
 _REFERENCE = re.compile(r"(?P<file>.+?\.py)(?::(?P<name>[^:]*)(?::(?P<options>.*))?)?", re.DOTALL)
 # A file of problems, perhaps with options: `problems.csv:answer=result`.
 _DATA = re.compile(r"(?P<file>.+?\.(?:jsonl?|csv|tsv|parquet))(?::(?P<options>.*))?", re.DOTALL)
-# Keys of a configuration that may name a file by a relative path, besides `roles.*.loss`.
-_NAMING_FILES = (
-    *("game.name", "run.reward", "tasks.train", "tasks.validation", "tasks.solutions", "tasks.knowledge"),
-    *("cold_start.tasks", "cold_start.top_up", "cold_start.source", "eval.tasks"),
+# Keys of a configuration that may name a file by a relative path.
+_NAMING_FILES = re.compile(
+    r"game\.name|run\.reward|roles\..+\.loss|eval\.tasks"
+    r"|tasks\.(train|validation|solutions|knowledge)|cold_start\.(tasks|top_up|source)"
 )
 _SOURCE_LIMIT = 16 * 2**20
 _KINDS = {
@@ -349,23 +349,9 @@ def places_in(config: Mapping[str, Any]) -> dict[str, str]:
 
 def whole_paths(config: Mapping[str, Any]) -> dict[str, str]:
     """The files and `FILE.py:NAME` references in a configuration by key, with absolute paths; task names unchanged."""
-    named = _names(config, _NAMING_FILES).items()
-    files = {k: v for k, v in named if file_of(v) is not None or not k.startswith(("game.", "roles."))}
+    named = {key: text for key, text in leaves(config) if isinstance(text, str) and _NAMING_FILES.fullmatch(key)}
+    files = {k: v for k, v in named.items() if file_of(v) is not None or not k.startswith(("game.", "roles."))}
     return {key: absolute(spec, folder=key == "tasks.knowledge") for key, spec in files.items()}
-
-
-def _names(config: Mapping[str, Any], keys: Sequence[str]) -> dict[str, str]:
-    roles = config.get("roles")
-    paths = [tuple(key.split(".")) for key in keys]
-    paths += [("roles", role, "loss") for role in roles] if isinstance(roles, Mapping) else []
-    found = {}
-    for path in paths:
-        value: Any = config
-        for name in path:
-            value = value.get(name) if isinstance(value, Mapping) else None
-        if isinstance(value, str):
-            found[".".join(map(str, path))] = value
-    return found
 
 
 def was_run(place: str) -> bool:

@@ -1,6 +1,7 @@
 """Draws a run's charts with matplotlib, an optional dependency."""
 
 import importlib.util
+import itertools
 import math
 import re
 import textwrap
@@ -35,7 +36,7 @@ def save_figures(run: Path, out: Path | None = None) -> list[Path]:
     folder, out = RunFolder.open(run), out or run / FOLDER
     require_no_link(out)
     with as_written(run):
-        charts = charts_of(game_of(folder)[0], folder, folder.metrics())
+        charts = charts_of(game_of(folder)[0], folder, folder.steps())
     paths = []
     for group in GROUPS:
         if not (chosen := [chart for chart in charts if chart["group"] == group]):
@@ -81,8 +82,9 @@ def _panel(panel: "Axes", chart: Mapping[str, Any], colours: Mapping[str, str]) 
             panel.errorbar(line["steps"], line["values"], yerr=ends, marker="o", capsize=3, **style)
         elif (over := math.ceil(longest / SMOOTHED_OVER)) > 1 and chart["how"] == "mean":
             panel.plot(line["steps"], line["values"], color=style["color"], alpha=0.2, linewidth=0.8)
-            before = [line["values"][max(0, end - over) : end] for end in range(1, len(line["values"]) + 1)]
-            panel.plot(line["steps"], [sum(part) / len(part) for part in before], **style)
+            sums = [0.0, *itertools.accumulate(line["values"])]
+            means = [(sums[end] - sums[max(0, end - over)]) / min(end, over) for end in range(1, len(sums))]
+            panel.plot(line["steps"], means, **style)
         else:
             panel.plot(line["steps"], line["values"], marker="." if longest <= SMOOTHED_OVER else "", **style)
     panel.set_title("\n".join(textwrap.wrap(shown_label(chart["name"]), 34)))

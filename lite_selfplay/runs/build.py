@@ -136,7 +136,6 @@ def resumed(
             f"{path} was made with other problems: the texts, answers or order of those for {' and '.join(others)} "
             f"have changed. Restore the file, or start another run from the seats: --init {path}"
         )
-    folder.require_own_files()
     lock = writing(path, again=config.rollouts.again, warn=progress.warn) if ranks.main else contextlib.nullcontext()
     with lock, _at_work(ranks, plan) as poll:
         from lite_selfplay.runs.checkpoints import check_identity, hash_of, kept_of

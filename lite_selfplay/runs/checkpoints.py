@@ -227,8 +227,8 @@ def check_identity(
             what = difference(str(was), value) if key == "base" else f"it is {value!r}, and was {was!r}"
             raise RunFolderError(f"{checkpoint.path} was made with another {key}: {what}")
     if manifest.get("config_hash") != config_hash:
-        ours = dict(_dotted(dict(kept or {})))
-        changed = [(key, was) for key, was in _dotted(manifest.get("config")) if was != ours.get(key)]
+        ours = dict(dotted(dict(kept or {})))
+        changed = [(key, was) for key, was in dotted(manifest.get("config")) if was != ours.get(key)]
         odd = [f"{key} is {ours.get(key)!r}, and was {was!r}" for key, was in changed]
         raise RunFolderError(
             f"{checkpoint.path} was made with another configuration: in config.yaml "
@@ -253,10 +253,10 @@ def hash_of(config: RunConfig) -> str:
     return hashlib.sha256(json.dumps(kept_of(config), sort_keys=True).encode()).hexdigest()
 
 
-def _dotted(values: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+def dotted(values: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     """Keys and values of nested objects, in dotted keys."""
     for key, value in values.items() if isinstance(values, dict) else ():
-        yield from _dotted(value, f"{place}{key}.") if isinstance(value, dict) else [(f"{place}{key}", value)]
+        yield from dotted(value, f"{place}{key}.") if isinstance(value, dict) else [(f"{place}{key}", value)]
 
 
 # Writing

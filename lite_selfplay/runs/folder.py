@@ -4,6 +4,7 @@ import contextlib
 import difflib
 import errno
 import json
+import math
 import os
 import platform
 import re
@@ -172,7 +173,8 @@ class RunFolder:
         return cls(path)
 
     def config(self) -> RunConfig:
-        """The run's configuration. Raises ConfigError."""
+        """The run's configuration. Raises ConfigError, and RunFolderError like `require_own_files`."""
+        self.require_own_files()
         config = RunConfig.of(load_layer(self.path / CONFIG), {"run": {"dir": str(self.path)}})
         layer: dict[str, Any] = {}
         for key, name in OBJECTS.items():
@@ -208,7 +210,7 @@ class RunFolder:
             write_whole(self.path / CONFIG, config.to_yaml())
 
     def require_own_files(self) -> None:
-        """Raises RunFolderError if a part of the folder is a link, so that a run would write elsewhere."""
+        """Raises RunFolderError if a part of the folder is a link, so that something else is read or written."""
         files = (CONFIG, ENVIRONMENT, METRICS, EPISODES, CARD, BUDGET, EXAMPLES, PREFLIGHT, LOCK, TRACKER)
         for name in (
             *files,
@@ -363,9 +365,9 @@ class RunFolder:
         """The lines of `metrics.jsonl`. Raises RunFolderError for a damaged line, like `steps` and `episodes`."""
         return list(self.steps())
 
-    def steps(self) -> Iterator[dict[str, Any]]:
-        """The lines of `metrics.jsonl`, one after the other: there may be a million."""
-        return (row for _, row in _lines(self.path / METRICS))
+    def steps(self, first: int = 0, last: float = math.inf) -> "Steps":
+        """The lines of `metrics.jsonl` from step `first` to step `last`."""
+        return Steps(self.path / METRICS, first, last)
 
     def episodes(self) -> Iterator[dict[str, Any]]:
         """The lines of `episodes.jsonl`."""
@@ -387,6 +389,19 @@ class RunFolder:
             ):
                 if (number := path.stem.removeprefix("step-")).isdecimal() and int(number) > step:
                     path.unlink()
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The lines of `metrics.jsonl` from one step to another, for any number of passes. Each pass reads the file again
+    and keeps no line: there may be a million."""
+
+    path: Path
+    first: int
+    last: float
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (row for _, row in _lines(self.path) if self.first <= row["step"] <= self.last)
 
 
 def nearest_runs(path: Path) -> str:

@@ -363,9 +363,8 @@ class RunLoop:
                 ) from None
             self._step_log.restore(state)
             with as_written(self.folder.path):
-                for row in self.folder.steps():
-                    if row["step"] <= checkpoint.step:
-                        self._saver.count(row)
+                for row in self.folder.steps(last=checkpoint.step):
+                    self._saver.count(row)
             self._cold_started, self.done, self._resumed_from = True, checkpoint.step, checkpoint.step
         resources.ranks.gather("the checkpoint", checkpoint.step)  # nobody writes until all have read it
 

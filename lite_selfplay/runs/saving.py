@@ -15,7 +15,7 @@ from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError, SaveFailed, TrainingError
 from lite_selfplay.runs.checkpoints import hash_of, kept_of, newest_whole, save_checkpoint, write_best
 from lite_selfplay.runs.folder import ADAPTERS, CARD, CHECKPOINTS, CONFIG, EXAMPLES, RunFolder, writing
-from lite_selfplay.runs.report.pages import model_card
+from lite_selfplay.runs.report.pages import added, model_card
 from lite_selfplay.runs.resources import Resources
 from lite_selfplay.tasks.files import read_json, write_whole, written_whole_folder
 from lite_selfplay.training.atomic_update import find_nonfinite
@@ -35,14 +35,12 @@ class Saver:
     def __init__(self, resources: Resources, clock: Callable[[], float]):
         self._resources, self._folder, self._adapters = resources, resources.folder, resources.loaded.adapters
         self._clock, self._last = clock, clock()
-        self._totals: dict[str, Any] | None = None  # the sum of all lines of `metrics.jsonl`, as one line
+        self._total: dict[str, Any] = {}
         self._unwritten: dict[str, Mapping[str, Any]] = {}  # evaluations, by the name of their file
 
     def count(self, metrics: Mapping[str, Any]) -> None:
-        """Add a step's line to the totals for the model card, so that no save reads the lines again."""
-        before = self._totals["tokens"] if self._totals else {}
-        tokens = {key: before.get(key, 0) + metrics["tokens"][key] for key in ("generated", "trained")}
-        self._totals = {"tokens": tokens, "over": metrics.get("over")}
+        """Add a step's line to the total for the model card, so that no save reads the lines again."""
+        self._total = added(self._total, metrics)
 
     @cached_property
     def _measured(self) -> dict[str, dict[str, Any]]:
@@ -130,7 +128,7 @@ class Saver:
                 self._resources.config,
                 step,
                 self._resources.plan.rewards,
-                metrics=[self._totals] if self._totals else [],
+                metrics=[self._total] if self._total else [],
                 evaluations=self._measured,
                 wrapped=bool(self._adapters.text_part),
             )

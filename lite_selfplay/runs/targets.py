@@ -61,7 +61,6 @@ class Target:
         if os.path.isfile(Path(name) / CONFIG):
             folder = RunFolder.open(Path(name))
             config = folder.config_to_load(settings.trust_remote_code, settings.unsafe_code)
-            require_no_link(folder.path / EVALUATIONS)  # where answers are written
             chosen = settings.model_dump(include={"precision"}, exclude_none=True)
             config = config.having({"model": chosen, "tasks": reading})
             sizes = {"group_size": config.run.group_size, "problems_per_step": config.run.problems_per_step}

@@ -2,6 +2,7 @@
 it."""
 
 import json
+import math
 import os
 import re
 import shlex
@@ -18,7 +19,7 @@ from lite_selfplay.models.sources import base_of
 from lite_selfplay.models.sources.folders import read_json
 from lite_selfplay.runs.folder import CARD, RunFolder
 from lite_selfplay.runs.report.closing import Evaluations, counted
-from lite_selfplay.runs.report.pages import FORMS, base_id, code, loading, metadata, plain, shown, whole_card
+from lite_selfplay.runs.report.pages import FORMS, added, base_id, code, loading, metadata, plain, shown, whole_card
 from lite_selfplay.runs.targets import saved_adapters
 from lite_selfplay.tasks.files import write_errors, written_whole_folder
 from lite_selfplay.training.interrupts import Interrupts
@@ -41,7 +42,7 @@ class Asked:
     - `seat`: the seat's name alone, such as `A`
     - `adapter`: the folder of the seat's saved weights
     - `step`: the number of training steps after which these weights were saved
-    - `metrics`: the rows of `metrics.jsonl` up to `step`
+    - `total`: the sum of the rows of `metrics.jsonl` up to `step` (`added`), empty if there is none
     - `roles`: the roles that the seat played in these rows
     - `sampling`: the settings with which training sampled the first role in `roles`, or default settings if `roles` is
       empty
@@ -55,7 +56,7 @@ class Asked:
     seat: str
     adapter: Path
     step: int
-    metrics: list[dict[str, Any]]
+    total: dict[str, Any]
     roles: tuple[str, ...]
     sampling: Sampling
     form: Form
@@ -95,8 +96,10 @@ def ask(folder: RunFolder, name: str | None, form: Form, out: Path | str | None,
     if not adapter.is_dir():
         when = "a run writes its adapters at its checkpoints and at its end"
         raise RunFolderError(f"{folder.path} has no adapter of seat {name!r}: {when}")
-    metrics = [row for row in folder.metrics() if step is None or row["step"] <= step]
-    played = {role for row in metrics for role, stream in row["streams"].items() if stream["seat"] == seat}
+    total, played = dict[str, Any](), set[str]()
+    for row in folder.steps(last=math.inf if step is None else step):
+        total = added(total, row)
+        played |= {role for role, stream in row["streams"].items() if stream["seat"] == seat}
     roles = tuple(role for role in config.roles if role in played)
     tokens = config.run.max_completion_tokens or 512
     path = Path(out or f"exports/{folder.path.resolve().name}-{name.replace('@', '-')}-{form}").expanduser()
@@ -107,8 +110,8 @@ def ask(folder: RunFolder, name: str | None, form: Form, out: Path | str | None,
         name,
         seat,
         adapter,
-        (metrics[-1]["step"] if metrics else 0) if step is None else step,
-        metrics,
+        total.get("step", 0) if step is None else step,
+        total,
         roles,
         config.roles[roles[0]].sampling(tokens) if roles else Sampling(max_tokens=tokens),
         form,
@@ -231,8 +234,8 @@ In training it was sampled at temperature {sampling.temperature:g} with up to {s
 
 {verified}"""
     title = plain(f"{config.game.label} on {shown(config.model.name)}, seat {asked.name}")
-    rewards = asked.folder.rewards()
-    return whole_card(config, metadata(config, asked.form), title, about, use, rewards, asked.metrics, evaluations)
+    rewards, metrics = asked.folder.rewards(), [asked.total] if asked.total else []
+    return whole_card(config, metadata(config, asked.form), title, about, use, rewards, metrics, evaluations)
 
 
 def serving(asked: Asked, folder: str, base: str | None, revision: str | None) -> list[str]:

@@ -80,4 +80,5 @@ def replace_eval() -> None:
     vars(parser)["eval"] = read
     for name, module in sys.modules.items():
         if name.partition(".")[0] == "reasoning_gym":
-            vars(module).update(eval=read, exec=read, compile=read)
+            # A name of the module's own, such as the compiler of `bf`, is not Python's.
+            vars(module).update({name: read for name in ("eval", "exec", "compile") if name not in vars(module)})

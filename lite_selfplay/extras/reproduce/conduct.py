@@ -15,7 +15,8 @@ no other process is working on.
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from statistics import fmean
@@ -31,10 +32,10 @@ from lite_selfplay.evaluation.result import Evaluation, mean_pass_rate
 from lite_selfplay.extras.reproduce.experiment import COLD_START, EVALUATION, RATE, ArmSection, Experiment
 from lite_selfplay.extras.reproduce.findings import means_of, write_findings
 from lite_selfplay.runs.api import Run, cold_start, load_run, resume, train
-from lite_selfplay.runs.checkpoints import is_taught, newest_whole
+from lite_selfplay.runs.checkpoints import dotted, is_taught, newest_whole
 from lite_selfplay.runs.defaults import filled_in
 from lite_selfplay.runs.evaluating import evaluate_all
-from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, ENVIRONMENT, last_step
+from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, ENVIRONMENT, RunFolder, last_step
 from lite_selfplay.runs.planning import draws_problems, plan
 from lite_selfplay.tasks.files import JSON_LIMIT, read_json, write_errors, write_whole
 from lite_selfplay.training.progress import Progress
@@ -280,31 +281,31 @@ def _training_record(path: Path, curve: str) -> dict[str, Any]:
     seconds and sampled tokens of the run, for each role the number of completions used in training, for each seat the
     number of updates, the game's statistics, and the versions of the software. `curve` names the metric whose values
     over the steps are recorded (see `_curve`)."""
-    run = load_run(path)
-    rows: Sequence[Mapping[str, Any]] = run.metrics_rows()
+    run, steps = load_run(path), RunFolder.open(path).steps()
+    (last,) = deque(steps, maxlen=1)
+    trained = Counter[str]()
+    for row in steps:
+        trained.update({role: each["rows_trained"] for role, each in row["streams"].items()})
     return {
-        "steps": len(rows),
-        "seconds": round(sum(row["wall_s"]["total"] for row in rows), 1),
-        "tokens": sum(row["tokens"]["generated"] for row in rows),
-        "rows": _sums([{role: each["rows_trained"] for role, each in row["streams"].items()} for row in rows]),
-        "updates": {seat: each["updates"] for seat, each in rows[-1]["seats"].items()},
-        "game": {key: round(mean, 4) for key, mean in means_of(row.get("game", {}) for row in rows).items()},
-        "closing": run.game().closing(rows[-1].get("game", {})),
-        "last_step": rows[-1].get("game", {}),
+        "steps": sum(1 for _ in steps),
+        "seconds": round(sum(row["wall_s"]["total"] for row in steps), 1),
+        "tokens": sum(row["tokens"]["generated"] for row in steps),
+        "rows": dict(trained),
+        "updates": {seat: each["updates"] for seat, each in last["seats"].items()},
+        "game": {key: round(mean, 4) for key, mean in means_of(row.get("game", {}) for row in steps).items()},
+        "closing": run.game().closing(last.get("game", {})),
+        "last_step": last.get("game", {}),
         "environment": read_json(path / ENVIRONMENT),
-        "curve": _curve(run, curve),
+        "curve": _curve(run, steps, curve),
     }
 
 
-def _curve(run: Run, curve: str) -> list[tuple[int, float]]:
+def _curve(run: Run, steps: Iterable[Mapping[str, Any]], curve: str) -> list[tuple[int, float]]:
     """The values of one metric over a run's steps, as (step, value) pairs. `curve` is a key of `metrics.jsonl`, such as
     `game.nash_conv`, or `evaluation` for pass@1 in the evaluations during training. The result is empty if the run did
-    not record the metric."""
+    not record the metric. `steps` are the rows of `metrics.jsonl`."""
     if curve == EVALUATION:  # without the untouched base
         return [(step, mean_pass_rate(each)) for step, each in run.evaluations().items() if step >= 0]
-    table = run.metrics().set_index("step")
-    return list(table[curve].dropna().items()) if curve in table else []
+    import pandas as pd
 
-
-def _sums(rows: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    return {key: sum(row.get(key, 0) for row in rows) for key in dict.fromkeys(key for row in rows for key in row)}
+    return list(pd.Series({row["step"]: dict(dotted(row)).get(curve) for row in steps}).dropna().items())

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -364,11 +365,11 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
 
 def means_of(logs: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """For each key, the mean of its numbers over the mappings in `logs`. Values that are not numbers are skipped."""
-    found: dict[str, list[float]] = {}
+    found: dict[str, array[float]] = {}  # there may be a million
     for log in logs:
         for key, value in log.items():
             if isinstance(value, int | float):
-                found.setdefault(key, []).append(value)
+                found.setdefault(key, array("d")).append(value)
     return {key: fmean(values) for key, values in found.items()}
 
 

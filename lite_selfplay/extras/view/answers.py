@@ -24,7 +24,7 @@ from lite_selfplay.runs.folder import EPISODES, EVALUATIONS, METRICS, RunFolder,
 from lite_selfplay.runs.report.figures import charts_of, game_of
 from lite_selfplay.runs.report.pages import outcome, seen
 from lite_selfplay.runs.report.step_rows import only_finite, warned
-from lite_selfplay.tasks.files import LINE_LIMIT, require_no_link
+from lite_selfplay.tasks.files import LINE_LIMIT
 
 _STEP = re.compile(rb'\{"step": ?(\d{1,15})[,}]')
 _DECODER = json.JSONDecoder(parse_constant=lambda _: None)
@@ -128,7 +128,6 @@ class ViewedRun:
 
     def __init__(self, path: Path):
         self.folder, self.path = RunFolder.open(path), path
-        require_no_link(path / EPISODES)
         with as_written(path):
             self.game, self.without_game = game_of(self.folder)
         self.index = EpisodeIndex(path / EPISODES)
@@ -146,7 +145,7 @@ class ViewedRun:
         stamp = self.stamp()
         with as_written(self.path):
             state, config, counts = state_of(self.path), self.folder.config(), self.index.steps()
-            rows = self.folder.metrics()
+            steps = self.folder.steps()
             return only_finite(
                 {
                     "name": self.path.resolve().name,
@@ -161,12 +160,12 @@ class ViewedRun:
                     "filters": list(dict.fromkeys([*self.game.kinds(), *self.game.remarks, *ODD])),
                     "roles": list(getattr(self.game, "roles", ())),
                     "steps": [[step, count] for step, count in counts.items()],
-                    "charts": charts_of(self.game, self.folder, rows),
-                    "remarks": self._remarks(rows, len(counts)),
+                    "charts": charts_of(self.game, self.folder, steps),
+                    "remarks": self._remarks(steps, len(counts)),
                 }
             )
 
-    def _remarks(self, rows: Sequence[Mapping[str, Any]], recorded: int) -> list[str]:
+    def _remarks(self, rows: Iterable[Row], recorded: int) -> list[str]:
         """Sentences on missing or damaged data of the run, and its warnings. `rows` are the rows of `metrics.jsonl`,
         and `recorded` is the number of steps in `episodes.jsonl`."""
         found = [self.without_game] if self.without_game else []

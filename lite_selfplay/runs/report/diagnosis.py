@@ -6,7 +6,8 @@ bounds are rules of thumb: a finding says where to look first, and proves nothin
 
 import heapq
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from math import sqrt
 from pathlib import Path
@@ -17,11 +18,11 @@ from lite_selfplay.config.user_files import file_of
 from lite_selfplay.errors import ConfigError, RunFolderError
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import Row, as_words, number_of, percent, value_in_words, value_of
-from lite_selfplay.runs.folder import METRICS, PREFLIGHT, RunFolder, as_written
+from lite_selfplay.runs.folder import METRICS, PREFLIGHT, RunFolder, as_written, last_step
 from lite_selfplay.runs.report.closing import changes
-from lite_selfplay.runs.report.figures import MEANINGS, game_of, harmless
+from lite_selfplay.runs.report.figures import MEANINGS, SILENT, game_of, harmless
 from lite_selfplay.runs.report.step_rows import warned
-from lite_selfplay.tasks.files import read_json, require_no_link
+from lite_selfplay.tasks.files import read_json
 
 Level = Literal["wrong", "watch", "normal"]
 
@@ -76,23 +77,26 @@ def diagnose(path: Path, step: int | None = None) -> Diagnosis:
     """
     folder = RunFolder.open(path)
     with as_written(path):
-        config, rows, (game, without_game) = folder.config(), folder.metrics(), game_of(folder)
+        config, row, (game, without_game) = folder.config(), last_step(path), game_of(folder)
         said, expected = _before(path)
-        if not rows and said and step is None:
+        if row is None and said and step is None:
             return Diagnosis(None, expected, (), without_game, said)
-        if not rows:
+        if row is None:
             raise RunFolderError(f"{path / METRICS} has no steps yet: there is nothing to diagnose")
-        looked = rows[-max(FEWEST_STEPS, len(rows) // 4) :] if step is None else [r for r in rows if r["step"] == step]
-        if not looked:
-            raise ConfigError(f"--step {step} is not in {path}: its steps are 1 to {rows[-1]['step']}")
-        about = _About(path, config, game, rows, looked)
+        count, last = row["step"], step or row["step"]
+        if last > count:
+            raise ConfigError(f"--step {step} is not in {path}: its steps are 1 to {count}")
+        first = step or max(1, count + 1 - max(FEWEST_STEPS, count // 4))
+        looked, early = folder.steps(first, last), folder.steps(last=max(1, count // 4))
+        about = _About(
+            path, config, game, folder.steps(last=last), _roles(early), looked, _roles(looked), last == count
+        )
         causes = [cause for check in CHECKS for cause in check(about)]
         if not causes:
             view = f"lite-selfplay view {shlex.quote(str(path))}"
             calm = "These steps look normal."
             causes = [Cause("nothing", "normal", calm, "; ".join(_facts(about)), view)]
         causes.sort(key=lambda cause: ("wrong", "watch", "normal").index(cause.level))
-        first, last = looked[0]["step"], looked[-1]["step"]
         within = (row for row in folder.episodes() if first <= row["step"] <= last)
         return Diagnosis((first, last), tuple(causes), tuple(moved_most(within)), without_game, said)
 
@@ -100,7 +104,8 @@ def diagnose(path: Path, step: int | None = None) -> Diagnosis:
 def foreseen(path: Path, config: RunConfig, game: type[Game], row: Row) -> list[Cause]:
     """Findings for a run that has not started, from its pre-flight: `row` holds its streams, like a line of
     `metrics.jsonl`."""
-    about = _About(path, config, game, [row], [row])
+    roles = _roles([row])
+    about = _About(path, config, game, [row], roles, [row], roles, True)
     return [cause for check in (_truncated, _format, _silent) for cause in check(about)]
 
 
@@ -109,7 +114,6 @@ def _before(path: Path) -> tuple[tuple[str, ...], tuple[Cause, ...]]:
     file = path / PREFLIGHT
     if not file.exists():
         return (), ()
-    require_no_link(file)
     values = read_json(file)
     said, found, refused = values["lines"], values["findings"], values["refused"]
     causes = [Cause(**{name.name: str(each[name.name]) for name in fields(Cause)}) for each in found]  # type: ignore[arg-type]
@@ -124,15 +128,53 @@ def moved_most(rows: Iterable[Row], count: int = MOVED_MOST) -> list[Row]:
     return [row for weight, _, row in heapq.nlargest(count, weighed) if weight > 0]
 
 
+class _Means:
+    """The means of a role's metrics over steps, weighed by their completions; `groups` and `silent` count those of
+    several completions, and of these those without variance. No step is kept."""
+
+    def __init__(self) -> None:
+        self._sums, self._weights = defaultdict[str, float](float), defaultdict[str, float](float)
+        self.groups = self.silent = 0.0
+
+    def add(self, step: Row) -> None:
+        weight = number_of(step.get("completions")) or 1.0
+        for key, number in ((key, number_of(value)) for key, value in step.items()):
+            if number is not None:
+                self._sums[key] += number * weight
+                self._weights[key] += weight
+        if step.get("groups") != step.get("completions"):
+            self.groups += number_of(step.get("groups")) or 0.0
+            self.silent += number_of(step.get(SILENT)) or 0.0
+
+    def mean(self, key: str) -> float | None:
+        return self._sums[key] / self._weights[key] if self._weights[key] else None
+
+
+def _means(steps: Iterable[tuple[Any, Row]]) -> defaultdict[Any, _Means]:
+    """The means over the steps of each role, or of whatever else the steps belong to."""
+    found = defaultdict[Any, _Means](_Means)
+    for of, step in steps:
+        found[of].add(step)
+    return found
+
+
+def _roles(rows: Iterable[Row]) -> defaultdict[Any, _Means]:
+    return _means(pair for row in rows for pair in row["streams"].items())
+
+
 @dataclass(frozen=True)
 class _About:
-    """The input of the checks: all steps of a run (`rows`), and those to diagnose (`looked`)."""
+    """The input of the checks: the steps to diagnose (`looked`), their means by role (`roles`) and those of the run's
+    first quarter (`early`), and all up to the last one looked at (`rows`), which is the run's last if `at_end`."""
 
     path: Path
     config: RunConfig
     game: type[Game]
-    rows: Sequence[Row]
-    looked: Sequence[Row]
+    rows: Iterable[Row]
+    early: defaultdict[str, _Means]
+    looked: Iterable[Row]
+    roles: Mapping[str, _Means]
+    at_end: bool
 
     def again(self, *flags: str) -> str:
         """The command for a new run with additional flags."""
@@ -147,27 +189,11 @@ class _About:
         section = self.config.cold_start
         return f"--set cold_start.steps={2 * section.steps}" if section.enabled else "--cold-start"
 
-    def roles(self) -> dict[str, list[Row]]:
-        names = dict.fromkeys(role for row in self.looked for role in row["streams"])
-        return {name: [row["streams"][name] for row in self.looked if name in row["streams"]] for name in names}
-
-
-def _mean(steps: Iterable[Row], key: str) -> float | None:
-    """The mean of a stream's key over steps, weighed by their completions."""
-    found = [
-        (value, number_of(step.get("completions")) or 1)
-        for step in steps
-        if (value := number_of(step.get(key))) is not None
-    ]
-    weight = sum(weight for _, weight in found)
-    return sum(value * weight for value, weight in found) / weight if weight else None
-
 
 def _truncated(about: _About) -> Iterator[Cause]:
-    early = about.rows[: max(1, len(about.rows) // 4)]
-    for role, steps in about.roles().items():
-        loops, length, right = _mean(steps, "loops") or 0.0, _mean(steps, "tokens_mean"), _mean(steps, "accuracy")
-        share = (_mean(steps, "truncated") or 0.0) - loops
+    for role, steps in about.roles.items():
+        loops, length, right = steps.mean("loops") or 0.0, steps.mean("tokens_mean"), steps.mean("accuracy")
+        share = (steps.mean("truncated") or 0.0) - loops
         own = about.config.roles[role].max_completion_tokens if role in about.config.roles else None
         limit = own or about.config.run.max_completion_tokens or 0
         flag = (
@@ -178,30 +204,28 @@ def _truncated(about: _About) -> Iterator[Cause]:
             evidence = f"truncated {share:.2f}, mean length {length or 0:.0f} of {limit} tokens"
             yield Cause("truncation", "wrong", f"{hit} before they answer.", evidence, about.again(flag))
         if loops >= MEANINGS["loops"].most and not harmless(loops, right):
-            first = _mean([row["streams"][role] for row in early if role in row["streams"]], "loops") or 0.0
+            first = about.early[role].mean("loops") or 0.0
             sentence = f"{percent(loops)} of the {role}'s completions repeat themselves and are stopped."
             mended = about.again(about.taught() if 2 * first > loops else about.slower())
             yield Cause("loops", "wrong", sentence, f"loops {loops:.2f}, {first:.2f} at first", mended)
 
 
 def _format(about: _About) -> Iterator[Cause]:
-    for role, steps in about.roles().items():
-        share = _mean(steps, "well_formed")
-        if share is not None and share < FEWEST_WELL_FORMED and not harmless(1 - share, _mean(steps, "accuracy")):
+    for role, steps in about.roles.items():
+        share = steps.mean("well_formed")
+        if share is not None and share < FEWEST_WELL_FORMED and not harmless(1 - share, steps.mean("accuracy")):
             few = "None" if share == 0 else f"Only {percent(share)}"
             sentence = f"{few} of the {role}'s completions are well-formed: the answer format is missing."
             yield Cause("format", "wrong", sentence, f"well_formed {share:.2f}", about.again(about.taught()))
 
 
 def _silent(about: _About) -> Iterator[Cause]:
-    for role, steps in about.roles().items():
-        several = [step for step in steps if step.get("groups") != step.get("completions")]
-        groups = sum(number_of(step.get("groups")) or 0 for step in several)
-        silent = sum(number_of(step.get("zero_variance_groups")) or 0 for step in several)
+    for role, steps in about.roles.items():
+        groups, silent = steps.groups, steps.silent
         if not groups or silent / groups < MOST_SILENT:
             continue
         every = "All groups" if silent == groups else f"{silent:.0f} of {groups:.0f} groups"
-        right = _mean(steps, "accuracy")
+        right = steps.mean("accuracy")
         why, flags = "each group's rewards are equal", [f"--group-size {2 * about.config.run.group_size}"]
         poses = about.game.accuracy_of(role).proposals
         if right is not None and not poses and (right < ALL_WRONG or right > ALL_RIGHT):
@@ -219,11 +243,12 @@ def _declared(about: _About) -> Iterator[Cause]:
     sentences = warned(about.looked)
     page = f"docs/games/{about.config.game.name}.md" if file_of(about.config.game.name) is None else ""
     for sentence, count in sentences.items():
-        steps = f"warned at {count} of {len(about.looked)} steps"
+        steps = f"warned at {count} of {sum(1 for _ in about.looked)} steps"
         yield Cause("warning", "wrong", f"{sentence[:1].upper()}{sentence[1:].rstrip('.')}.", steps, page)
+    logs = ({figure.key: value_of(figure, row["game"]) for figure in about.game.figures} for row in about.looked)
+    figures = _means(("game", log) for log in logs)["game"]
     for figure in about.game.figures:
-        values = [value for row in about.looked if (value := value_of(figure, row["game"])) is not None]
-        mean = sum(values) / len(values) if values else None
+        mean = figures.mean(figure.key)
         if mean is None or figure.how == "zeros" or figure.healthy[0] <= mean <= figure.healthy[1]:
             continue
         if figure.warning and sentences:
@@ -241,24 +266,28 @@ def _declared(about: _About) -> Iterator[Cause]:
 
 
 def _kl(about: _About) -> Iterator[Cause]:
-    early = about.rows[: max(1, len(about.rows) // 4)]
-    for role, steps in about.roles().items():
-        now = _mean(steps, "kl")
-        first = _mean([row["streams"][role] for row in early if role in row["streams"]], "kl") or 0.0
+    for role, steps in about.roles.items():
+        now, first = steps.mean("kl"), about.early[role].mean("kl") or 0.0
         if now is not None and now > MEANINGS["kl"].most and now > KL_GROWS * first:
             sentence = f"The {role}'s KL explodes: {now:.2g} nats per token, {first:.2g} in the run's first quarter."
             yield Cause("kl", "wrong", sentence, f"kl {now:.2g}", about.again(about.slower()))
 
 
-def too_fast(rows: Sequence[Row]) -> list[str]:
+def too_fast(rows: Iterable[Row]) -> list[str]:
     """A sentence for each role whose seat moves far at every step of the last quarter, without being right nearly
-    always or more often than in its best earlier part. Reads the streams of `rows`."""
-    found, count = list[str](), max(FEWEST_TO_COMPARE, len(rows) // 4)
-    for role in rows[-1]["streams"]:
-        steps = [row["streams"][role] for row in rows if role in row["streams"]]
-        last, right = _mean(steps[-count:], "step_gap"), _mean(steps[-count:], "accuracy")
-        parts = [steps[first : first + count] for first in range(len(steps) - 2 * count, -1, -count)]
-        before = [share for part in parts if (share := _mean(part, "accuracy")) is not None]
+    always or more often than in its best earlier part. Reads the streams of `rows`, in several passes."""
+    found, size = list[str](), max(FEWEST_TO_COMPARE, sum(1 for _ in rows) // 4)
+    steps = Counter(role for row in rows for role in row["streams"])
+    left, parts = Counter(steps), defaultdict[tuple[str, int], _Means](_Means)
+    row: Row = {}
+    for row in rows:
+        for role, stream in row["streams"].items():
+            left[role] -= 1
+            parts[role, left[role] // size].add(stream)
+    for role in row["streams"]:
+        last, right = (parts[role, 0].mean(key) for key in ("step_gap", "accuracy"))
+        shares = (parts[role, part].mean("accuracy") for part in range(1, steps[role] // size))
+        before = [share for share in shares if share is not None]
         if last is None or right is None or not before:
             continue
         if last > STEP_MOST and right <= min(max(before), NEARLY_ALL_RIGHT):
@@ -280,20 +309,28 @@ class Stalled(NamedTuple):
         return FORMLESS if self.by_form and getattr(options, "format_weight", None) else otherwise
 
 
-def stalled(rows: Sequence[Row]) -> Iterator[Stalled]:
+def stalled(rows: Iterable[Row]) -> Iterator[Stalled]:
     """The roles whose completions shrank, or whose reward rose, although no more of them are right. `rows`: a run's
     steps, of which the first three and the last three are compared."""
-    for role in rows[-1]["streams"]:
-        steps = [row["streams"][role] for row in rows if role in row["streams"]]
-        ends = steps[:ENDS], steps[-ENDS:]
+    found: dict[str, tuple[list[Row], deque[Row]]] = {}
+    row: Row = {}
+    for row in rows:
+        for role, stream in row["streams"].items():
+            first, last = found.setdefault(role, ([], deque(maxlen=ENDS)))
+            (first if len(first) < ENDS else last).append(stream)
+    for role in row["streams"]:
+        ends = found[role]
+        if len(ends[1]) < ENDS:
+            continue
         keys = ("accuracy", "tokens_mean", "reward_mean", "well_formed")
-        means = ([_mean(end, key) or 0.0 for end in ends] for key in keys)
-        (was, now), (long, short), (low, high), (loose, formed) = means
+        means = _means((number, step) for number, end in enumerate(ends) for step in end)
+        pairs = ([means[number].mean(key) or 0.0 for number in (0, 1)] for key in keys)
+        (was, now), (long, short), (low, high), (loose, formed) = pairs
         noise = sqrt(sum(1 / sum(number_of(step.get("completions")) or 1 for step in end) for end in ends))
         risen = now > was + sqrt(was * (1 - was)) * noise
         shrank, by_form = short < SHRUNK * long, high > low and formed > loose + noise / 2
-        unjudged = all(_mean(end, "accuracy") is None for end in ends)
-        if len(steps) < 2 * ENDS or risen or unjudged or not (shrank or by_form):
+        unjudged = all(each.mean("accuracy") is None for each in means.values())
+        if risen or unjudged or not (shrank or by_form):
             continue
         more = f"{'no' if now <= was else 'hardly'} more of them are right ({was:.0%} -> {now:.0%})"
         said = [f"the {role}'s completions shrank from {long:.0f} to {short:.0f} tokens, and {more}"] if shrank else []
@@ -308,7 +345,7 @@ def stalled(rows: Sequence[Row]) -> Iterator[Stalled]:
 
 def _lost(about: _About) -> Iterator[Cause]:
     """Reasoning that is lost, and rewards that rise by the form alone."""
-    for found in stalled([row for row in about.rows if row["step"] <= about.looked[-1]["step"]]):
+    for found in stalled(about.rows):
         flags = found.remedy(about.game.Options(**about.config.game.options), about.slower())
         level: Level = "wrong" if found.shrank else "watch"
         said, evidence = f"{found.said[:1].upper()}{found.said[1:]}.", f"the first {ENDS} steps and the last {ENDS}"
@@ -316,14 +353,14 @@ def _lost(about: _About) -> Iterator[Cause]:
 
 
 def _rate(about: _About) -> Iterator[Cause]:
-    for said in too_fast([row for row in about.rows if row["step"] <= about.looked[-1]["step"]]):
+    for said in too_fast(about.rows):
         evidence = f"step_gap above {STEP_MOST:g}"
         yield Cause("rate", "watch", f"{said[:1].upper()}{said[1:]}.", evidence, about.again(about.slower()))
 
 
 def _measured(about: _About) -> Iterator[Cause]:
     """Whether held-out accuracy fell during training, if the run's last step is diagnosed."""
-    found = changes(RunFolder.open(about.path).evaluations()) if about.looked[-1] is about.rows[-1] else []
+    found = changes(RunFolder.open(about.path).evaluations()) if about.at_end else []
     if lower := [str(change) for change in found if change.sure and (change.points or 0.0) < 0]:
         sentence = "Held-out accuracy is lower than before training: a lower learning rate may help."
         yield Cause("worse", "wrong", sentence, "; ".join(lower), about.again(about.slower()))
@@ -339,15 +376,15 @@ def _sampler(about: _About) -> Iterator[Cause]:
         ),
         ("nonfinite_what", "not finite", "a number that is not finite, and updated nothing.", [about.slower()]),
     ):
-        said = [str(row[key]) for row in about.looked if row.get(key)]
-        if said:
-            steps = f"{len(said)} of {len(about.looked)} steps"
-            yield Cause(name, "wrong", f"{steps} had {sentence}", said[-1], about.again(*flags))
+        said = (str(row[key]) for row in about.looked if row.get(key))
+        for count, last in deque(enumerate(said, 1), maxlen=1):
+            steps = f"{count} of {sum(1 for _ in about.looked)} steps"
+            yield Cause(name, "wrong", f"{steps} had {sentence}", last, about.again(*flags))
 
 
 def _facts(about: _About) -> Iterator[str]:
-    for role, steps in about.roles().items():
-        reward, right = _mean(steps, "reward_mean"), _mean(steps, "accuracy")
+    for role, steps in about.roles.items():
+        reward, right = steps.mean("reward_mean"), steps.mean("accuracy")
         words = [f"reward {reward:.2f}"] if reward is not None else []
         words += [f"{percent(right)} {about.game.accuracy_of(role).word}"] if right is not None else []
         yield f"{role}: {', '.join(words) or 'recorded only'}"

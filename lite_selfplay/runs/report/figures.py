@@ -3,10 +3,11 @@
 Keys are those of `metrics.jsonl`. A game declares its own figures (`Figure`).
 """
 
-from collections import Counter
+from array import array
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isinf
+from math import inf, isinf, nan
 from typing import Any, Literal
 
 from lite_selfplay.config.user_files import file_of, was_run
@@ -174,7 +175,7 @@ def _of_figure(figure: Figure) -> Meaning:
     return Meaning("game", figure.key, what, healthy, sentence, figure.unit, figure.name, figure=figure)
 
 
-def values_of(meaning: Meaning, rows: Sequence[Row]) -> dict[str, list[float]]:
+def values_of(meaning: Meaning, rows: Iterable[Row]) -> dict[str, list[float]]:
     """A metric's values over steps, by role or seat; under an empty name if it belongs to neither."""
     found: dict[str, list[float]] = {}
     for row in rows:
@@ -241,39 +242,46 @@ class Curve:
         return self.kind or ("" if self.part == GAME else self.part)
 
 
-def curves_of(game: type[Game], metrics: Sequence[Row]) -> tuple[Curve, ...]:
-    """Every curve of a run with at least one value: of roles, of the game, of seats."""
-    found = []
-    drawn = [known for known in MEANINGS.values() if known.part == "streams" and known.group]
-    for role in dict.fromkeys(role for row in metrics for role in row["streams"]):
-        played = [(row["step"], row["streams"][role]) for row in metrics if role in row["streams"]]
-        for known in drawn:
-            points = ((step, value_in(known, stream)) for step, stream in played)
-            name = game.accuracy_of(role).name if known.key == "accuracy" else known.name
-            found.append(_curve(role, name, points, known.unit, group=known.group))
-    found += _game_curves(game, metrics)
-    known = MEANINGS["grad_norm"]
-    for seat in dict.fromkeys(seat for row in metrics for seat in row["seats"]):
-        norms = ((row["step"], row["seats"].get(seat, {}).get(known.key)) for row in metrics)
-        found.append(_curve(SEATS, known.name, norms, group=known.group, kind=seat))
-    return tuple(curve for curve in found if curve.steps)
+def curves_of(game: type[Game], metrics: Iterable[Row]) -> tuple[Curve, ...]:
+    """Every curve of a run with at least one value: of roles, of the game, of seats. Of `metrics`, which are read once,
+    only what is drawn is kept."""
+    drawn = [known for known in MEANINGS.values() if known.part in ("streams", "seats") and known.group]
+    steps: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    columns: defaultdict[tuple[str, str, str], array[float]] = defaultdict(lambda: array("d"))
+    logged: list[tuple[Figure, list[tuple[int, Any, Any]]]] = [(figure, []) for figure in game.figures]
+    for row in metrics:
+        step, log = row["step"], row["game"]
+        for part, name in [(each, name) for each in ("streams", "seats") for name in row[each]]:
+            steps[part, name].append(step)
+            for known in drawn:
+                if known.part == part:
+                    value = value_in(known, row[part][name])
+                    columns[part, name, known.key].append(nan if value is None else value)
+        for figure, here in logged:
+            if figure.key in log:
+                here.append((step, log[figure.key], _whole(figure, log)))
+    found: dict[str, list[Curve]] = {"streams": [], "game": _game_curves(logged), "seats": []}
+    for (part, name, key), values in columns.items():
+        known, (of, kind) = MEANINGS[key], (SEATS, name) if part == "seats" else (name, "")
+        title = game.accuracy_of(name).name if key == "accuracy" else known.name
+        points = zip(steps[part, name], values, strict=True)
+        found[part].append(_curve(of, title, points, known.unit, group=known.group, kind=kind))
+    return tuple(curve for curves in found.values() for curve in curves if curve.steps)
 
 
 # The game's own log
 
 
-def _game_curves(game: type[Game], rows: Sequence[Row]) -> list[Curve]:
+def _game_curves(logged: Iterable[tuple[Figure, Sequence[tuple[int, Any, Any]]]]) -> list[Curve]:
     """Curves of the game's declared figures; breakdowns and counts of steps come last."""
-    logs = [(row["step"], row["game"]) for row in rows]
-    declared = [(figure, list(_figure_curves(figure, logs))) for figure in game.figures]
+    declared = [(figure, list(_figure_curves(figure, here))) for figure, here in logged]
     declared.sort(key=lambda pair: pair[0].how == "zeros" or any(curve.kind for curve in pair[1]))  # stable
     return [curve for _, curves in declared for curve in curves]
 
 
-def _figure_curves(figure: Figure, logs: Sequence[tuple[int, Row]]) -> Iterator[Curve]:
-    """The curves of a declared figure, from (step, game log) pairs: one, or one per key of an object (the most frequent
-    first), or one per bin of a list."""
-    here = [(step, log[figure.key], _whole(figure, log)) for step, log in logs if figure.key in log]
+def _figure_curves(figure: Figure, here: Sequence[tuple[int, Any, Any]]) -> Iterator[Curve]:
+    """The curves of a declared figure, from its (step, value, denominator): one, or one per key of an object (the most
+    frequent first), or one per bin of a list."""
     how: How = "sum" if figure.how == "zeros" else figure.how
     counts = [(step, value, of) for step, value, of in here if isinstance(value, Mapping)]
     whole: Counter[str] = Counter()
@@ -324,7 +332,7 @@ def _curve(part: str, name: str, points: Iterable[tuple[int, Any]], unit: Unit =
 GROUPS = (LEARNING, PLAY, HEALTH)
 
 
-def charts_of(game: type[Game], folder: RunFolder, rows: Sequence[Row]) -> list[dict[str, Any]]:
+def charts_of(game: type[Game], folder: RunFolder, rows: Iterable[Row]) -> list[dict[str, Any]]:
     """A chart for each set of held-out problems and for each name among the curves of a run's `rows`, by group.
 
     A chart has `name`, `group`, `unit`, `how`, the `healthy` bounds that the game declares, and `lines`, one for each

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 
@@ -40,8 +41,8 @@ def model_card(
 ) -> str:
     """The run folder's README: its adapters, how they were trained and evaluated, and how to load one.
 
-    `rewards`: what completions earn, in words. `metrics`: the lines of `metrics.jsonl` so far, for the number of
-    tokens. `evaluations`: the contents of the files in `eval/` by moment, in order.
+    `rewards`: what completions earn, in words. `metrics`: the lines of `metrics.jsonl` so far, or their sum (`added`),
+    for the number of tokens. `evaluations`: the contents of the files in `eval/` by moment, in order.
     """
     of = "" if metrics and metrics[-1].get("over") is True else f" of {config.run.steps}"
     title = f"{plain(config.game.label)} on {plain(shown(config.model.name))}, after {step}{of} steps"
@@ -54,6 +55,12 @@ def model_card(
 per completion."""
     about = "LoRA adapters trained by self-play with lite-selfplay: one per seat, over one frozen base."
     return whole_card(config, metadata(config, "peft"), title, about, use, rewards, metrics, evaluations or {})
+
+
+def added(total: Row, row: Row) -> dict[str, Any]:
+    """A line of `metrics.jsonl` with the tokens of `total` added, which is empty or the sum of earlier lines."""
+    tokens = total.get("tokens", {})
+    return {**row, "tokens": {key: tokens.get(key, 0) + count for key, count in row["tokens"].items()}}
 
 
 def whole_card(

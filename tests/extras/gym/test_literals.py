@@ -1,5 +1,7 @@
 """No answer to a problem of reasoning-gym is run as a program, and those that scorers evaluate keep their values."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,3 +102,12 @@ def test_anything_else_is_refused(text: str):
 
     with pytest.raises(ValueError, match="neither a literal nor a formula"):
         read(text, {**vars(sympy), "x": sympy.Symbol("x"), "open": open})
+
+
+def test_a_data_set_that_has_a_compiler_of_its_own_keeps_it():
+    """In a process of its own: names of Python's are replaced in all of the package."""
+    program = (
+        "from lite_selfplay.extras.gym import open_dataset; from lite_selfplay.extras.gym.literals import replace_eval;"
+        "entry = open_dataset('bf', {}, seed=3)[0]; replace_eval(); print(open_dataset('bf', {}, seed=3)[0] == entry)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).splitlines()[-1] == "True"

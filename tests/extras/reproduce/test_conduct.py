@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any, cast
 
-import pandas as pd
 import pytest
 import yaml
 from filelock import FileLock
@@ -33,9 +32,6 @@ def test_a_curve_is_of_a_number_of_every_step_or_of_the_runs_own_evaluations():
         return {name: {k: {"pass_at_1": v} for k, v in each.items()} for name, each in scores.items()}
 
     class Finished:
-        def metrics(self) -> pd.DataFrame:
-            return pd.json_normalize([{"step": 1, "game": {"nash_conv": 0.5}}, {"step": 2, "game": {}}])
-
         def evaluations(self) -> dict[int, dict[str, Any]]:
             return {
                 -1: measured(seats={"base": 0.0}),
@@ -43,9 +39,11 @@ def test_a_curve_is_of_a_number_of_every_step_or_of_the_runs_own_evaluations():
                 2: measured(seats={"A": 1.0, "B": 1.0}, directions={"A->B": 0.5, "B->A": 0.25}),
             }
 
-    assert conducting._curve(cast(Run, Finished()), "game.nash_conv") == [(1, 0.5)]
-    assert conducting._curve(cast(Run, Finished()), "evaluation") == [(0, 0.5), (2, 0.375)]
-    assert conducting._curve(cast(Run, Finished()), "") == []
+    rows = [{"step": 1, "game": {"nash_conv": 0.5}}, {"step": 2, "game": {}}]
+    run = cast(Run, Finished())
+    assert conducting._curve(run, rows, "game.nash_conv") == [(1, 0.5)]
+    assert conducting._curve(run, rows, "evaluation") == [(0, 0.5), (2, 0.375)]
+    assert conducting._curve(run, rows, "") == []
 
 
 def test_a_folder_of_something_else_damaged_or_whose_name_none_can_have_is_refused(tmp_path: Path):
