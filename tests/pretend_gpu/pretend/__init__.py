@@ -105,8 +105,8 @@ def card(model: Model = RTX_4090, package: str = "lite_selfplay", *, numbers: bo
     """A context with a GPU in the machine; tensors on it do not outlive it.
 
     `package` is the one whose lines are reported for waits. Without `numbers` tensors have only sizes, so that large
-    models take seconds: the host reads zeros, and True of booleans. Raises RuntimeError if torch is built for CUDA, or if there
-    already is a GPU.
+    models take seconds: the host reads zeros, and True of booleans. Raises RuntimeError if torch is built for CUDA, or
+    if there already is a GPU.
     """
     if ENGINE is None:
         raise RuntimeError("this torch is built for CUDA: a pretend GPU needs a build for CPUs")
