@@ -139,7 +139,7 @@ def _transcripts(game: "type[Game]", chosen: "Sequence[Transcript]") -> Iterator
             yield f"-- its answer, {game.verdict(row)}{earned(row)}:\n{indented(row['text'])}"
 
 
-_MARKS = {"wrong": "!", "watch": "?", "normal": "."}
+_MARKS = {"wrong": "! ", "normal": ""}
 _PREVIEW = 100
 
 
@@ -197,7 +197,7 @@ def _findings(title: str, game: "type[Game]", found: "Diagnosis") -> Iterator[st
     steps = f"steps {first} to {last}" if last > first else f"step {first}"
     yield f"{title}, {steps if found.steps else 'before its first step'}:"
     for cause in found.causes:
-        yield f"\n{_MARKS.get(cause.level, '?')} {cause.sentence}"
+        yield f"\n{_MARKS.get(cause.level, '? ')}{cause.sentence}"
         yield from (
             f"    {name}: {text}" for name, text in (("evidence", cause.evidence), ("next", cause.next)) if text
         )

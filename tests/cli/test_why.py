@@ -40,6 +40,13 @@ def test_why(run: Path, call: Callable[..., Any]):
     assert "grpo on tiny, step 2:" in call("why", run, "--step", 2).out
 
 
+def test_calm_steps_have_no_mark(tmp_path: Path, call: Callable[..., Any]):
+    folder = RunFolder(tmp_path / "run")
+    folder.create(RunConfig(game="grpo", steps=4, max_completion_tokens=10, **SMALL))
+    folder.append(step_metrics(1, solver={**STREAM, "accuracy": 0.5, "truncated": 0.0}), [], 1.0)
+    assert call("why", folder.path).out.splitlines()[2] == "These steps look normal."
+
+
 def test_explain(run: Path, call: Callable[..., Any]):
     ended = call("why", "truncated", run)
     assert ended.out.splitlines() == [

@@ -1,5 +1,6 @@
 """The pretend GPU's memory running out, and reports of `doctor` and `plan` on a GPU."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,13 +8,19 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, Qwen3_5TextConfig
 
+from lite_selfplay.config import RunConfig
 from lite_selfplay.data import BASE
 from lite_selfplay.errors import TrainingError
+from lite_selfplay.models import attention
 from lite_selfplay.models.backends.transformers import TransformersBackend, usable_memory
+from lite_selfplay.models.generation import fixed
 from lite_selfplay.models.logprobs.batch import Batch
-from lite_selfplay.models.memory import WASTE, Load
+from lite_selfplay.models.memory import CONTEXT_BYTES, GIB, WASTE, Card, Load, estimate
 from lite_selfplay.models.shapes import shape_in
+from lite_selfplay.models.trial import LoadTrial
+from lite_selfplay.runs.defaults import filled_in, size
 from tests.gpu.evidence import OUT_OF_MEMORY
 from tests.made import as_sampled
 from tests.models.sampled import asked, completions, words
@@ -155,6 +162,70 @@ def test_a_plan_knows_what_layers_with_a_state_keep(tmp_path: Path, rtx_4090: pr
     found = parts(config(model=section.model_dump()), shape_in(tmp_path, "it"), Load(1, 4, 508))
     told = found["activations"] + found["logits, update"]
     assert (1 + WASTE) * told == pytest.approx(rtx_4090.memory.peak - before, rel=0.15)
+
+
+QWEN = {"vocab_size": 248_320, "hidden_size": 1024, "intermediate_size": 3584, "num_hidden_layers": 24}
+QWEN |= {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256, "tie_word_embeddings": True}
+QWEN |= {f"linear_num_{kind}_heads": 16 for kind in ("key", "value")}
+QWEN |= {f"linear_{kind}_head_dim": 128 for kind in ("key", "value")}
+"""Qwen3.5-0.8B's sizes."""
+
+
+def of_zeros(folder: Path) -> None:
+    """A model of these sizes, whose weights take no room on the disk."""
+    text = Qwen3_5TextConfig(**QWEN, architectures=["Qwen3_5ForCausalLM"], dtype="bfloat16")
+    text.save_pretrained(folder)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(text, dtype=torch.bfloat16)
+    header, end = {}, 0
+    for name, weight in model.named_parameters():
+        header[name] = {"dtype": "BF16", "shape": list(weight.shape), "data_offsets": [end, end + weight.nbytes]}
+        end += weight.nbytes
+    encoded = json.dumps(header).encode()
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(len(encoded).to_bytes(8, "little") + encoded)
+        file.truncate(file.tell() + end)
+
+
+def peaks(gpu: Card, run: RunConfig, folder: Path) -> tuple[int, int]:
+    """The most bytes that a GPU holds while a step's completions of a seat are sampled, and in a full microbatch of the
+    second seat's update."""
+    sizes = run.run
+    with pretend.card(pretend.Model(gpu.name, gpu.memory, (8, 9), 128), numbers=False) as card:
+        card.memory.fraction = 1 - CONTEXT_BYTES / gpu.memory
+        backend = TransformersBackend(folder, run.model, run.seats, seed=0, eos_ids=[0], run=sizes)
+        adapters, prompts = backend.adapters, [[5] * 512] * sizes.problems_per_step
+        backend.generate(asked("A", prompts, sizes.group_size, max_tokens=sizes.max_completion_tokens))
+        sampling = card.memory.peak
+        trained = [p for seat in run.seats for p in adapters.parameters(seat).values()]
+        for parameter in trained:
+            parameter.grad = torch.zeros_like(parameter)
+        torch.optim.AdamW(trained).step()
+        adapters.activate("B")
+        with backend.updating(), adapters.cast_together(backend.compute_dtype), backend.autocast():
+            card.memory.reset_peak()
+            rows = sizes.tokens_at_once(on_cpu=False) // 1024
+            batch = Batch.of([([5] * 512, [9] * 512)] * rows, backend.way())
+            backend.token_logprobs(batch)[0].sum().backward()
+        backend.close()
+        return sampling, card.memory.peak
+
+
+@pytest.mark.timeout(900)  # loops over 64 numbers of a chunk, in 18 layers
+@pytest.mark.parametrize("gib", [24, *(pytest.param(gib, marks=pytest.mark.long) for gib in (8, 16, 48, 80))])
+def test_a_plan_of_qwen35_is_near_the_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gib: int):
+    """With the sizes and the recomputation that are chosen for each GPU, less what CUDA itself takes."""
+    # Zeros agree with nothing, and the pool stays where graphs are recorded.
+    monkeypatch.setattr(LoadTrial, "_require", lambda *_: None)
+    monkeypatch.setattr(attention, "why_no_flash", lambda *_: None)
+    monkeypatch.setattr(fixed, "records", lambda decoding: True)
+    of_zeros(tmp_path)
+    gpu, asked_for = Card(f"GPU of {gib} GB", gib * GIB), RunConfig(game="agon", model=str(tmp_path))
+    run, _ = filled_in(asked_for, size(asked_for, filled_in(asked_for)[1], gpu))
+    load = Load(run.run.problems_per_step * run.run.group_size, 512, run.run.max_completion_tokens)
+    told = estimate(run, shape_in(tmp_path, "it"), load, card=gpu)
+    expected = [told.generating - CONTEXT_BYTES, told.updating - CONTEXT_BYTES]
+    assert expected == pytest.approx(peaks(gpu, run, tmp_path), rel=0.15)
 
 
 def test_a_plan_knows_the_gpu_and_how_much_it_holds(card: pretend.Card, call: Callable[..., Any]):

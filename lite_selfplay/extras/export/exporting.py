@@ -1,127 +1,45 @@
-"""The function `export` writes a seat (a LoRA adapter) of a run as a folder for other tools, atomically, and verifies
-it."""
+"""The function `export` writes a seat (a LoRA adapter) of a run as a folder for other tools (LoRA adapter, merged model
+or GGUF file), atomically, and verifies it."""
 
+import contextlib
+import gc
 import json
-import math
-import os
 import re
 import shlex
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
-from lite_selfplay.config import RunConfig
-from lite_selfplay.data import Sampling
-from lite_selfplay.errors import ConfigError, RequestError, RunFolderError, SaveFailed, VerificationFailed
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+from lite_selfplay.errors import RequestError, SaveFailed, VerificationFailed
+from lite_selfplay.extras.export import verification
+from lite_selfplay.extras.export.gguf_file import require_convertible, write_gguf
+from lite_selfplay.extras.export.request import Asked, Form, ask, export_card, require_free, serving
+from lite_selfplay.extras.export.verification import Question, Verification
+from lite_selfplay.models.adapter_files import CONFIG, WEIGHTS
+from lite_selfplay.models.backends.backend import Backend
+from lite_selfplay.models.backends.transformers import dense_weight
+from lite_selfplay.models.chat_template import DATE, NOW, Chat, Thinking
 from lite_selfplay.models.silence import quiet
-from lite_selfplay.models.sources import base_of
-from lite_selfplay.models.sources.folders import read_json
+from lite_selfplay.models.sources import ResolvedModel, base_of
+from lite_selfplay.models.sources.folders import reading
 from lite_selfplay.runs.folder import CARD, RunFolder
-from lite_selfplay.runs.report.closing import Evaluations, counted
-from lite_selfplay.runs.report.pages import FORMS, added, base_id, code, loading, metadata, plain, shown, whole_card
-from lite_selfplay.runs.targets import saved_adapters
-from lite_selfplay.tasks.files import write_errors, written_whole_folder
+from lite_selfplay.runs.report.closing import Evaluations
+from lite_selfplay.runs.report.pages import shown
+from lite_selfplay.tasks.files import read_json, read_tensors, sha256_of, write_errors, written_whole_folder
 from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Poll, Progress, as_progress
+from lite_selfplay.training.rollout import Loaded, load_chat
 
-if TYPE_CHECKING:
-    from lite_selfplay.extras.export.verification import Verification
-
-Form = Literal["peft", "merged", "gguf"]
 VERIFICATION = "verification.json"
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A request to export a seat (a LoRA adapter) of a run, after `ask` has checked it.
-
-    - `folder`: the run folder
-    - `config`: the run's configuration, in which the backend is replaced by `transformers`
-    - `name`: the seat as requested, such as `A` or `A@20` (the seat at the checkpoint of step 20)
-    - `seat`: the seat's name alone, such as `A`
-    - `adapter`: the folder of the seat's saved weights
-    - `step`: the number of training steps after which these weights were saved
-    - `total`: the sum of the rows of `metrics.jsonl` up to `step` (`added`), empty if there is none
-    - `roles`: the roles that the seat played in these rows
-    - `sampling`: the settings with which training sampled the first role in `roles`, or default settings if `roles` is
-      empty
-    - `form`: the format of the export, `peft`, `merged` or `gguf`
-    - `out`: the folder that the export creates
-    """
-
-    folder: RunFolder
-    config: RunConfig
-    name: str
-    seat: str
-    adapter: Path
-    step: int
-    total: dict[str, Any]
-    roles: tuple[str, ...]
-    sampling: Sampling
-    form: Form
-    out: Path
-
-    @property
-    def file(self) -> str:
-        """The name of the file that an export in the format `gguf` writes."""
-        parts = self.config.game.label, Path(self.config.model.name).name, self.name, "f16.gguf"
-        return re.sub(r"[^\w.-]+", "-", "-".join(parts))
-
-
-def ask(folder: RunFolder, name: str | None, form: Form, out: Path | str | None, trusted: bool) -> Asked:
-    """Check a request to export a seat (a LoRA adapter) of a run, before the model is loaded.
-
-    - `folder`: the run folder
-    - `name`: the seat: `A` (as saved last), `A@20` (from the checkpoint of step 20), `A@best` (from the checkpoint with
-      the highest pass@1), or None for the run's only seat
-    - `form`: the format of the export
-    - `out`: the folder to create, or None for `exports/RUN-SEAT-FORM` in the working directory
-    - `trusted`: whether the base model's own Python code may run
-
-    Returns the request with all that the export needs. Raises RequestError if the seat is unknown or not saved, if
-    `name` is None and the run has several seats, if the format is unknown or does not support the model, if the base
-    model has Python code and `trusted` is false, if the run's game or tasks are in a Python file that the user has not
-    allowed on this machine by running it before, or if `out` exists.
-    """
-    config = folder.config_to_load(trusted, unsafe_code=True)  # an export runs no code that the model writes
-    if form not in FORMS:
-        raise ConfigError(f"a seat can be exported to {', '.join(FORMS)}, not to {form!r}")
-    if config.model.trust_remote_code and form != "peft":
-        raise ConfigError(f"{config.model.name} has Python code of its own, so it can only be exported --to peft")
-    if name is None and len(config.seats) > 1:
-        raise RequestError(f"{folder.path} has the seats {', '.join(config.seats)}: name one of them after the run")
-    name = name or next(iter(config.seats))
-    ((seat, step, adapter),) = saved_adapters(folder, config.seats, [name]).values()
-    if not adapter.is_dir():
-        when = "a run writes its adapters at its checkpoints and at its end"
-        raise RunFolderError(f"{folder.path} has no adapter of seat {name!r}: {when}")
-    total, played = dict[str, Any](), set[str]()
-    for row in folder.steps(last=math.inf if step is None else step):
-        total = added(total, row)
-        played |= {role for role, stream in row["streams"].items() if stream["seat"] == seat}
-    roles = tuple(role for role in config.roles if role in played)
-    tokens = config.run.max_completion_tokens or 512
-    path = Path(out or f"exports/{folder.path.resolve().name}-{name.replace('@', '-')}-{form}").expanduser()
-    _require_free(path)
-    return Asked(
-        folder,
-        config.having({"model": {"backend": "transformers"}}),
-        name,
-        seat,
-        adapter,
-        total.get("step", 0) if step is None else step,
-        total,
-        roles,
-        config.roles[roles[0]].sampling(tokens) if roles else Sampling(max_tokens=tokens),
-        form,
-        path,
-    )
-
-
-def _require_free(path: Path) -> None:
-    if os.path.lexists(path):
-        raise ConfigError(f"{path} exists already and is not overwritten: choose another --out")
+Weights = Callable[[], Iterator[tuple[str, torch.Tensor]]]
+"""A function that returns an iterator over the merged weights as (name, float32 tensor) pairs."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +54,7 @@ class Export:
 
     path: Path
     seat: str
-    verification: "Verification | None"
+    verification: Verification | None
     commands: list[str]
 
 
@@ -174,18 +92,16 @@ def export(
     said = as_progress(progress)
     asked = ask(RunFolder.open(Path(run)), seat, to, out, trust_remote_code)
     with quiet(), Interrupts() as interrupts:
-        from lite_selfplay.extras.export import forms  # imports torch, so only after the request is checked
-
         model = base_of(asked.config.model, said)
         asked.folder.require_base(model)
         with write_errors(asked.out, SaveFailed), written_whole_folder(asked.out) as folder:
-            verification, verified = forms.write(asked, model, folder, verify, said, Poll(said, interrupts.poll))
-            card = export_card(asked, model.revision, forms.measured(asked), verified)
+            verification, verified = write(asked, model, folder, verify, said, Poll(said, interrupts.poll))
+            card = export_card(asked, model.revision, measured(asked), verified)
             (folder / CARD).write_text(card, encoding="utf-8")
             if verification is not None:
                 text = json.dumps(verification.to_json(), indent=1) + "\n"
                 (folder / VERIFICATION).write_text(text, encoding="utf-8")
-            _require_free(asked.out)  # it may have been created meanwhile
+            require_free(asked.out)  # it may have been created meanwhile
     said.say(f"written: {asked.out}")
     if verification is not None and verification.failures:
         raise VerificationFailed(
@@ -198,79 +114,164 @@ def export(
     return Export(asked.out, asked.name, verification, commands)
 
 
-_MERGED = """```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained("FOLDER", dtype="auto")
-tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-```"""
-# The values that vLLM's `--max-lora-rank` accepts, the default first.
-_VLLM_RANKS = (16, 32, 64, 128, 256, 320, 512)
-
-
-def export_card(asked: Asked, revision: str | None, evaluations: Evaluations, verified: str) -> str:
-    """The text of an export's README.md, its model card. `asked` is the checked export request. `revision` is the base
-    model's commit on the hub, or None if the base model is not from the hub. `evaluations` is the result of
-    `forms.measured`. `verified` is a paragraph on the comparison of the exported files with the seat."""
-    config, sampling = asked.config, asked.sampling
-    parts = " and ".join(map(code, asked.roles)) or "no role so far"
-    base, name = base_id(config.model.name), code(shown(config.model.name))
-    about = f"""{FORMS[asked.form][0]} trained by self-play with lite-selfplay: seat {code(asked.seat)} of a run of
-{plain(config.game.label)} after {counted(asked.step, "step")}, which played {parts}, over {name}."""
-    stops = f", ending at {' or '.join(map(code, sampling.stop))}" if sampling.stop else ""
-    wrapped = isinstance(read_json(asked.adapter / "adapter_config.json")["target_modules"], str)
-    peft = loading(config, "FOLDER", revision, tokenizer="FOLDER", wrapped=wrapped)
-    python = {"peft": peft, "merged": _MERGED}.get(asked.form, "")
-    commands = serving(asked, "FOLDER", base, revision) if base or asked.form != "peft" else []
-    use = f"""{python}
-
-{"".join(f"    {command}{chr(10)}" for command in commands)}
-In training it was sampled at temperature {sampling.temperature:g} with up to {sampling.max_tokens} tokens{stops};
-`{"Modelfile" if asked.form == "gguf" else "generation_config.json"}` holds these settings.
-
-## Is it the same model?
-
-{_about_weights(asked)}
-
-{verified}"""
-    title = plain(f"{config.game.label} on {shown(config.model.name)}, seat {asked.name}")
-    rewards, metrics = asked.folder.rewards(), [asked.total] if asked.total else []
-    return whole_card(config, metadata(config, asked.form), title, about, use, rewards, metrics, evaluations)
-
-
-def serving(asked: Asked, folder: str, base: str | None, revision: str | None) -> list[str]:
-    """Shell commands that serve exported files; each is an alternative to the others. `asked` is the checked export
-    request, and `folder` is the path of the files, quoted for a shell. Only the format `peft` uses the last two
-    arguments: `base` is the base model's hub id or folder, and must not be None for `peft`; `revision` is its commit on
-    the hub, or None for the newest. vLLM's command for `peft` is documented at
-    https://docs.vllm.ai/en/latest/features/lora.html, and that of transformers at
-    https://huggingface.co/docs/transformers/serving."""
-    if asked.form == "merged":
-        return [f"transformers serve {folder}", f"vllm serve {folder}"]
-    if asked.form == "gguf":
-        file = f"{folder}/{asked.file}"
-        return [
-            f"llama-server -m {file} --jinja",
-            f"ollama create {Path(asked.file).stem.lower()} -f {folder}/Modelfile",
-        ]
-    rank = asked.config.seats[asked.seat].rank
-    more = f" --max-lora-rank {next((r for r in _VLLM_RANKS if r >= rank), rank)}" if rank > _VLLM_RANKS[0] else ""
-    more += " --quantization bitsandbytes" if asked.config.model.precision == "4bit" else ""
-    where = f"{base} --revision {revision}" if revision else base
-    return [f"vllm serve {where} --enable-lora --lora-modules {asked.seat}={folder}{more}"]
-
-
-def _about_weights(asked: Asked) -> str:
-    """The model card's paragraph on how the weights of the export `asked` come from the adapter and the base model."""
-    if asked.config.model.precision != "4bit":
-        return "The adapter's weights are those of training; in a full model they are merged into the base's."
+def write(
+    asked: Asked, model: ResolvedModel, folder: Path, verify: bool, progress: Progress, poll: Poll
+) -> tuple[Verification | None, str]:
+    """Write the files of the export request `asked` into `folder`, except the model card. The base model is `model`.
+    With `verify`, another tool loads the files and computes the log-probabilities of some answers that the seat (a LoRA
+    adapter) gave; they are compared with the seat's own. If that tool is llama.cpp and not installed, nothing is
+    compared. The function `poll` is called often,
+    and may raise to stop the export. Returns the comparison (also if it failed; None if nothing was compared) and a
+    paragraph about it for the model card. Raises VerificationFailed if the tool cannot load the files, RequestError if
+    the format does not support the model, and RunFolderError if the seat's saved weights are damaged. The caller
+    deletes `folder` after an error."""
+    section, why = asked.config.model, "the export was made with `--no-verify`"
+    if verify and asked.form == "gguf" and find_spec("xllamacpp") is None:
+        verify, why = False, 'llama.cpp is not installed (`pip install "lite-selfplay[llama-cpp]"`)'
+    chat = load_chat(asked.config, model)
+    questions, compute = list[Question](), ""
+    if verify or asked.form != "peft":
+        progress.say(f"loading {model.name} in {section.precision}")
+        questions, compute = _from_memory(asked, model, folder, chat, verify, progress, poll)
+        gc.collect()
+        torch.cuda.empty_cache()
     if asked.form == "peft":
-        return (
-            "The adapter was trained over 4-bit (NF4) weights and works only with these: with the base's 16-bit "
-            "weights it is a different model, since it also learned to correct the quantisation."
-        )
-    return (
-        "The seat was trained over 4-bit (NF4) weights. These were dequantised and the adapter added in float32, so "
-        "the only loss is the rounding to 16 bits. Merged into the base's original 16-bit weights, the adapter would "
-        "be a different model, which was never trained or measured."
+        write_adapter(folder, asked, model, chat)
+    poll()
+    if not verify:
+        progress.say(f"not verified: {why}")
+        return None, f"Not verified: {why}."
+    progress.say("another tool reads the files in a fresh process")
+    found = verification.verify(asked, folder, str(model.path), questions, compute, chat.tokens("a")[0], poll)
+    progress.say(f"{found.reader}: {found.sentence()}")
+    return found, found.paragraph()
+
+
+def measured(asked: Asked) -> Evaluations:
+    """The evaluations of the seat (LoRA adapter) of the export request `asked`. They are the evaluations during
+    training up to the exported step, by moment (such as `after 20 steps`), and those evaluations after training that
+    used exactly the exported weights, by file name."""
+    own = sha256_of(asked.adapter / WEIGHTS)
+    later = asked.folder.later_evaluations().items()
+    found = {moment: each for moment, each in asked.folder.evaluations().items() if each["step"] <= asked.step}
+    return found | {name: each for name, each in later if own in each.get("weights", {}).values()}
+
+
+def _from_memory(
+    asked: Asked, model: ResolvedModel, folder: Path, chat: Chat, verify: bool, progress: Progress, poll: Poll
+) -> tuple[list[Question], str]:
+    """Do the parts of the export request `asked` that need the base `model` with the seat's adapter in memory. With
+    `verify`, the seat answers the prompts on which another tool will be compared with it. In the formats `merged` and
+    `gguf`, the files are written into `folder`; `peft` needs no model for that (`write_adapter`). `chat` has the
+    tokenizer and chat template. The function `poll` is called often, and may raise to stop. Returns the prompts with
+    the seat's answers (empty without `verify`), and the name of the torch dtype in which the model computes. Raises
+    RequestError if the format does not support the model."""
+    with reading(model.path):
+        config = AutoConfig.from_pretrained(model.path, trust_remote_code=asked.config.model.trust_remote_code)
+    if asked.form == "gguf":
+        require_convertible(config)
+    seats = {asked.seat: asked.config.seats[asked.seat]}
+    with contextlib.closing(Loaded.of(asked.config, model, progress, poll, seats=seats)) as loaded:
+        backend = loaded.backend
+        backend.adapters.load(asked.seat, asked.adapter)
+        questions = []
+        if verify:
+            progress.say(f"asking seat {asked.name} {verification.QUESTIONS} prompts of the run")
+            special = [str(token) for token in chat.tokenizer.all_special_tokens]
+            seen = [row["prompt"] for row in asked.folder.episodes() if row["seat"] == asked.seat]
+            prompts = verification.choose_prompts(seen, lambda text: not any(token in text for token in special))
+            questions = verification.ask_seat(backend, chat, asked.seat, prompts)
+        if asked.form != "peft":
+            fill = write_merged if asked.form == "merged" else write_gguf_folder
+            fill(folder, asked, partial(_weights, backend, asked.seat, poll), config, chat)
+    return questions, str(backend.compute_dtype).removeprefix("torch.")
+
+
+def _weights(backend: Backend, seat: str, poll: Poll) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, tensor in backend.adapters.merged(seat, partial(dense_weight, dtype=torch.float32)):
+        poll()
+        yield name, tensor
+
+
+def write_adapter(folder: Path, asked: Asked, model: ResolvedModel, chat: Chat) -> None:
+    """Write the LoRA adapter of the export request `asked` into `folder` for PEFT and vLLM, with tokenizer, chat
+    template and sampling settings. The adapter's configuration names the base `model` by hub id and revision, or by the
+    last part of its path if it is not from the hub. Raises RunFolderError if the saved weights are damaged."""
+    read_tensors(asked.adapter / WEIGHTS)  # raises RunFolderError for damaged ones
+    shutil.copyfile(asked.adapter / WEIGHTS, folder / WEIGHTS)
+    base = {"base_model_name_or_path": model.hub_id or shown(model.name), "revision": model.revision}
+    config = json.dumps(read_json(asked.adapter / CONFIG) | base, indent=2, sort_keys=True)
+    (folder / CONFIG).write_text(config + "\n", encoding="utf-8")
+    _set_switches(asked, chat)
+    chat.tokenizer.save_pretrained(folder)
+    _settings(asked, chat).save_pretrained(folder)
+
+
+def write_merged(folder: Path, asked: Asked, weights: Weights, config: Any, chat: Chat) -> None:
+    """Write a full bf16 model, the base model with a seat's adapter merged in, into `folder`, for transformers and
+    vLLM. `asked` is the checked export request. The function `weights` returns an iterator over the merged weights as
+    (name, float32 tensor) pairs. `config` is the base model's transformers configuration. Raises RequestError if the
+    names of the weights are not those of the transformers model class for `config`."""
+    state = {name: tensor.to("cpu", torch.bfloat16) for name, tensor in weights()}
+    with torch.device("meta"):  # no second copy in memory, and no use of the global random generator
+        plain = AutoModelForCausalLM.from_config(config.get_text_config(), dtype=torch.bfloat16)
+    left_over = plain.load_state_dict(state, assign=True, strict=False).unexpected_keys
+    plain.tie_weights()
+    if missing := [*left_over, *(name for name, parameter in plain.named_parameters() if parameter.is_meta)]:
+        raise RequestError(f"{missing[0]} does not fit into a merged model: export --to peft")
+    plain.generation_config = _settings(asked, chat)
+    plain.save_pretrained(folder)
+    _set_switches(asked, chat)
+    chat.tokenizer.save_pretrained(folder)
+
+
+def write_gguf_folder(folder: Path, asked: Asked, weights: Weights, config: Any, chat: Chat) -> None:
+    """Write a GGUF file, the base model with a seat's adapter merged in, into `folder`, with a Modelfile for `ollama
+    create` (https://github.com/ollama/ollama/blob/main/docs/modelfile.md). `asked` is the checked export request, whose
+    sampling settings go into the Modelfile. The function `weights` returns an iterator over the merged weights as
+    (name, float32 tensor) pairs. `config` is the base model's transformers configuration; `chat` has its tokenizer."""
+    _set_switches(asked, chat)
+    name = f"{asked.config.game.label}, seat {asked.name}"
+    write_gguf(folder / asked.file, weights(), config, chat.tokenizer, name=name, eos_ids=chat.eos_ids)
+    parameters = {"temperature": f"{asked.sampling.temperature:g}", "top_k": "0", "top_p": "1", "min_p": "0"}
+    parameters |= {"repeat_penalty": "1", "num_predict": str(asked.sampling.max_tokens)}
+    lines = [f"FROM ./{asked.file}", *(f"PARAMETER {key} {value}" for key, value in parameters.items())]
+    lines += [f"PARAMETER stop {json.dumps(stop, ensure_ascii=False)}" for stop in asked.sampling.stop]
+    (folder / "Modelfile").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def with_switches(template: str | None, thinking: Thinking) -> str | None:
+    """The chat template `template` with the settings of training built in, so that other tools render prompts as
+    training did. Today's date is replaced by `DATE`, the date that this library uses in all training. `thinking`
+    becomes the default of the switch for a reasoning block; `auto` keeps the template's own default. The result is None
+    if `template` is None."""
+    if template is None:
+        return None
+    values = {"date_string": f'"{DATE}"'} if "date_string" in template else {}
+    if thinking != "auto":
+        switch = "true" if thinking == "on" else "false"
+        values |= {name: switch for name in ("enable_thinking", "thinking") if name in template}
+    set_first = (
+        f"{{%- if {key} is not defined %}}{{%- set {key} = {value} %}}{{%- endif %}}" for key, value in values.items()
+    )
+    asks = r"""strftime_now\(\s*(['"])(.*?)\1\s*\)"""
+    return "".join(set_first) + re.sub(asks, lambda call: json.dumps(NOW.strftime(call[2])), template)
+
+
+def _set_switches(asked: Asked, chat: Chat) -> None:
+    chat.tokenizer.chat_template = with_switches(chat.tokenizer.chat_template, asked.config.model.thinking)
+
+
+def _settings(asked: Asked, chat: Chat) -> Any:
+    """The sampling settings of the export request `asked` as transformers' GenerationConfig, with top-k and top-p
+    switched off. `chat` has the ids of the special tokens."""
+    return GenerationConfig(
+        do_sample=True,
+        temperature=asked.sampling.temperature,
+        top_k=0,
+        top_p=1.0,
+        max_new_tokens=asked.sampling.max_tokens,
+        eos_token_id=list(chat.eos_ids),
+        pad_token_id=chat.pad_id,
+        bos_token_id=chat.tokenizer.bos_token_id,
     )

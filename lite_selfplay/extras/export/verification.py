@@ -11,18 +11,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lite_selfplay.data import BASE, Sampling
 from lite_selfplay.errors import VerificationFailed
 from lite_selfplay.extras.export import reader
+from lite_selfplay.extras.export.request import Asked
 from lite_selfplay.models.backends.availability import device_of
 from lite_selfplay.models.backends.backend import Backend
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.models.generation.sampling import GenerationRequest
-
-if TYPE_CHECKING:
-    from lite_selfplay.extras.export.exporting import Asked
 
 QUESTIONS, TOKENS = 20, 24  # the number of prompts, and the most tokens of an answer
 # Each format's tool, and the mean difference, in nats per token, allowed for rounding: of weights to bf16 in a merged
@@ -126,7 +124,7 @@ def ask_seat(backend: Backend, chat: Chat, seat: str, prompts: Sequence[str]) ->
 
 
 def verify(
-    asked: "Asked",
+    asked: Asked,
     folder: Path,
     base: str,
     questions: Sequence[Question],

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import GenerationConfig
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.data import Sampling
-from lite_selfplay.extras.export.exporting import ask, export, export_card, serving
+from lite_selfplay.extras.export.exporting import export
+from lite_selfplay.extras.export.request import ask, export_card, serving
 from lite_selfplay.extras.talk import speakers_of
 from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.report.pages import loading
@@ -55,6 +57,31 @@ def test_the_lines_of_a_card_load_the_seat_in_the_runs_precision(run: Path, tmp_
         if "nf4" in lines_of(folder):  # over the base's own weights it is another model
             other = scored(lines_of(folder).replace(", quantization_config=nf4", ""), ids)[first:]
             assert (other - torch.tensor(said.logprobs)).abs().max() > 0.05
+
+
+@pytest.mark.parametrize(("form", "template"), [("peft", True), ("peft", False), ("merged", True)])
+def test_the_lines_of_an_export_answer_a_prompt_of_the_run(make_run, tmp_path: Path, capsys, form: str, template: bool):
+    """With the run's settings, and greedily as the seat does."""
+    run, out = make_run("fp32"), tmp_path / "out"
+    export(run, "A", to=form, out=out, verify=False)
+    if not template:
+        (out / "chat_template.jinja").unlink()
+    names: dict[str, Any] = {}
+    exec(lines_of(out), names)
+    row = next(row for row in RunFolder(run).episodes() if row["seat"] == "A")
+    greedy = {"do_sample": False, "max_new_tokens": 8}
+    found = names["model"].generate(**names["inputs"], generation_config=GenerationConfig(**greedy))[0]
+    with speakers_of(run) as speakers:
+        (stage,) = speakers.say("A", row["prompt"], Sampling(temperature=0.0, max_tokens=8))
+    said, settings = stage.completion, names["settings"]
+    assert capsys.readouterr().out.rstrip("\n") == names["tokenizer"].decode(names["ids"], skip_special_tokens=True)
+    assert (settings.max_new_tokens, settings.top_k, settings.temperature) == (16, 0, 1.0)
+    if template:
+        assert found.tolist()[: len(said.prompt_ids)] == list(said.prompt_ids)
+    else:
+        assert found.tolist()[: names["inputs"]["input_ids"].shape[1]] == names["tokenizer"](row["prompt"])["input_ids"]
+    if form == "peft" and template:
+        assert found.tolist() == [*said.prompt_ids, *said.token_ids]
 
 
 def config(model: dict[str, Any], **seat: Any) -> RunConfig:

@@ -26,7 +26,7 @@ from lite_selfplay.errors import (
     UnknownNameError,
     VerificationFailed,
 )
-from lite_selfplay.extras.export import forms, reader, verification
+from lite_selfplay.extras.export import exporting, reader, verification
 from lite_selfplay.extras.export.exporting import export
 from lite_selfplay.models import sources
 from lite_selfplay.models.chat_template import DATE
@@ -191,8 +191,8 @@ def test_files_of_another_model_fail_and_stay_for_a_look(make_run: MakeRun, tmp_
         file = folder / "adapter_model.safetensors"
         save_file({name: -t if "lora_B" in name else t for name, t in load_file(file).items()}, file)
 
-    write = forms.write_adapter
-    monkeypatch.setattr(forms, "write_adapter", wrong)
+    write = exporting.write_adapter
+    monkeypatch.setattr(exporting, "write_adapter", wrong)
     monkeypatch.setattr(verification, "read_back", lambda request, poll: reader.by_transformers(request))
     another = r"is not the same model as seat A: mean .delta. \S+ is more than 0.01"
     with pytest.raises(VerificationFailed, match=another):
@@ -255,7 +255,7 @@ def test_an_export_that_fails_leaves_nothing(make_run: MakeRun, tmp_path: Path, 
             (folder / "half").write_text("half")
             raise error
 
-        monkeypatch.setattr(forms, "write_adapter", write)
+        monkeypatch.setattr(exporting, "write_adapter", write)
         with pytest.raises(raised, match=words):
             export(make_run(), "A", out=tmp_path / "new" / "out", **FAST)
         assert list((tmp_path / "new").iterdir()) == []
@@ -263,7 +263,7 @@ def test_an_export_that_fails_leaves_nothing(make_run: MakeRun, tmp_path: Path, 
 
 def test_what_comes_to_be_meanwhile_stays_and_what_a_killed_export_left_goes(make_run, tmp_path: Path, monkeypatch):
     (tmp_path / ".out.partial").mkdir()
-    monkeypatch.setattr(forms, "write_adapter", lambda *_: (tmp_path / "out").mkdir())
+    monkeypatch.setattr(exporting, "write_adapter", lambda *_: (tmp_path / "out").mkdir())
     with pytest.raises(ConfigError, match="out exists already"):
         export(make_run(), "A", out=tmp_path / "out", **FAST)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -308,7 +308,7 @@ def test_the_runs_switches_are_in_the_template_and_an_argument_still_wins():
         (thinks, "on", {"enable_thinking": False, "date_string": "today"}, "today answers"),
         (asks, "auto", {}, f"{DATE}, 00:00"),
     ):
-        switched = forms.with_switches(template, thinking)
+        switched = exporting.with_switches(template, thinking)
         assert jinja2.Template(switched or "").render(**given) == shown
-    assert forms.with_switches("{{ enable_thinking }}", "auto") == "{{ enable_thinking }}"
-    assert forms.with_switches(None, "on") is None
+    assert exporting.with_switches("{{ enable_thinking }}", "auto") == "{{ enable_thinking }}"
+    assert exporting.with_switches(None, "on") is None

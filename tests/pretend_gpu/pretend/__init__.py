@@ -37,7 +37,7 @@ from .engine import ENGINE
 from .jiterator import launch
 from .models import GIB, PROFILES, RTX_4090, T4, Memory, Model
 from .operations import Operations, attention, rms_norm
-from .tensors import PATCHES, Generator, inside, is_card
+from .tensors import CPU, PATCHES, Generator, inside, is_card
 from .torch_cuda import functions
 
 __all__ = ["GIB", "PROFILES", "RTX_4090", "T4", "Card", "Model", "Seen", "Wait", "card", "inside", "is_card"]
@@ -46,8 +46,9 @@ __all__ = ["GIB", "PROFILES", "RTX_4090", "T4", "Card", "Model", "Seen", "Wait",
 class Card:
     """The GPU inside a `card` context."""
 
-    def __init__(self, model: Model, package: str):
-        self.model, self.package = model, package
+    def __init__(self, model: Model, package: str, *, numbers: bool):
+        self.model, self.package, self.numbers = model, package, numbers
+        self.host = CPU if numbers else torch.device("meta")
         self.memory = Memory(model)
         self.generator = torch.Generator()
         self._watching: list[Seen] = []
@@ -100,17 +101,18 @@ _one_at_a_time = threading.Lock()
 
 
 @contextlib.contextmanager
-def card(model: Model = RTX_4090, package: str = "lite_selfplay") -> Iterator[Card]:
+def card(model: Model = RTX_4090, package: str = "lite_selfplay", *, numbers: bool = True) -> Iterator[Card]:
     """A context with a GPU in the machine; tensors on it do not outlive it.
 
-    `package` is the one whose lines are reported for waits. Raises RuntimeError if torch is built for CUDA, or if there
-    already is a GPU.
+    `package` is the one whose lines are reported for waits. Without `numbers` tensors have only sizes, so that large
+    models take seconds: the host reads zeros, and True of booleans. Raises RuntimeError if torch is built for CUDA, or
+    if there already is a GPU.
     """
     if ENGINE is None:
         raise RuntimeError("this torch is built for CUDA: a pretend GPU needs a build for CPUs")
     if not _one_at_a_time.acquire(blocking=False):
         raise RuntimeError("there is a card already")
-    found = Card(model, package)
+    found = Card(model, package, numbers=numbers)
     with contextlib.ExitStack() as stack:
         stack.callback(_one_at_a_time.release)
         with contextlib.suppress(ImportError):  # looks for a GPU when imported, and for its own library for one

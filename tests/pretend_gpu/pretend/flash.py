@@ -15,7 +15,7 @@ def forward(
         scores.softmax(-1) @ _of_heads(v, keys, groups)
         for scores, (_, keys) in zip(found, _places(ends_q, ends_k), strict=True)
     ]
-    return torch.cat(out, 1).transpose(0, 1).to(q.dtype), log_sums
+    return torch.cat(out, 1).transpose(0, 1).to(q.dtype).contiguous(), log_sums  # as the kernel writes it
 
 
 def backward(

@@ -155,11 +155,13 @@ class Operations(TorchDispatchMode):
         inner_args = [_inner(x) for x in args]
         inner_kwargs = {name: _inner(x) for name, x in kwargs.items()}
         if makes:
-            inner_kwargs["device"] = CPU
+            inner_kwargs["device"] = self.card.host
         if func in (aten.mm.dtype, aten.mm.dtype_out):  # which a CPU has not
             return aten.mm.out(*(x.to(inner_args[2]) for x in inner_args[:2]), **inner_kwargs)
         if func is aten._softmax.default and inner_args[2]:  # fp16 to float32, which a CPU has not
             return aten._softmax.default(inner_args[0].float(), inner_args[1], False)
+        if func in _READS and not self.card.numbers:
+            return unread(inner_args[0]).item() if func is _READS[0] else True
         with self.card.randomness() if kind.random else contextlib.nullcontext():
             try:
                 return func(*inner_args, **inner_kwargs)
@@ -210,13 +212,16 @@ class Operations(TorchDispatchMode):
         blocking = not kwargs.pop("non_blocking", False)
         kwargs.pop("pin_memory", None)
         self._count_copy("_to_copy", x.is_cuda, place.type == "cuda", blocking or not is_pinned(x), x)
-        out = aten._to_copy.default(inside(x) if x.is_cuda else x, device=CPU, **kwargs)
-        return self._new(out) if place.type == "cuda" else out
+        x = inside(x) if x.is_cuda else x
+        if place.type == "cuda":
+            return self._new(aten._to_copy.default(x, device=self.card.host, **kwargs))
+        return aten._to_copy.default(unread(x), device=CPU, **kwargs)
 
     def _copy(self, to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
         blocking = not non_blocking or not (is_pinned(to) or is_pinned(source))
         self._count_copy("copy_", source.is_cuda, to.is_cuda, blocking, to)
-        aten.copy_.default(*(inside(x) if x.is_cuda else x for x in (to, source)))
+        to_inner, from_inner = (inside(x) if x.is_cuda else x for x in (to, source))
+        aten.copy_.default(to_inner, from_inner if to_inner.is_meta else unread(from_inner))
         return to
 
     def _count_copy(self, name: str, from_card: bool, to_card: bool, blocking: bool, x: Tensor) -> None:
@@ -250,6 +255,11 @@ class Operations(TorchDispatchMode):
 
 # Without what torch wraps it in for its compiler, it takes a third of the time.
 Operations.__torch_dispatch__ = vars(Operations)["__torch_dispatch__"].__wrapped__  # type: ignore[method-assign]
+
+
+def unread(x: Tensor) -> Tensor:
+    """What the host reads of a tensor: of one without numbers zeros, or that all is true."""
+    return torch.full(x.shape, x.dtype == torch.bool, dtype=x.dtype) if x.is_meta else x
 
 
 # What a CUDA build refuses
@@ -343,8 +353,10 @@ def flash(
         raise RuntimeError("cu_seqlens and seqused must have the shapes (batch_size + 1) and (batch_size)")
     assert (longest_q, dropout, causal, debug) == (1, 0.0, False, False)
     q, k, v, first, used = (inside(x) for x in (query, key, value, starts, seqused_k))
-    assert int(used.max()) <= longest
     card.count("_flash_attention_forward", given=(query, key, value), made=[query])
+    if not card.numbers:
+        return _made(card, torch.empty_like(q), q.new_empty(groups, count), *(q.new_empty(0) for _ in range(3)))
+    assert int(used.max()) <= longest
     first = first[:-1]  # the lengths say where a sequence ends
     assert int(first.min()) >= 0
     assert int((first + used).max()) <= len(k)
@@ -363,7 +375,8 @@ def flash_forward(card: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any, scale:
     assert (dropout, debug) == (0.0, False)
     inner = _checked(card, (q, k, v), ends, (longest_q, longest_k))
     card.count("_flash_attention_forward", given=(q, k, v), made=[q])
-    found = flash_formula.forward(*inner, causal, scale)
+    log_sums = inner[0].new_empty(q.shape[1], len(q), dtype=torch.float32)
+    found = flash_formula.forward(*inner, causal, scale) if card.numbers else (torch.empty_like(inner[0]), log_sums)
     return _made(
         card, *found, *(torch.zeros(2, dtype=torch.uint64), torch.zeros((), dtype=torch.uint64), torch.zeros(0))
     )
@@ -380,6 +393,8 @@ def flash_backward(
     assert grad.dtype == out.dtype == q.dtype
     inner = _checked(card, (q, k, v), ends, (longest_q, longest_k))
     card.count("_flash_attention_backward", given=(q, k, v, out, grad), made=[q, k, v])
+    if not card.numbers:
+        return _made(card, *map(torch.empty_like, inner[:3]))
     found = flash_formula.backward(inside(grad), *inner[:3], inside(out), inside(log_sums), *inner[3:], causal, scale)
     return _made(card, *found)
 
@@ -396,6 +411,8 @@ def _checked(card: Any, given: tuple[Tensor, ...], ends: list[Tensor], longest: 
     assert longest[0] > 1  # else query heads of one key head are computed as queries
     for x, end, most in zip((q, k), ends, longest, strict=True):
         assert end.dtype == torch.int32
+        if not card.numbers:
+            continue
         lengths = inside(end).diff()
         assert (int(inside(end)[0]), int(inside(end)[-1])) == (0, len(x))
         assert int(lengths.min()) > 0
