@@ -78,14 +78,12 @@ def serve_calls(job: Job, channel: int) -> None:
     space = main_module(PROGRAM)
     execute(job["program"], space)
     border = Border(channel, {"name": lambda name: _function(space, name)}, trusted=True)
-    border.send([name for name, value in list(space.items()) if type(name) is str and not _is_module(value)])
+    border.send(
+        [name for name, value in list(space.items()) if type(name) is str and not isinstance(value, types.ModuleType)]
+    )
     with contextlib.suppress(EOFError):
         while True:
             border.answer(*border.receive()[1:])
-
-
-def _is_module(value: Any) -> bool:
-    return isinstance(value, types.ModuleType)
 
 
 def put_tests(job: Job, channel: int, reply: int) -> None:
