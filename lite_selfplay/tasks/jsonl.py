@@ -106,7 +106,8 @@ def problems_of(
             )
         if (choice := choices.get(where)) is not None:
             text, answer, shown = asked(text_of(row, where)[1], choice, reading)
-            row = {**row, "problem": text, "answer": answer, "options": shown}
+            rest = row if options is None else {name: value for name, value in row.items() if name not in names}
+            row = {**rest, "problem": text, "answer": answer, "options": shown}
         problem = to_problem(row, where, f"{stem}-{where.rpartition(' ')[2]}")
         answer = tidy_number(problem.answer, where) if kind == "number" else problem.answer
         problems[where] = replace(problem, answer=answer, kind=problem.kind if choice is None else CHOICE)
