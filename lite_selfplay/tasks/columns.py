@@ -15,9 +15,9 @@ KINDS: tuple[Kind, ...] = ("number", "expression", "choice", "program")
 PROBLEM_KEYS = ("problem", "question", "prompt")
 # Columns that are found in any case.
 _KNOWN = (*PROBLEM_KEYS, "answer", "solution", "id", "tests", "options", "choices")
-_OPTION = re.compile(r"(?:opt(?:ion)?|choice)s?[ _-]?(?:[a-h]|\d)", re.IGNORECASE)
+_OPTION = re.compile(r"(?:op(?:t(?:ion)?)?|choice)s?[ _-]?(?:[a-h]|\d)", re.IGNORECASE)
 _ANSWERS = re.compile(
-    r"a|.*(?:answer|truth|target|label|output|response|result|gold|solution|completion).*", re.IGNORECASE
+    r"a|cop|.*(?:answer|truth|target|label|output|response|result|gold|solution|completion).*", re.IGNORECASE
 )
 _MISSING = object()
 _NUMBER = re.compile(r"([-+]?)(\d[\d,_]*)(?:\.(\d*))?")
@@ -107,6 +107,16 @@ def options_in(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if len(found) < 2 and 2 * sum(row.get("answer") in letters for row in rows) > len(rows):
         found = letters
     return found if len(found) > 1 else []
+
+
+def require_answers(rows: Sequence[tuple[str, Mapping[str, Any]]], options: Sequence[str]) -> None:
+    """Raises TaskError, with the words that map the column, if no row of a file of choices has an answer."""
+    if options and rows and all(row.get("answer") is None and "tests" not in row for _, row in rows):
+        named = next(filter(_ANSWERS.fullmatch, rows[0][1]), "COLUMN")
+        raise TaskError(
+            f"{rows[0][0]}: a choice without 'answer': map its columns after the file's name, as in "
+            f"FILE:options={'+'.join(options)},answer={named}"
+        )
 
 
 def text_of(row: Mapping[str, Any], where: str) -> tuple[str, str]:

@@ -215,7 +215,7 @@ def hub_task(
     solution: str = "solution",
     options: str = "",
     keep: str = "",
-    kind: str = "expression",
+    kind: str = "",
     config: str = "",
     revision: str = "",
     sha256: str = "",
@@ -224,15 +224,18 @@ def hub_task(
     """`hub:OWNER/NAME[:SPLIT]`, or a file by its path: any data set, with a map of its columns as options (`Columns`).
 
     Several columns are joined with `+`: `hub:me/sums:test,problem=Body+Question,answer=Answer,kind=number`. Without
-    `problem`, the column is `problem`, `question` or `prompt`. `sha256` pins the problems by their fingerprint.
-    `held_out` is ignored: all rows are returned. Raises TaskError if anything cannot be found or read.
+    `problem`, the column is `problem`, `question` or `prompt`. `kind` is by default `choice` with `options`, else
+    `expression`. `sha256` pins the problems by their fingerprint. `held_out` is ignored: all rows are returned. Raises
+    TaskError if anything cannot be found or read.
     """
     is_file = os.path.isfile(dataset) or data_of(dataset) is not None
     hub, _, split = (dataset, "", "") if is_file else dataset.partition(":")
     if not hub:
         raise TaskError("hub needs the name of a data set, as in hub:openai/gsm8k:test,config=main")
-    if kind not in KINDS:
-        raise TaskError(f"hub:kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    kind = kind or ("choice" if options else "expression")
+    if kind not in KINDS or (options and kind != "choice"):
+        kinds = "choice with options" if options else f"one of {', '.join(KINDS)}"
+        raise TaskError(f"hub:kind must be {kinds}, got {kind!r}")
     data = HubData(hub, split or "train", config or None, revision or None)
     columns = Columns(_names(problem), answer, _names(options), id, solution, _names(keep))
     if is_file:

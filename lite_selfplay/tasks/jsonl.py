@@ -11,7 +11,7 @@ from typing import Any
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.choices import Choice, asked, proof, reading_of
-from lite_selfplay.tasks.columns import PROBLEM_KEYS, known, options_in, text_of, tidy_number
+from lite_selfplay.tasks.columns import PROBLEM_KEYS, known, options_in, require_answers, text_of, tidy_number
 from lite_selfplay.tasks.files import read_rows
 from lite_selfplay.verify import programs
 from lite_selfplay.verify.choice import KIND as CHOICE
@@ -90,6 +90,7 @@ def problems_of(
     whole column decides)."""
     found = dict(rows)
     names = options_in([*found.values()]) if options is None else options
+    require_answers([*found.items()], names)
     choices = {
         where: Choice.of({name: row.get(name) for name in names}, row.get("answer"), where)
         for where, row in found.items()
@@ -147,6 +148,9 @@ def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
             row = program_row(humaneval, row, where) or row
         elif "test_list" in row:
             row = program_row(mbpp, row, where) or row
+    if "tests" not in row and isinstance(row.get("inputs"), list) and isinstance(row.get("outputs"), list):
+        rest = {name: value for name, value in row.items() if name not in ("inputs", "outputs")}
+        row = {**rest, "tests": {"inputs": row["inputs"], "outputs": row["outputs"]}}
     key, text = text_of(row, where)
     name = default_id if row.get("id") is None else str(row["id"])
     if any(row.get(tests) is not None for tests in ("tests", "test_list")) or {"test", "entry_point"} <= row.keys():

@@ -167,6 +167,14 @@ def test_a_row_that_lacks_a_column_or_is_of_another_form_is_named_by_file_and_li
         load_task("codecontests", held_out=True, data_dir=str(tmp_path))
 
 
+def test_lists_of_inputs_and_outputs_beside_a_problem_are_its_tests(tmp_path):
+    row = {"question": "Add two numbers.", "inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7\n"]}
+    (problem,) = load_task(str(jsonl(tmp_path / "m.jsonl", row))).problems
+    assert problem.kind == "program"
+    assert problem.answer["tests"] == [["1 2\n", "3\n"], ["3 4\n", "7\n"]]
+    assert problem.extra == {}
+
+
 def test_any_data_set_by_a_map_of_its_columns(tmp_path):
     row = {"question": "Add.", "input_output": '{"inputs": ["1 2"], "outputs": ["3"]}', "problem_id": 7}
     columns = Columns(("question",), "input_output", id="problem_id")

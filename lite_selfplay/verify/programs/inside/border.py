@@ -8,6 +8,7 @@ is never asked there, and the difference of the two is no number.
 import builtins
 import collections
 import contextlib
+import io
 import json
 import math
 import operator
@@ -25,6 +26,7 @@ _ENDS = (StopIteration, StopAsyncIteration)
 _MUTABLE = ("l", "d", "S", "B", "k")  # tags of `values.pack`
 
 _ALONE = "len iter next reversed hash bool int float complex index abs round trunc floor ceil neg pos invert getitem"
+_HELD = "len iter next reversed getitem".split()
 _SAID = "repr str format setitem delitem call setattr delattr instancecheck subclasscheck"
 _ARITHMETIC = "add sub mul matmul truediv floordiv mod divmod pow and or xor lshift rshift"
 _INPLACE = " ".join(f"i{name}" for name in _ARITHMETIC.split() if name != "divmod")
@@ -54,13 +56,15 @@ class ProgramLost(BaseException):
 
 class Reference:
     """An object of the other process. `plain`: of a subclass of a built-in type. `mixed`: the result of arithmetic with
-    a plain value, which is no number here, whatever its process says."""
+    a plain value, which is no number here, whatever its process says; `scaled`: of a product, which has items."""
 
     __slots__ = ("__at",)
 
     def __init__(self, border: "Border", number: int, plain: bool):
         object.__setattr__(
-            self, "_Reference__at", SimpleNamespace(border=border, number=number, plain=plain, mixed=False)
+            self,
+            "_Reference__at",
+            SimpleNamespace(border=border, number=number, plain=plain, mixed=False, scaled=False),
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -90,7 +94,7 @@ def content(reference: Reference) -> Any:
 
 def _forwarded(name: str, mixed: bool) -> Callable[..., Any]:
     def method(self: Reference, /, *given: Any, **named: Any) -> Any:
-        if at(self).mixed and not mixed:
+        if at(self).mixed and not (mixed or (at(self).scaled and name.strip("_") in _HELD)):
             raise TypeError(f"no {name} of the result of arithmetic with a plain value")
         return at(self).border.ask(name, self, *given, **named)
 
@@ -112,6 +116,9 @@ def _binary(name: str, *, reflected: bool = False) -> Callable[..., Any]:
             if not isinstance(result, Reference):
                 raise TypeError("the result of arithmetic with a plain value is not an object of the program")
             at(result).mixed = True
+            at(result).scaled = name in ("__mul__", "__matmul__") and not (
+                at(self).mixed or (theirs and at(other).mixed)
+            )
         return result
 
     return method
@@ -166,6 +173,7 @@ class Border:
             self.send(["?", what, *sent])
             while (message := self.receive())[0] == "?":
                 self.answer(*message[1:])
+            sys.stdout.write(message.pop())
             if message[0] == "=":
                 result = self.unpack(message[1])
                 # None where none was would let an answer of None equal what a test computes from its argument.
@@ -180,13 +188,15 @@ class Border:
 
     def answer(self, what: str, given: Any, named: Any) -> None:
         """Do what the other process asks, and send it the result, with what became of the arguments of a function that
-        returns nothing, or the exception."""
+        returns nothing, or the exception; then what was printed."""
+        said = io.StringIO()
         try:
             arguments = [*map(self.unpack, given)]
             keys = {key: self.unpack(item) for key, item in named.items()}
             if not self.trusted and not (given[0][0] == "H" and _may(what, *arguments[:2])):
                 raise AttributeError("an operation that a program may not do")
-            result = self.operations[what](*arguments, **keys)
+            with contextlib.redirect_stdout(said):
+                result = self.operations[what](*arguments, **keys)
             now = [*map(self.pack, [*arguments, *keys.values()])] if result is None and what == "__call__" else []
             changeable = any(type(item) is list and item[0] in _MUTABLE for item in now)
             reply = ["=", self.pack(result), now if changeable else []]
@@ -194,7 +204,7 @@ class Border:
             whole = [self.pack(item) for item in error.args if not isinstance(item, BaseException)]
             kind = self.pack(type(error))
             reply = ["!", kind, whole, self._keep(error) if kind[0] == "E" else None]
-        self.send(reply)
+        self.send([*reply, said.getvalue()])
 
     def _keep(self, value: Any) -> Any:
         """The JSON for an object that goes by reference; for a built-in type or function, its name. A class of
@@ -249,10 +259,11 @@ class Border:
 
 def _may(what: str, thing: Any, name: Any = "") -> bool:
     """Whether a program may do an operation on an object of a test: attributes only of the test's own classes, without
-    underscore."""
+    underscore, and methods of random generators and of streams."""
     if what not in ("__getattr__", "__setattr__", "__delattr__") or (what == "__getattr__" and name in _NAMED):
         return True
-    return type(thing).__module__ == TEST and type(name) is str and not name.startswith("_")
+    lent = what == "__getattr__" and type(thing).__module__ in ("random", "_io")
+    return (lent or type(thing).__module__ == TEST) and type(name) is str and not name.startswith("_")
 
 
 def _named(module: str, name: str) -> Any:
