@@ -206,7 +206,7 @@ def _choose(
     if len(readers) > 1:
         raise RequestError("these modes need tasks of different kinds: give one --mode at a time")
     task, name = find_task(spec, settings.data_dir, settings.seed, *readers)
-    for note in task.notes:
+    for note in filter(None, (*task.notes, task.caution)):
         progress.say(f"{task.name}: {note}")
     chosen = evaluation_set(task, settings.limit, settings.seed)
     # Named before any is skipped, so that other runs, which skip others, have the same names.

@@ -86,9 +86,11 @@ class Plan:
         }
 
     def chosen(self, *what: str) -> list[str]:
-        """The plan's lines that show choices and how problems were read, or only the lines named in `what`."""
+        """The plan's lines that show choices, how problems were read, and what to beware of, or only the lines named in
+        `what`."""
         rows = self._lines_by_subject()
-        names = dict.fromkeys(what for what in ("problems", *(each.what for each in self.choices)) if what in rows)
+        named = ("problems", "caution", *(each.what for each in self.choices))
+        names = dict.fromkeys(what for what in named if what in rows)
         return [f"{name}: {rows[name]}" for name in names if not what or name in what]
 
     def lines(self) -> list[str]:
@@ -204,7 +206,8 @@ def plan(config: RunConfig, *, own_checker: bool = False, ranks: Ranks = ALONE) 
     measured = evaluated(resolved, game)
     kept_apart = held_out(resolved, measured, task.problems)
     notes = tuple(dict.fromkeys([*task.notes, *(measured.notes if measured else ())]))
-    task = replace(training_side(task, kept_apart), notes=notes)
+    cautions = dict.fromkeys(filter(None, (task.caution, measured.caution if measured else "")))
+    task = replace(training_side(task, kept_apart), notes=notes, caution="; ".join(cautions))
     tokens = resolved.run.max_completion_tokens or task.max_completion_tokens
     taught = bool(resolved.cold_start.enabled) and resolved.run.init is None  # the run given by `init` was taught
     named = whole_paths(resolved.values())

@@ -12,9 +12,9 @@ from typing import Any
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.choices import ADDED
-from lite_selfplay.tasks.columns import Columns, Kind, problem_of_row, read_keys, require_columns
+from lite_selfplay.tasks.columns import Columns, Kind
 from lite_selfplay.tasks.hub_data import HubData, hub_problem, in_folder, read_data, require_fingerprint
-from lite_selfplay.tasks.jsonl import Reader, Row, codecontests, humaneval, mbpp, program_of_row
+from lite_selfplay.tasks.jsonl import Reader, Row, codecontests, humaneval, mbpp, problems_of, program_row
 from lite_selfplay.tasks.procedural import refuse_unknown
 from lite_selfplay.tasks.split import content_key
 from lite_selfplay.tasks.task import Task, derived_seed
@@ -30,7 +30,6 @@ class Benchmark:
     - `samples`: completions per problem, by default. `size`: rows of the evaluation split as published.
     - `files`: more JSONL files to look for, after `NAME_SPLIT.jsonl` and `NAME.jsonl`.
     - `read`: reads a row of a programming benchmark. Without it, `columns` suffice.
-    - `alternatives`: if the answer is a list, one of its values is enough.
     - `difficulty`: the column that the option `difficulty` filters by, and the option's default: a number, two joined
       by a dash, or `all`; if the default is one of `LEVELS`, their names are allowed as well.
     - `own_split`: how many rows to train on and to hold out, for data with one split. Content alone decides which; rows
@@ -50,14 +49,14 @@ class Benchmark:
     max_completion_tokens: int = 2048
     files: tuple[str, ...] = ()
     read: Reader | None = None
-    alternatives: bool = False
     difficulty: tuple[str, str] | None = None
     own_split: tuple[int, int] | None = None
 
     @property
     def ours(self) -> Columns:
         """The columns of our own JSONL files."""
-        return Columns(keep=self.columns.keep, options=("options",) if self.kind == "choice" else ())
+        options = ("options",) if self.kind == "choice" else ()
+        return Columns(keep=self.columns.keep, options=options, alternatives=self.columns.alternatives)
 
 
 LEVELS = {"easy": "1", "medium": "2", "hard": "3"}  # the difficulties of CodeContests, by its numbers
@@ -90,7 +89,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         revision="563bb8404243c5f09de6ec262f2db674fe5bce9b", samples=32,
     ),
     "minerva": Benchmark(
-        "math-ai/minervamath", "test", Columns(("question",)), "expression", _NONE, 272, samples=6, alternatives=True,
+        "math-ai/minervamath", "test", Columns(("question",), alternatives=True), "expression", _NONE, 272, samples=6,
     ),
     "olympiadbench": Benchmark(
         "Hothan/OlympiadBench", "train", Columns(("question",), "final_answer"), "expression", "Apache-2.0", 674,
@@ -170,18 +169,20 @@ def load_benchmark(name: str, held_out: bool = True, **options: str) -> Task:
         benchmark.hub, split, options.get("config") or benchmark.config, options.get("revision") or benchmark.revision
     )
     column, default = benchmark.difficulty or ("id", "all")
-    columns = benchmark.columns.names | benchmark.ours.names | {column}
-    origin, rows = read_data(data, columns, _files(name, split, options), options.get("data_dir"))
+    wanted_columns = benchmark.columns.names | benchmark.ours.names | {column}
+    origin, rows = read_data(data, wanted_columns, _files(name, split, options), options.get("data_dir"))
     wanted = options.get("difficulty") or default
-    given = [*rows]
-    mapped = benchmark.ours if given and benchmark.columns.missing(given[0][1]) else benchmark.columns
-    reading = ADDED if len(mapped.options) > 1 else read_keys(given, mapped) if mapped.options else ""
-    problems = [
-        problem
-        for number, (where, row) in enumerate(given, 1)
-        if wanted == "all" or _is_of_difficulty(name, row, column, wanted, LEVELS if default in LEVELS else {})
-        if (problem := _problem(benchmark, row, where, f"{name}-{number}", reading)) is not None
-    ]
+    levels = LEVELS if default in LEVELS else {}
+    given = [pair for pair in rows if wanted == "all" or _is_of_difficulty(name, pair[1], column, wanted, levels)]
+    columns, first = benchmark.columns, given[0][1] if given else {}
+    if benchmark.read is not None:
+        read = ((at, program_row(benchmark.read, columns.require(row, at), at, columns.id)) for at, row in given)
+        named = [(where, row) for where, row in read if row is not None]
+    else:
+        columns = benchmark.ours if columns.missing(first) and not benchmark.ours.missing(first) else columns
+        named = [*columns.rows_of(given, benchmark.kind)]
+    reading = ADDED if len(columns.options) > 1 else ""
+    problems = [*problems_of(named, name, columns.options, benchmark.kind, reading)[0].values()]
     if benchmark.own_split:
         problems = _own_side(name, problems, benchmark.own_split, held_out)
     if not problems:
@@ -189,17 +190,6 @@ def load_benchmark(name: str, held_out: bool = True, **options: str) -> Task:
     if pin := options.get("sha256"):
         require_fingerprint(name, problems, pin)
     return Task(name, problems, benchmark.max_completion_tokens, origin=origin, samples=benchmark.samples)
-
-
-def _problem(benchmark: Benchmark, row: Row, where: str, default_id: str, reading: str) -> Problem | None:
-    """A problem from a row of the hub or of our files; None for a programming problem without tests."""
-    columns, ours = benchmark.columns, benchmark.ours
-    if benchmark.read is not None:
-        require_columns(row, columns, where)
-        return program_of_row(benchmark.read, row, where, default_id, columns.id)
-    columns = ours if columns.missing(row) and not ours.missing(row) else columns
-    options: dict[str, Any] = {"kind": benchmark.kind, "alternatives": benchmark.alternatives, "reading": reading}
-    return problem_of_row(row, columns, where, default_id, **options)
 
 
 def missing(name: str, data_dir: str | None = None) -> str:

@@ -1,22 +1,24 @@
-"""Makes problems from rows of any data set: which columns to read, and the form of the answer."""
+"""The columns of a row of any data set: which of them to read, by name or by a map, and the form of a number."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.tasks.choices import Choice, asked, reading_of
-from lite_selfplay.tasks.jsonl import said_in, to_problem
-from lite_selfplay.verify import programs
-from lite_selfplay.verify.choice import KIND as CHOICE
 from lite_selfplay.verify.expression import GROUPED
 from lite_selfplay.verify.latex import plain, trim
 
 Kind = Literal["number", "expression", "choice", "program"]
 KINDS: tuple[Kind, ...] = ("number", "expression", "choice", "program")
 
+PROBLEM_KEYS = ("problem", "question", "prompt")
+# Columns that are found in any case.
+_KNOWN = (*PROBLEM_KEYS, "answer", "solution", "id", "tests", "options", "choices")
+_OPTION = re.compile(r"(?:op(?:t(?:ion)?)?|choice)s?[ _-]?(?:[a-h]|\d)", re.IGNORECASE)
+_ANSWERS = re.compile(
+    r"a|cop|.*(?:answer|truth|target|label|output|response|result|gold|solution|completion).*", re.IGNORECASE
+)
 _MISSING = object()
 _NUMBER = re.compile(r"([-+]?)(\d[\d,_]*)(?:\.(\d*))?")
 
@@ -25,11 +27,12 @@ _NUMBER = re.compile(r"([-+]?)(\d[\d,_]*)(?:\.(\d*))?")
 class Columns:
     """The columns of a row. A name with dots leads to a nested value: `messages.0.content`.
 
-    - `problem`: one or several, joined by a space.
+    - `problem`: one or several, joined by a space; none: the first of `PROBLEM_KEYS` that a row has.
     - `answer`: the reference answer; for multiple choice the label, the position or the text of the right option, or
       the right option itself if `options` names the columns of the wrong ones; for a program its tests.
     - `options`: none, one column with a list of all options, or several columns with an option each, or none.
     - `id`, `solution` and `optional`: used if a row has them. `keep`: further columns that go into `Problem.extra`.
+    - `alternatives`: if the answer is a list, one of its values is enough; otherwise all are required.
     """
 
     problem: tuple[str, ...] = ("problem",)
@@ -39,6 +42,7 @@ class Columns:
     solution: str = "solution"
     keep: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    alternatives: bool = False
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -47,56 +51,98 @@ class Columns:
     @property
     def names(self) -> set[str]:
         """All columns that may be read, those with dots also by their top-level names."""
-        used = (*self.required, *self.options, self.id, self.solution, *self.optional)
+        used = (*(self.problem or PROBLEM_KEYS), *self.required, *self.options, self.id, self.solution, *self.optional)
         return {part for name in used for part in (name, name.partition(".")[0])}
 
     def missing(self, row: Mapping[str, Any]) -> list[str]:
         """The required columns that a row lacks."""
         return [name for name in self.required if _value(row, name) is _MISSING]
 
+    def require(self, row: dict[str, Any], where: str) -> dict[str, Any]:
+        """The row. Raises TaskError, beginning with `where`, unless it has all required columns."""
+        if missing := self.missing(row):
+            raise TaskError(f"{where}: no column {missing[0]!r} among {', '.join(row) or 'none'}")
+        return row
 
-def require_columns(row: Mapping[str, Any], columns: Columns, where: str) -> None:
-    """Raises TaskError, beginning with `where`, unless a row has all required columns."""
-    if missing := columns.missing(row):
-        raise TaskError(f"{where}: no column {missing[0]!r} among {', '.join(row) or 'none'}")
+    def rows_of(self, rows: Sequence[tuple[str, dict[str, Any]]], kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(name in errors, row) pairs with the names that columns have in a file of problems. Raises TaskError,
+        beginning with a row's name, for a missing column or a problem that is no text."""
+        for name in self.options if rows else ():
+            if all(_value(row, name) is _MISSING for _, row in rows):
+                raise TaskError(f"{rows[0][0]}: no column {name!r} among {', '.join(rows[0][1])}")
+        for where, row in rows:
+            names = self.problem or [text_of(known(row), where)[0]]
+            texts = [said_in(_value(self.require(row, where), name)) for name in names]
+            if not all(isinstance(text, str) for text in texts):
+                raise TaskError(f"{where}: {' and '.join(names)} must be text")
+            found = {"content_" if name == "content" else name: _value(row, name) for name in self.keep + self.options}
+            beside = {"id": _value(row, self.id), "solution": _value(row, self.solution)}
+            found |= {key: value for key, value in beside.items() if value is not None}
+            answer = _value(row, self.answer)
+            if kind == "program":
+                found["tests"] = answer or []
+            elif isinstance(answer, Sequence) and not isinstance(answer, str):
+                values = [*answer]
+                answer = values[0] if len(values) == 1 else {"any_of": values} if self.alternatives else values
+            found |= {"problem": " ".join(map(str.strip, texts)), "answer": answer}
+            yield where, {key: value for key, value in found.items() if value is not _MISSING}
 
 
-def problem_of_row(
-    row: Mapping[str, Any],
-    columns: Columns,
-    where: str,
-    default_id: str,
-    *,
-    kind: Kind = "expression",
-    alternatives: bool = False,
-    reading: str = "",
-) -> Problem:
-    """A problem from a row. For a `choice`, `reading` says how the whole column names the right options (`read_keys`).
+def known(row: dict[str, Any]) -> dict[str, Any]:
+    """A row in which the known columns have their names in lower case."""
+    lowered = {name.strip().casefold(): name for name in row}
+    again = {lowered[known]: known for known in _KNOWN if known not in row and known in lowered}
+    again |= {"content": "content_"} if "content" in row else {}
+    return {again.get(name, name): value for name, value in row.items()} if again else row
 
-    `alternatives`: if the answer is a list, one of its values is enough; otherwise all are required. Raises TaskError,
-    beginning with `where`, for a missing column or a value of a wrong type.
-    """
-    require_columns(row, columns, where)
-    texts = [said_in(_value(row, name)) for name in columns.problem]
-    if not all(isinstance(text, str) for text in texts):
-        raise TaskError(f"{where}: {' and '.join(columns.problem)} must be text")
-    question, answer = " ".join(text.strip() for text in texts), _value(row, columns.answer)
-    extra = {"content_" if name == "content" else name: _value(row, name) for name in columns.keep}
-    for key, name in (("id", columns.id), ("solution", columns.solution)):
-        if (value := _value(row, name)) is not None and value is not _MISSING:
-            extra[key] = value
-    if kind == "program":
-        name = default_id if extra.get("id") is None else str(extra.pop("id"))
-        return programs.program_problem(name, question, answer, where, extra)
-    if kind == "choice":
-        question, answer, extra["options"] = asked(question, choice_of(row, columns, where), reading)
-    elif isinstance(answer, Sequence) and not isinstance(answer, str):
-        values = list(answer)
-        answer = values[0] if len(values) == 1 else {"any_of": values} if alternatives else values
-    problem = to_problem({**extra, "problem": question, "answer": answer}, where, default_id)
-    checked = CHOICE if kind == "choice" else "math"
-    answer = tidy_number(problem.answer, where) if kind == "number" else problem.answer
-    return Problem(problem.id, problem.text, answer, checked, problem.extra)
+
+def options_in(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns of a data set that look like the options of a choice: one with all, or one for each."""
+    for name in ("options", "choices"):
+        if any(row.get(name) and isinstance(row[name], list | tuple | dict | str) for row in rows):
+            return [name]
+    columns = dict.fromkeys(name for row in rows for name in row)
+    letters = [name for name in columns if len(name) == 1 and name.isalpha()]
+    found = [name for name in columns if _OPTION.fullmatch(name)]
+    if len(found) < 2 and 2 * sum(row.get("answer") in letters for row in rows) > len(rows):
+        found = letters
+    return found if len(found) > 1 else []
+
+
+def require_answers(rows: Sequence[tuple[str, Mapping[str, Any]]], options: Sequence[str]) -> None:
+    """Raises TaskError, with the words that map the column, if no row of a file of choices has an answer."""
+    if options and rows and all(row.get("answer") is None and "tests" not in row for _, row in rows):
+        named = next(filter(_ANSWERS.fullmatch, rows[0][1]), "COLUMN")
+        raise TaskError(
+            f"{rows[0][0]}: a choice without 'answer': map its columns after the file's name, as in "
+            f"FILE:options={'+'.join(options)},answer={named}"
+        )
+
+
+def text_of(row: Mapping[str, Any], where: str) -> tuple[str, str]:
+    """(column, text) of a row's problem. Raises TaskError, with the words that map other columns, without one."""
+    key = next((key for key in PROBLEM_KEYS if key in row), None)
+    if key is None:
+        talks = [
+            name for name, value in row.items() if isinstance(value, list) and value and isinstance(value[0], Mapping)
+        ]
+        named = [name for name in row if _ANSWERS.fullmatch(name)]
+        asks = f"{talks[0]}.0.content" if talks else next((name for name in row if name not in named), "COLUMN")
+        raise TaskError(
+            f"{where}: neither 'problem' nor 'question' among its columns ({', '.join(row) or 'none'}): map its "
+            f"columns after the file's name, as in FILE:problem={asks},answer={next(iter(named), 'COLUMN')}"
+        )
+    text = said_in(row[key])
+    if not isinstance(text, str) or not text.strip():
+        raise TaskError(f"{where}: {key!r} must be a non-empty text, or a conversation with one message of the user")
+    return key, text.strip()
+
+
+def said_in(value: Any) -> Any:
+    """The user's message of a conversation that has no other turns but a system message; any other value unchanged."""
+    turns = value if isinstance(value, list) and all(isinstance(turn, Mapping) for turn in value) else []
+    said = [turn.get("content") for turn in turns if turn.get("role") != "system"]
+    return said[0] if len(said) == 1 and turns[-1].get("role") == "user" else value
 
 
 def tidy_number(value: Any, where: str) -> Any:
@@ -117,23 +163,6 @@ def tidy_number(value: Any, where: str) -> Any:
     whole, decimals = grouped.replace(",", "").lstrip("0"), (match[3] or "").rstrip("0")
     number = f"{whole or '0'}{'.' if decimals else ''}{decimals}"
     return number if number == "0" else match[1].replace("+", "") + number
-
-
-def read_keys(rows: Sequence[tuple[str, Mapping[str, Any]]], columns: Columns) -> str:
-    """How a column's answers name the right options (`lite_selfplay.tasks.choices.reading_of`), by its (name in errors,
-    row) pairs. Raises TaskError if an option's column is in no row."""
-    found = [(where, row) for where, row in rows if not columns.missing(row)]
-    for name in columns.options if found else ():
-        if all(_value(row, name) is _MISSING for _, row in found):
-            raise TaskError(f"{found[0][0]}: no column {name!r} among {', '.join(found[0][1])}")
-    return reading_of([choice_of(row, columns, where) for where, row in found])
-
-
-def choice_of(row: Mapping[str, Any], columns: Columns, where: str) -> Choice:
-    """The options of a row. Raises TaskError, beginning with `where`."""
-    values = {name: _value(row, name) for name in columns.options}
-    given = {name: None if value is _MISSING else value for name, value in values.items()}
-    return Choice.of(given, _value(row, columns.answer), where)
 
 
 def _value(row: Mapping[str, Any], name: str) -> Any:

@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 from lite_selfplay.config.user_files import data_of
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
-from lite_selfplay.tasks.columns import KINDS, Columns, problem_of_row, read_keys
+from lite_selfplay.tasks.columns import KINDS, Columns, options_in
 from lite_selfplay.tasks.files import read_object_lines, read_rows
-from lite_selfplay.tasks.jsonl import checked, options_in
+from lite_selfplay.tasks.jsonl import to_problems
 from lite_selfplay.tasks.split import fingerprint
 from lite_selfplay.tasks.task import Task
 
@@ -215,7 +215,7 @@ def hub_task(
     solution: str = "solution",
     options: str = "",
     keep: str = "",
-    kind: str = "expression",
+    kind: str = "",
     config: str = "",
     revision: str = "",
     sha256: str = "",
@@ -224,39 +224,34 @@ def hub_task(
     """`hub:OWNER/NAME[:SPLIT]`, or a file by its path: any data set, with a map of its columns as options (`Columns`).
 
     Several columns are joined with `+`: `hub:me/sums:test,problem=Body+Question,answer=Answer,kind=number`. Without
-    `problem`, the column is `problem` or `question`. `sha256` pins the problems by their fingerprint. `held_out` is
-    ignored: all rows are returned. Raises TaskError if anything cannot be found or read.
+    `problem`, the column is `problem`, `question` or `prompt`. `kind` is by default `choice` with `options`, else
+    `expression`. `sha256` pins the problems by their fingerprint. `held_out` is ignored: all rows are returned. Raises
+    TaskError if anything cannot be found or read.
     """
     is_file = os.path.isfile(dataset) or data_of(dataset) is not None
     hub, _, split = (dataset, "", "") if is_file else dataset.partition(":")
     if not hub:
         raise TaskError("hub needs the name of a data set, as in hub:openai/gsm8k:test,config=main")
-    if kind not in KINDS:
-        raise TaskError(f"hub:kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    kind = kind or ("choice" if options else "expression")
+    if kind not in KINDS or (options and kind != "choice"):
+        kinds = "choice with options" if options else f"one of {', '.join(KINDS)}"
+        raise TaskError(f"hub:kind must be {kinds}, got {kind!r}")
     data = HubData(hub, split or "train", config or None, revision or None)
-    maps = [
-        Columns(_names(names), answer, _names(options), id, solution, _names(keep))
-        for names in ([problem] if problem else ["problem", "question", "prompt"])
-    ]
+    columns = Columns(_names(problem), answer, _names(options), id, solution, _names(keep))
     if is_file:
         origin, hub = Path(dataset).name, Path(dataset).stem
         rows: Rows = read_rows(Path(dataset), TaskError)
     else:
-        origin, rows = read_data(data, {name for columns in maps for name in columns.names}, data_folder=data_dir)
+        origin, rows = read_data(data, columns.names, data_folder=data_dir)
     given = [*rows]
     unmapped = options_in([row for _, row in given]) if is_file and not options and kind != "program" else []
     if unmapped or (kind == "choice" and not options):
         raise TaskError(f"{dataset}: map its options: kind=choice,options={'+'.join(unmapped) or 'COLUMN[+COLUMN]'}")
-    of_row = [next((c for c in maps if not c.missing(row)), maps[0]) for _, row in given]
-    reading = read_keys(given, of_row[0]) if kind == "choice" and given else ""
-    problems = {
-        where: problem_of_row(row, columns, where, f"{hub.rpartition('/')[2]}-{n}", kind=kind, reading=reading)
-        for n, ((where, row), columns) in enumerate(zip(given, of_row, strict=True), 1)
-    }
+    notes: list[str] = []
+    problems = to_problems(columns.rows_of(given, kind), hub.rpartition("/")[2], notes, columns.options, kind)
     if sha256:
-        require_fingerprint(f"hub:{dataset}", [*problems.values()], sha256)
-    name, notes = hub if is_file else f"hub:{dataset}", tuple(checked(problems, reading))
-    return Task(name, [*problems.values()], origin=origin, notes=notes)
+        require_fingerprint(f"hub:{dataset}", problems, sha256)
+    return Task(hub if is_file else f"hub:{dataset}", problems, origin=origin, notes=tuple(notes))
 
 
 def _names(text: str) -> tuple[str, ...]:

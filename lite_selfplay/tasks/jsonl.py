@@ -11,6 +11,7 @@ from typing import Any
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.choices import Choice, asked, proof, reading_of
+from lite_selfplay.tasks.columns import PROBLEM_KEYS, known, options_in, require_answers, text_of, tidy_number
 from lite_selfplay.tasks.files import read_rows
 from lite_selfplay.verify import programs
 from lite_selfplay.verify.choice import KIND as CHOICE
@@ -19,17 +20,10 @@ from lite_selfplay.verify.format import boxed_spans
 from lite_selfplay.verify.keys import is_value
 from lite_selfplay.verify.math import check_all, references
 
-_PROBLEM_KEYS = ("problem", "question", "prompt")
-# Columns that are found in any case.
-_KNOWN = (*_PROBLEM_KEYS, "answer", "solution", "id", "tests", "options", "choices")
-_OPTION = re.compile(r"(?:opt(?:ion)?|choice)s?[ _-]?(?:[a-h]|\d)", re.IGNORECASE)
 _TESTS = re.compile(r"(?:\w+_)?tests?(?:_?cases?|_list|s)?|input_output", re.IGNORECASE)
 _PROGRAM = {"tests", "test_list", "entry_point"}  # columns of a program's problem
 _PLAIN = re.compile(r"-?\d{1,15}")
 _THOUSANDS = re.compile(rf"[-+$]*{GROUPED}(\.\d*)?%?")
-_ANSWERS = re.compile(
-    r"a|.*(?:answer|truth|target|label|output|response|result|gold|solution|completion).*", re.IGNORECASE
-)
 # References that no right answer equals; the first ones also if they could be read as formulas.
 _NEVER = (
     ("is a mark of a missing value", re.compile(r"(?i:n/a|n\.a\.?|#n/a|<na>|nan|null|tb[ad]|todo)|NA")),
@@ -61,61 +55,64 @@ def read_jsonl(path: Path, notes: list[str] | None = None) -> list[Problem]:
     """
     if not os.path.exists(path):
         raise TaskError(f"no task file at {path}")
-    return to_problems(read_rows(path, TaskError), path, notes)
+    rows = ((where, known(row)) for where, row in read_rows(path, TaskError))
+    if not (problems := to_problems(rows, path.stem, notes)):
+        raise TaskError(f"{path} has no problem")
+    return problems
 
 
 def to_problems(
-    rows: Iterable[tuple[str, dict[str, Any]]], path: Path, notes: list[str] | None = None
+    rows: Iterable[tuple[str, dict[str, Any]]],
+    stem: str,
+    notes: list[str] | None = None,
+    options: Sequence[str] | None = None,
+    kind: str = "",
 ) -> list[Problem]:
-    """Problems from (name in errors, row) pairs, as `read_jsonl` describes them. A name ends in the row's number."""
-    found = {where: (f"{path.stem}-{where.rpartition(' ')[2]}", _known(row)) for where, row in rows}
-    if not found:
-        raise TaskError(f"{path} has no problem")
-    names = options_in([row for _, row in found.values()])
-    choices = {
-        where: Choice.of({name: row.get(name) for name in names}, row.get("answer"), where)
-        for where, (_, row) in found.items()
-        if any(row.get(name) for name in names) and "tests" not in row
-    }
-    reading, problems = reading_of([*choices.values()]), {}
-    for where, (name, row) in found.items():
-        texts = (name for name, value in row.items() if value and isinstance(value, str | list | dict))
-        tests = None if _PROGRAM & row.keys() else next(filter(_TESTS.fullmatch, texts), None)
-        if tests is not None:
-            raise TaskError(
-                f"{where}: {tests!r} looks like tests of a program: name that column 'tests' or something else, or map "
-                f"it after the file's name, as in FILE:kind=program,answer={tests}"
-            )
-        if (choice := choices.get(where)) is None:
-            problems[where] = to_problem(row, where, name)
-            continue
-        text, answer, shown = asked(text_of(row, where)[1], choice, reading)
-        problem = to_problem({**row, "problem": text, "answer": answer, "options": shown}, where, name)
-        problems[where] = replace(problem, kind=CHOICE)
+    """`problems_of` rows; `notes` gets sentences for the user about how they were read. Raises TaskError also for
+    references that the checker cannot match, or that are no values."""
+    problems, reading = problems_of(rows, stem, options, kind)
     programs.require_failing(problems.items())
     (notes if notes is not None else []).extend(checked(problems, reading))
     return [*problems.values()]
 
 
-def _known(row: dict[str, Any]) -> dict[str, Any]:
-    """A row in which the known columns have their names in lower case."""
-    lowered = {name.strip().casefold(): name for name in row}
-    again = {lowered[known]: known for known in _KNOWN if known not in row and known in lowered}
-    again |= {"content": "content_"} if "content" in row else {}
-    return {again.get(name, name): value for name, value in row.items()} if again else row
+def problems_of(
+    rows: Iterable[tuple[str, dict[str, Any]]],
+    stem: str,
+    options: Sequence[str] | None = None,
+    kind: str = "",
+    reading: str = "",
+) -> tuple[dict[str, Problem], str]:
+    """(problems by their names in errors, how their answers name options) of (name in errors, row) pairs.
 
-
-def options_in(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The columns of a data set that look like the options of a choice: one with all, or one for each."""
-    for name in ("options", "choices"):
-        if any(row.get(name) and isinstance(row[name], list | tuple | dict | str) for row in rows):
-            return [name]
-    columns = dict.fromkeys(name for row in rows for name in row)
-    letters = [name for name in columns if len(name) == 1 and name.isalpha()]
-    found = [name for name in columns if _OPTION.fullmatch(name)]
-    if len(found) < 2 and 2 * sum(row.get("answer") in letters for row in rows) > len(rows):
-        found = letters
-    return found if len(found) > 1 else []
+    `read_jsonl` describes the rows; a name ends in the row's number. `options` are the columns of the options (None:
+    found by their names), `kind` is one of `columns.KINDS`, `reading` says how answers name options (by default the
+    whole column decides)."""
+    found = dict(rows)
+    names = options_in([*found.values()]) if options is None else options
+    require_answers([*found.items()], names)
+    choices = {
+        where: Choice.of({name: row.get(name) for name in names}, row.get("answer"), where)
+        for where, row in found.items()
+        if kind == CHOICE or (any(row.get(name) for name in names) and "tests" not in row)
+    }
+    reading, problems = reading or reading_of([*choices.values()]), {}
+    for where, row in found.items():
+        texts = (name for name, value in row.items() if value and isinstance(value, str | list | dict))
+        tests = None if kind or _PROGRAM & row.keys() else next(filter(_TESTS.fullmatch, texts), None)
+        if tests is not None:
+            raise TaskError(
+                f"{where}: {tests!r} looks like tests of a program: name that column 'tests' or something else, or map "
+                f"it after the file's name, as in FILE:kind=program,answer={tests}"
+            )
+        if (choice := choices.get(where)) is not None:
+            text, answer, shown = asked(text_of(row, where)[1], choice, reading)
+            rest = row if options is None else {name: value for name, value in row.items() if name not in names}
+            row = {**rest, "problem": text, "answer": answer, "options": shown}
+        problem = to_problem(row, where, f"{stem}-{where.rpartition(' ')[2]}")
+        answer = tidy_number(problem.answer, where) if kind == "number" else problem.answer
+        problems[where] = replace(problem, answer=answer, kind=problem.kind if choice is None else CHOICE)
+    return problems, reading
 
 
 def checked(problems: Mapping[str, Problem], reading: str = "") -> list[str]:
@@ -142,43 +139,18 @@ def checked(problems: Mapping[str, Problem], reading: str = "") -> list[str]:
     return [*([proof([*problems.values()], reading)] if reading else []), *([said] if words else [])]
 
 
-def text_of(row: Mapping[str, Any], where: str) -> tuple[str, str]:
-    """(column, text) of a row's problem. Raises TaskError, with the words that map other columns, without one."""
-    key = next((key for key in _PROBLEM_KEYS if key in row), None)
-    if key is None:
-        talks = [
-            name for name, value in row.items() if isinstance(value, list) and value and isinstance(value[0], Mapping)
-        ]
-        named = [name for name in row if _ANSWERS.fullmatch(name)]
-        asks = f"{talks[0]}.0.content" if talks else next((name for name in row if name not in named), "COLUMN")
-        raise TaskError(
-            f"{where}: neither 'problem' nor 'question' among its columns ({', '.join(row) or 'none'}): map its "
-            f"columns after the file's name, as in FILE:problem={asks},answer={next(iter(named), 'COLUMN')}"
-        )
-    text = said_in(row[key])
-    if not isinstance(text, str) or not text.strip():
-        raise TaskError(f"{where}: {key!r} must be a non-empty text, or a conversation with one message of the user")
-    return key, text.strip()
-
-
-def said_in(value: Any) -> Any:
-    """The user's message of a conversation that has no other turns but a system message; any other value unchanged."""
-    turns = value if isinstance(value, list) and all(isinstance(turn, Mapping) for turn in value) else []
-    said = [turn.get("content") for turn in turns if turn.get("role") != "system"]
-    return said[0] if len(said) == 1 and turns[-1].get("role") == "user" else value
-
-
 def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
     """A problem from a row, as `read_jsonl` describes it. Raises TaskError, beginning with `where`, for other rows."""
     if (seen := next((name for name in ("image", "images") if row.get(name)), None)) is not None:
         raise TaskError(f"{where}: it has an image ({seen!r}), but models read only text here: remove such problems")
-    if not any(key in row for key in _PROBLEM_KEYS[:-1]) and (
-        "test_list" in row or {"prompt", "entry_point", "test"} <= row.keys()
-    ):
-        read = humaneval if {"prompt", "entry_point", "test"} <= row.keys() else mbpp
-        program = program_of_row(read, row, where, default_id)
-        if program is not None:
-            return program
+    if not any(key in row for key in PROBLEM_KEYS[:-1]):
+        if {"prompt", "entry_point", "test"} <= row.keys():
+            row = program_row(humaneval, row, where) or row
+        elif "test_list" in row:
+            row = program_row(mbpp, row, where) or row
+    if "tests" not in row and isinstance(row.get("inputs"), list) and isinstance(row.get("outputs"), list):
+        rest = {name: value for name, value in row.items() if name not in ("inputs", "outputs")}
+        row = {**rest, "tests": {"inputs": row["inputs"], "outputs": row["outputs"]}}
     key, text = text_of(row, where)
     name = default_id if row.get("id") is None else str(row["id"])
     if any(row.get(tests) is not None for tests in ("tests", "test_list")) or {"test", "entry_point"} <= row.keys():
@@ -237,17 +209,15 @@ sys.modules["numpy"] = numpy
 """
 
 
-def program_of_row(read: Reader, row: Row, where: str, default_id: str, id_column: str = "task_id") -> Problem | None:
-    """A programming problem from a row; None if it has no tests. Raises TaskError, beginning with `where`, for a
-    malformed row."""
+def program_row(read: Reader, row: Row, where: str, id_column: str = "task_id") -> dict[str, Any] | None:
+    """A row of a programming benchmark as one of a file of problems; None if it has no tests. Raises TaskError,
+    beginning with `where`, for a malformed row."""
     try:
         statement, tests, extra = read(row, where)
     except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
         raise TaskError(f"{where}: not a row of this benchmark ({type(error).__name__}: {error})") from None
-    if not tests:
-        return None
-    name = next((str(row[key]) for key in ("id", id_column) if row.get(key) is not None), default_id)
-    return programs.program_problem(name, statement, tests, where, extra)
+    name = next((str(row[key]) for key in ("id", id_column) if row.get(key) is not None), None)
+    return {**extra, "id": name, "problem": statement, "tests": tests} if tests else None
 
 
 def humaneval(row: Row, where: str) -> tuple[str, Any, Mapping[str, Any]]:

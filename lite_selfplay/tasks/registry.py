@@ -12,6 +12,7 @@ from lite_selfplay.config.user_files import data_of, file_of, guarded, load, opt
 from lite_selfplay.errors import TaskError
 from lite_selfplay.scan import Registry
 from lite_selfplay.tasks.benchmarks import BENCHMARKS, benchmark_maker
+from lite_selfplay.tasks.columns import known
 from lite_selfplay.tasks.files import parse_object
 from lite_selfplay.tasks.hub_data import FILES, folder_of_data, hub_task, no_file
 from lite_selfplay.tasks.jsonl import read_jsonl, to_problems
@@ -149,8 +150,8 @@ def _loaded(spec: str, seed: int, held_out: bool, data_dir: str | None) -> Task:
     if spec.startswith("{"):
         file = Path(OBJECTS["tasks.train"])
         named = ((f"{file}, line {number}", line) for number, line in enumerate(spec.split("\n"), 1))
-        rows = ((where, parse_object(line.encode(), where, TaskError)) for where, line in named)
-        return Task(file.stem, to_problems(rows, file, notes), origin=file.name, notes=tuple(notes))
+        rows = ((where, known(parse_object(line.encode(), where, TaskError))) for where, line in named)
+        return Task(file.stem, to_problems(rows, file.stem, notes), origin=file.name, notes=tuple(notes))
     if file_of(spec) is not None:
         return _made(_maker(spec), spec, seed, held_out, options_of(spec))
     if (mapped := data_of(spec)) is not None and mapped[0] != spec:

@@ -163,6 +163,30 @@ def test_options_are_found_by_the_names_of_their_columns(tmp_path: Path, name: s
     assert "are read as" in task.notes[0]
 
 
+def test_options_are_those_of_a_choice(tmp_path: Path):
+    file = jsonl(tmp_path / "m.jsonl", {"q": "2 + 2?", "opts": {"A": "3", "B": "4"}, "a": "B"})
+    assert right(load_task(f"{file}:problem=q,options=opts,answer=a")) == ["4"]
+    with pytest.raises(TaskError, match="hub:kind must be choice with options, got 'number'"):
+        load_task(f"{file}:problem=q,options=opts,answer=a,kind=number")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"choices": {"text": ["3", "4"], "label": ["1", "2"]}, "answerKey": "2"}, "options=choices,answer=answerKey"),
+        ({"opa": "4", "opb": "three", "opc": "five", "opd": "six", "cop": 0}, r"options=opa\+opb\+opc\+opd,answer=cop"),
+        ({"options": ["3", "4"], "right": 1}, "options=options,answer=COLUMN"),
+    ],
+)
+def test_the_key_of_a_choice_is_asked_for(tmp_path: Path, row: dict[str, Any], said: str):
+    file = jsonl(tmp_path / "m.jsonl", {"question": "2 + 2?", **row})
+    with pytest.raises(TaskError, match=rf"line 1: a choice without 'answer': map its columns .* FILE:{said}$"):
+        load_task(str(file))
+    if "COLUMN" not in said:
+        spec = said.replace("\\", "")
+        assert right(load_task(f"{file}:{spec}")) == ["4"]
+
+
 def test_options_that_no_map_names_and_letters_that_are_no_options(tmp_path: Path):
     file = jsonl(tmp_path / "m.jsonl", {"q": "2 + 2?", "choices": ["3", "4"], "a": 1})
     with pytest.raises(TaskError, match=r"m\.jsonl: map its options: kind=choice,options=choices$"):

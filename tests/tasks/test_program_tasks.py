@@ -10,12 +10,15 @@ import yaml
 from lite_selfplay import RunConfig
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
+from lite_selfplay.runs.evaluating import evaluate
 from lite_selfplay.runs.planning import plan
 from lite_selfplay.tasks import load_task
 from lite_selfplay.tasks.benchmarks import BENCHMARKS
-from lite_selfplay.tasks.columns import Columns, problem_of_row
+from lite_selfplay.tasks.columns import Columns
+from lite_selfplay.tasks.jsonl import problems_of
 from lite_selfplay.verify.programs import read_tests, run_tests
 from tests.made import jsonl
+from tests.made_runs import Ear
 
 # Files
 
@@ -70,8 +73,22 @@ def test_a_problem_whose_own_solution_fails_is_left_out_and_said(tmp_path):
         "2 of 5 solutions in mine.jsonl fail the tests of their own problems, which are left out: mine-4: wrong_answer "
         "(test 1: AssertionError:); mine-5: wrong_answer (test 1: AssertionError:)"
     )
-    said = plan(RunConfig(game="grpo", model="tiny", tasks=str(tmp_path / "mine.jsonl"))).lines()
-    assert f"caution: {task.caution}" in said
+    config = RunConfig(game="grpo", model="tiny", tasks=str(tmp_path / "mine.jsonl"))
+    assert f"caution: {task.caution}" in plan(config).lines()
+    assert f"caution: {task.caution}" in plan(config).chosen()
+
+
+def test_what_is_left_out_of_an_evaluation_is_said_as_well(tmp_path):
+    file = with_solutions(tmp_path / "other.jsonl", right=3, wrong=2)
+    sentence = load_task(file).caution
+    assert sentence.startswith("2 of 5 solutions in other.jsonl fail the tests of their own problems, which are left")
+    ready = plan(RunConfig(game="grpo", model="tiny", tasks="letters", eval_tasks=file))
+    assert len(ready.held_out) == 5
+    assert f"caution: {sentence}" in ready.lines()
+    ear = Ear()
+    result = evaluate("tiny", file, max_completion_tokens=2, precision="fp32", write=False, progress=ear).to_json()
+    assert result["n"] == 5
+    assert f"other: {sentence}" in ear.said
 
 
 def test_where_most_solutions_fail_nothing_is_trained_on(tmp_path):
@@ -150,10 +167,18 @@ def test_a_row_that_lacks_a_column_or_is_of_another_form_is_named_by_file_and_li
         load_task("codecontests", held_out=True, data_dir=str(tmp_path))
 
 
+def test_lists_of_inputs_and_outputs_beside_a_problem_are_its_tests(tmp_path):
+    row = {"question": "Add two numbers.", "inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7\n"]}
+    (problem,) = load_task(str(jsonl(tmp_path / "m.jsonl", row))).problems
+    assert problem.kind == "program"
+    assert problem.answer["tests"] == [["1 2\n", "3\n"], ["3 4\n", "7\n"]]
+    assert problem.extra == {}
+
+
 def test_any_data_set_by_a_map_of_its_columns(tmp_path):
     row = {"question": "Add.", "input_output": '{"inputs": ["1 2"], "outputs": ["3"]}', "problem_id": 7}
     columns = Columns(("question",), "input_output", id="problem_id")
-    problem = problem_of_row(row, columns, "row 1", "x", kind="program")
+    (problem,) = problems_of(columns.rows_of([("row 1", row)], "program"), "x", (), "program")[0].values()
     assert isinstance(problem, Problem)
     assert (problem.id, problem.kind) == ("7", "program")
     assert run_tests("print(3)", problem.answer).score == 1

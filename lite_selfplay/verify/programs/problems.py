@@ -15,7 +15,7 @@ from typing import Any
 from lite_selfplay.data import NOT_JUDGED, Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.verify.programs.checker import UNTESTED, judge_all
-from lite_selfplay.verify.programs.inside.names import imported_packages, names_of_program
+from lite_selfplay.verify.programs.inside.names import SERVED, imported_packages, names_of_program
 from lite_selfplay.verify.programs.nouns import KIND, Job, Limits
 from lite_selfplay.verify.programs.program_tests import AssertTest, CallTest, ProgramTests, StdinTest, read_tests
 from lite_selfplay.verify.programs.program_text import extract_program
@@ -128,7 +128,8 @@ class Missing:
     function, __all__ = None, []
 
     def find_spec(self, name, path=None, target=None):
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        if name.partition(".")[0] not in served:
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec):
         pass
@@ -158,12 +159,13 @@ def passes(function, names, bound, setup, tests):
             space = {**dict.fromkeys(names, function), **space, **dict.fromkeys(bound, function)}
     return [results[0] and passed for passed in results[1:]]
 
-token, problems = json.load(sys.stdin)
+token, served, problems = json.load(sys.stdin)
 for key, problem in problems.items():
     names = {*re.findall(r"\\b[A-Za-z]\\w*", " ".join(problem[-1]))} - {*dir(builtins)}
     found = json.dumps([passes(function, names, *problem) for function in (idle, broken)])
     os.write(1, f"\\n{token} {key} {found}\\n".encode())
 """
+_FILLED_BY_NOBODY = re.compile(r"^def (test\w*)\(([^)=*]+)\)\s*(?:->[^:]+)?:", re.MULTILINE)
 _LONG = 20_000  # characters of tests in which no names are looked up
 AT_ONCE = 50  # problems whose assertions run in one process, one after the other
 # The fault of tests, by their hash; empty if they have none.
@@ -201,7 +203,7 @@ def _tried(problems: dict[str, list[Any]], at_once: int) -> dict[str, tuple[list
     """By key, whether each assertion passes with a program that does nothing, and with one whose functions raise."""
     chunks = [dict(list(problems.items())[i : i + at_once]) for i in range(0, len(problems), at_once)]
     token = secrets.token_hex(16)  # tests may print, too
-    inputs = [json.dumps([token, each]).encode() for each in chunks]
+    inputs = [json.dumps([token, SERVED, each]).encode() for each in chunks]
     jobs = [Job("stdio", ({"program": _TRIAL},), each, number) for number, each in enumerate(inputs)]
     runs = shared_sandbox().run(jobs, Limits()) if jobs else []
     line = re.compile(rf"^{token} (-?\w+) (\[\[.+)$", re.MULTILINE)
@@ -213,6 +215,12 @@ def _fault(tests: ProgramTests, idle: Sequence[bool], broken: Sequence[bool]) ->
     asked = imported_packages(f"{tests.setup}\n{code}")
     if absent := sorted(name for name in asked if find_spec(name) is None and f'modules["{name}"]' not in tests.setup):
         return f"the tests import {' and '.join(absent)}, which is not installed here: pip install {' '.join(absent)}"
+    if re.search(r"\basyncio\.", code):
+        return "the tests run asyncio, which the sandbox does not allow, so that right programs would fail them"
+    if (lacking := _FILLED_BY_NOBODY.search(code)) and ".parametrize(" not in code:
+        return (
+            f"the test function {lacking[1]} has parameters ({lacking[2]}), which nothing fills: fixtures are not run"
+        )
     with contextlib.suppress(SyntaxError):
         short = len(code) < _LONG
         if judges := sorted(names_of_program([tests.setup, code], tests.function)[2]) if short else []:

@@ -1,5 +1,6 @@
 """Tests that no program fails are found by letting programs that do nothing pass them."""
 
+import re
 import time
 from collections.abc import Sequence
 
@@ -48,6 +49,9 @@ DECIDING = [
     [["3", ""], ["4", "16"]],
     {"fn_name": "f", "inputs": [[1]], "outputs": [0]},
     ["assert no python"],
+    [
+        "import pytest\ndef test_mean():\n    assert mean([0.1, 0.2]) == pytest.approx(0.15)"
+    ],  # not approx of the program
     ["while add(1, 2) is None: pass"],
     ["import os\nos._exit(0)"],
     ["raise SystemExit"],
@@ -116,3 +120,17 @@ def test_where_nothing_can_be_run_assertions_are_not_looked_at(monkeypatch: pyte
     monkeypatch.setattr(problems, "_known", {})
     assert fault(["assert True"]) == ""
     assert fault([["1", ""]]).startswith(NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("tests", "said"),
+    [
+        ("import asyncio\nassert asyncio.run(f()) == 3", "the tests run asyncio, which the sandbox does not allow"),
+        (
+            "import pytest\n@pytest.fixture\ndef s(): return Stack()\ndef test_push(s) -> None:\n    assert s.push(1)",
+            r"the test function test_push has parameters \(s\), which nothing fills",
+        ),
+    ],
+)
+def test_what_cannot_run_here_is_refused_and_not_judged_wrong(tests: str, said: str):
+    assert re.match(said, fault([tests]))

@@ -7,6 +7,8 @@ is never asked there, and the difference of the two is no number.
 
 import builtins
 import collections
+import contextlib
+import io
 import json
 import math
 import operator
@@ -17,35 +19,30 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from lite_selfplay.verify.programs.inside.values import KINDS, PROGRAM, TEST, Unwritable, pack, unpack
+from lite_selfplay.verify.programs.inside.values import KINDS, PROGRAM, TEST, pack, unpack
 
 LONGEST_MESSAGE = 16 << 20
 _ENDS = (StopIteration, StopAsyncIteration)
-_TYPES = {name: each for name, each in vars(builtins).items() if isinstance(each, type)}
 _MUTABLE = ("l", "d", "S", "B", "k")  # tags of `values.pack`
 
 _ALONE = "len iter next reversed hash bool int float complex index abs round trunc floor ceil neg pos invert getitem"
+_HELD = "len iter next reversed getitem".split()
 _SAID = "repr str format setitem delitem call setattr delattr instancecheck subclasscheck"
 _ARITHMETIC = "add sub mul matmul truediv floordiv mod divmod pow and or xor lshift rshift"
-_COMPARED = "eq ne lt le gt ge"
-_OTHER: dict[str, Callable[..., Any]] = {
-    "call": lambda function, /, *given, **named: function(*given, **named),
-    "instancecheck": lambda kind, thing: isinstance(thing, kind),
-    "subclasscheck": lambda kind, other: issubclass(other, kind),
-    "contains": lambda things, thing: thing in things,
-    "plain": lambda thing: next(kind for kind in KINDS if isinstance(thing, kind))(thing),
-}
-
-
-def _operation(name: str) -> Callable[..., Any]:
-    places = (getattr(builtins, name, None), getattr(operator, f"__{name}__", None), getattr(math, name, None))
-    return _OTHER.get(name) or next(place for place in places if place is not None)
-
-
 _INPLACE = " ".join(f"i{name}" for name in _ARITHMETIC.split() if name != "divmod")
-OPERATIONS: dict[str, Callable[..., Any]] = {
-    f"__{name}__": _operation(name)
-    for name in f"{_ALONE} {_SAID} getattr contains plain {_ARITHMETIC} {_INPLACE} {_COMPARED}".split()
+_COMPARED = "eq ne lt le gt ge"
+_FOUND: dict[str, Callable[..., Any]] = {
+    **{f"__{name}__": each for module in (math, builtins) for name, each in vars(module).items()},
+    **vars(operator),
+    "__instancecheck__": lambda kind, thing: isinstance(thing, kind),
+    "__subclasscheck__": lambda kind, other: issubclass(other, kind),
+    "__plain__": lambda thing: next(kind for kind in KINDS if isinstance(thing, kind))(thing),
+}
+OPERATIONS = {
+    name: _FOUND[name]
+    for name in map(
+        "__{}__".format, f"{_ALONE} {_SAID} getattr contains plain {_ARITHMETIC} {_INPLACE} {_COMPARED}".split()
+    )
 }
 _NAMED = ("__name__", "__qualname__", "__doc__")
 _SERVED = (*_NAMED, "__dict__", "__wrapped__", "__enter__", "__exit__")
@@ -59,13 +56,15 @@ class ProgramLost(BaseException):
 
 class Reference:
     """An object of the other process. `plain`: of a subclass of a built-in type. `mixed`: the result of arithmetic with
-    a plain value, which is no number here, whatever its process says."""
+    a plain value, which is no number here, whatever its process says; `scaled`: of a product, which has items."""
 
     __slots__ = ("__at",)
 
     def __init__(self, border: "Border", number: int, plain: bool):
         object.__setattr__(
-            self, "_Reference__at", SimpleNamespace(border=border, number=number, plain=plain, mixed=False)
+            self,
+            "_Reference__at",
+            SimpleNamespace(border=border, number=number, plain=plain, mixed=False, scaled=False),
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -95,36 +94,32 @@ def content(reference: Reference) -> Any:
 
 def _forwarded(name: str, mixed: bool) -> Callable[..., Any]:
     def method(self: Reference, /, *given: Any, **named: Any) -> Any:
-        if at(self).mixed and not mixed:
+        if at(self).mixed and not (mixed or (at(self).scaled and name.strip("_") in _HELD)):
             raise TypeError(f"no {name} of the result of arithmetic with a plain value")
         return at(self).border.ask(name, self, *given, **named)
 
     return method
 
 
-def _arithmetic(name: str, *, reflected: bool = False) -> Callable[..., Any]:
+def _binary(name: str, *, reflected: bool = False) -> Callable[..., Any]:
     def method(self: Reference, other: Any, *_: Any) -> Any:
-        theirs = isinstance(other, Reference)
+        theirs, compared = isinstance(other, Reference), name.strip("_") in _COMPARED.split()
         if not theirs and at(self).plain:
             pair = (other, content(self)) if reflected else (content(self), other)
             return OPERATIONS[name](*pair)
-        if not theirs and type(other).__module__ != "builtins":
+        if not theirs and (compared or type(other).__module__ != "builtins"):
             return NotImplemented
         result = at(self).border.ask(name, *((other, self) if reflected else (self, other)))
+        if compared:
+            return result is True
         if not theirs or at(self).mixed or at(other).mixed:
             if not isinstance(result, Reference):
                 raise TypeError("the result of arithmetic with a plain value is not an object of the program")
             at(result).mixed = True
+            at(result).scaled = name in ("__mul__", "__matmul__") and not (
+                at(self).mixed or (theirs and at(other).mixed)
+            )
         return result
-
-    return method
-
-
-def _compared(name: str) -> Callable[..., Any]:
-    def method(self: Reference, other: Any) -> Any:
-        if isinstance(other, Reference):
-            return at(self).border.ask(name, self, other) is True
-        return OPERATIONS[name](content(self), other) if at(self).plain else NotImplemented
 
     return method
 
@@ -132,36 +127,19 @@ def _compared(name: str) -> Callable[..., Any]:
 _METHODS: dict[str, Any] = {
     "doc": property(lambda self: self.__getattr__("__doc__")),
     **{name: _forwarded(f"__{name}__", mixed=name in _SAID.split()) for name in f"{_ALONE} {_SAID}".split()},
-    **{name: _arithmetic(f"__{name}__") for name in f"{_ARITHMETIC} {_INPLACE}".split()},
-    **{f"r{name}": _arithmetic(f"__{name}__", reflected=True) for name in _ARITHMETIC.split()},
-    **{name: _compared(f"__{name}__") for name in _COMPARED.split()},
+    **{name: _binary(f"__{name}__") for name in f"{_ARITHMETIC} {_INPLACE} {_COMPARED}".split()},
+    **{f"r{name}": _binary(f"__{name}__", reflected=True) for name in _ARITHMETIC.split()},
 }
 for _name, _method in _METHODS.items():
     setattr(Reference, f"__{_name}__", _method)
 
 
-class _Raised:
-    """An exception of a class that the other process defines."""
-
-    reference: Any = None
-
-    def __str__(self) -> str:
-        return super().__str__() if self.reference is None else str(self.reference)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.reference, name)
-
-
-def _of_a_test(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """An operation on an attribute that a program may do: of an object of a test's own class, without underscore."""
-
-    def guarded(thing: Any, name: Any, *value: Any) -> Any:
-        named = name in _NAMED and operation is getattr
-        if not named and (type(thing).__module__ != TEST or type(name) is not str or name.startswith("_")):
-            raise AttributeError(name)
-        return operation(thing, name, *value)
-
-    return guarded
+# Attributes of an exception whose class the other process defines.
+_RAISED = {
+    "_reference": None,
+    "__str__": lambda self: str(self._reference) if self._reference is not None else Exception.__str__(self),
+    "__getattr__": lambda self, name: getattr(self._reference, name),
+}
 
 
 class Border:
@@ -169,23 +147,33 @@ class Border:
     besides the usual ones; `trusted`: whether the other end is a test, from which nothing needs protection."""
 
     def __init__(self, channel: int, asked: Mapping[str, Callable[..., Any]], *, trusted: bool):
-        attributes = ("__getattr__", "__setattr__", "__delattr__")
-        guarded = {} if trusted else {name: _of_a_test(OPERATIONS[name]) for name in attributes}
-        self.channel, self.trusted = channel, trusted
-        self.operations = {**OPERATIONS, **guarded, **asked}
+        self.trusted, self.operations = trusted, {**OPERATIONS, **asked}
+        self.channel, self.file = channel, os.fdopen(channel, "rb", closefd=False)
         self.pack, self.unpack = partial(pack, keep=self._keep), partial(unpack, find=self._find)
-        self.own: list[Any] = []
-        self.numbers: dict[int, int] = {}
+        self.own: dict[int, Any] = {}
         self.theirs: dict[int, Any] = {}
-        self.raised: BaseException | None = None
+
+    def send(self, message: Any) -> None:
+        """Write a message: its length in four bytes, then JSON."""
+        data = json.dumps(message).encode()
+        write(self.channel, len(data).to_bytes(4, "little") + data)
+
+    def receive(self) -> Any:
+        """Read a message. Raises EOFError if the channel ends or the message is too long, ValueError if it is not
+        JSON."""
+        size = int.from_bytes(self.file.read(4), "little")
+        if not 0 < size <= LONGEST_MESSAGE:
+            raise EOFError("no message, or one that is too long")
+        return json.loads(self.file.read(size))
 
     def ask(self, what: str, /, *given: Any, **named: Any) -> Any:
         """The result of an operation in the other process. Raises its exception; ProgramLost for a malformed answer."""
         try:
             sent = [[*map(self.pack, given)], {key: self.pack(value) for key, value in named.items()}]
-            send(self.channel, ["?", what, *sent])
-            while (message := receive(self.channel))[0] == "?":
+            self.send(["?", what, *sent])
+            while (message := self.receive())[0] == "?":
                 self.answer(*message[1:])
+            sys.stdout.write(message.pop())
             if message[0] == "=":
                 result = self.unpack(message[1])
                 # None where none was would let an answer of None equal what a test computes from its argument.
@@ -193,98 +181,101 @@ class Border:
                     for old, new in zip([*given, *named.values()], message[2], strict=False):
                         _renew(old, self.unpack(new))
                 return result
-            self.raised = error = self._error(what, *message[1:])
+            error = self._error(what, *message[1:])
         except Exception as problem:
             raise ProgramLost(f"{type(problem).__name__}: {problem}") from None
         raise error
 
     def answer(self, what: str, given: Any, named: Any) -> None:
         """Do what the other process asks, and send it the result, with what became of the arguments of a function that
-        returns nothing, or the exception."""
+        returns nothing, or the exception; then what was printed."""
+        said = io.StringIO()
         try:
-            if not (self.trusted or given[0][0] == "H"):
-                raise Unwritable("an operation on an object that was not passed")
             arguments = [*map(self.unpack, given)]
             keys = {key: self.unpack(item) for key, item in named.items()}
-            result = self.operations[what](*arguments, **keys)
+            if not self.trusted and not (given[0][0] == "H" and _may(what, *arguments[:2])):
+                raise AttributeError("an operation that a program may not do")
+            with contextlib.redirect_stdout(said):
+                result = self.operations[what](*arguments, **keys)
             now = [*map(self.pack, [*arguments, *keys.values()])] if result is None and what == "__call__" else []
             changeable = any(type(item) is list and item[0] in _MUTABLE for item in now)
             reply = ["=", self.pack(result), now if changeable else []]
         except Exception as error:
             whole = [self.pack(item) for item in error.args if not isinstance(item, BaseException)]
-            kind = self._kind(type(error))
-            reply = ["!", kind, whole, self._keep(error) if len(kind) > 2 else None, str(error)[:200]]
-        send(self.channel, reply)
+            kind = self.pack(type(error))
+            reply = ["!", kind, whole, self._keep(error) if kind[0] == "E" else None]
+        self.send([*reply, said.getvalue()])
 
     def _keep(self, value: Any) -> Any:
-        """The JSON for an object that goes by reference; for a built-in type or function, its name."""
-        if isinstance(value, _Raised) and value.reference is not None:
-            value = value.reference
-        if type(value) is Reference:
-            return ["H", at(value).number]
-        name = getattr(value, "__name__", None)
-        usual = type(name) is str and getattr(builtins, name, None) is value
-        if usual and (not self.trusted or isinstance(value, type)):
-            return ["T", name]
+        """The JSON for an object that goes by reference; for a built-in type or function, its name. A class of
+        exceptions goes by name if it is a standard one, else with its bases."""
+        theirs = value.__dict__.get("_reference") if isinstance(value, Exception) else value
+        if type(theirs) is Reference:
+            return ["H", at(theirs).number]
+        module, name, kind = getattr(value, "__module__", ""), getattr(value, "__name__", ""), isinstance(value, type)
+        fails = kind and issubclass(value, Exception)
+        usual = module == "builtins" and (kind or not self.trusted)
+        if (usual or (fails and module not in (PROGRAM, TEST))) and _named(module, name) is value:
+            return ["T", module, name]
         if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
             items = self.pack(value.tolist())
             return ["N", value.dtype.str, items] if hasattr(value, "__len__") else items
-        if isinstance(value, type) and issubclass(value, Exception):
-            return ["E", self._kind(value)]
-        return ["h", self._number(value), isinstance(value, KINDS)]
-
-    def _number(self, value: Any) -> int:
-        number = self.numbers.setdefault(id(value), len(self.own))
-        self.own += [value] if number == len(self.own) else []
-        return number
+        self.own[id(value)] = value
+        if fails:
+            return ["E", id(value), name, *(self.pack(base) for base in value.__bases__ if issubclass(base, Exception))]
+        return ["h", id(value), isinstance(value, KINDS)]
 
     def _find(self, tag: str, *rest: Any) -> Any:
-        """What `_keep` wrote. From a program's process, only types come by name."""
+        """What `_keep` wrote."""
         forms: dict[str, Callable[..., Any]] = {
             "h": lambda number, plain: self.theirs.setdefault(number, Reference(self, int(number), bool(plain))),
             "H": self.own.__getitem__,
-            "T": (vars(builtins) if self.trusted else _TYPES).__getitem__,
+            "T": _named if self.trusted else _harmless,
             "E": self._class,
             "N": lambda kind, items: sys.modules["numpy"].array(self.unpack(items), kind),
         }
         return forms[tag](*rest)
 
-    def _kind(self, kind: type) -> Any:
-        """A class of exceptions as JSON: a built-in or standard one by name, another with its bases."""
-        own = kind.__module__ in (PROGRAM, TEST)
-        if not own and getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind:
-            return [kind.__module__, kind.__name__]
-        bases = [self._kind(base) for base in kind.__bases__ if issubclass(base, Exception)]
-        return [self._number(kind), kind.__name__, bases]
+    def _class(self, number: int, name: str, *bases: Any) -> type[Exception]:
+        parents = tuple(kind for kind in map(self.unpack, bases) if issubclass(kind, Exception)) or (Exception,)
+        return self.theirs.setdefault(number, type(str(name), parents, dict(_RAISED)))
 
-    def _class(self, described: Any) -> type[Exception]:
-        """The class that `_kind` described; RuntimeError for one that means no failure to a loop or a test runner."""
-        number, name, *bases = described
-        if not bases:
-            found = getattr(sys.modules.get(number), name, None) if number.partition(".")[0] != "unittest" else None
-            usual = isinstance(found, type) and issubclass(found, Exception) and not issubclass(found, _ENDS)
-            return found if usual else RuntimeError  # type: ignore[return-value]
-        if number not in self.theirs:
-            parents = [*map(self._class, bases[0])] or [Exception]
-            mixin = [] if any(issubclass(kind, _Raised) for kind in parents) else [_Raised]
-            self.theirs[number] = type(str(name), (*mixin, *parents), {})
-        return self.theirs[number]
-
-    def _error(self, what: str, described: Any, given: Any, reference: Any, text: str) -> BaseException:
+    def _error(self, what: str, kind: Any, given: Any, reference: Any) -> BaseException:
         """The exception that the other process describes; only an iterator may say StopIteration, which would end a
         `map` over a function."""
         found, arguments = self.unpack(reference), [*map(self.unpack, given)]
         if isinstance(found, BaseException):
             return found
-        ends = what == "__next__" and described == ["builtins", "StopIteration"]
-        kind = StopIteration if ends else self._class(described)
-        try:
-            error = kind(*arguments)
-        except Exception:  # its own class has other parameters
-            error = kind.__new__(kind, *arguments)
-        if isinstance(error, _Raised):
-            error.reference = found
+        ends = what == "__next__" and kind == ["T", "builtins", "StopIteration"]
+        error_type = StopIteration if ends else self.unpack(kind)
+        if not issubclass(error_type, Exception) or (issubclass(error_type, _ENDS) and not ends):
+            error_type = RuntimeError
+        error = error_type.__new__(error_type, *arguments)
+        with contextlib.suppress(Exception):  # its own class has other parameters
+            error.__init__(*arguments)
+        error._reference = found
         return error
+
+
+def _may(what: str, thing: Any, name: Any = "") -> bool:
+    """Whether a program may do an operation on an object of a test: attributes only of the test's own classes, without
+    underscore, and methods of random generators and of streams."""
+    if what not in ("__getattr__", "__setattr__", "__delattr__") or (what == "__getattr__" and name in _NAMED):
+        return True
+    lent = what == "__getattr__" and type(thing).__module__ in ("random", "_io")
+    return (lent or type(thing).__module__ == TEST) and type(name) is str and not name.startswith("_")
+
+
+def _named(module: str, name: str) -> Any:
+    return getattr(sys.modules.get(module), name, None)
+
+
+def _harmless(module: str, name: str) -> type:
+    """A built-in type or a standard class of exceptions; RuntimeError for anything else, and for what means no failure
+    to a loop or a test runner."""
+    found = _named(module, name)
+    usual = isinstance(found, type) and (module == "builtins" or issubclass(found, Exception))
+    return RuntimeError if not usual or module.partition(".")[0] == "unittest" or issubclass(found, _ENDS) else found
 
 
 def _renew(old: Any, new: Any) -> Any:
@@ -298,32 +289,6 @@ def _renew(old: Any, new: Any) -> Any:
     old.clear()
     (old.update if isinstance(old, dict | set) else old.extend)(new)
     return old
-
-
-def send(channel: int, message: Any) -> None:
-    """Write a message: its length in four bytes, then JSON."""
-    data = json.dumps(message).encode()
-    write(channel, len(data).to_bytes(4, "little") + data)
-
-
-def receive(channel: int) -> Any:
-    """Read a message. Raises EOFError if the channel ends, Unwritable if the message is too long, ValueError if it is
-    not JSON."""
-    size = int.from_bytes(_exactly(channel, 4), "little")
-    if size > LONGEST_MESSAGE:
-        raise Unwritable("a message that is too long")
-    return json.loads(_exactly(channel, size))
-
-
-def _exactly(channel: int, count: int) -> bytes:
-    parts: list[bytes] = []
-    while count:
-        part = os.read(channel, min(count, 1 << 20))
-        if not part:
-            raise EOFError
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
 
 
 def write(file: int, data: bytes) -> None:

@@ -5,7 +5,7 @@ import builtins
 import re
 import sys
 import types
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 SERVED = ("numpy", "pytest")  # packages that tests may import where they are installed
@@ -28,29 +28,23 @@ def names_of_program(sources: Sequence[str], function: str = "") -> tuple[set[st
 
     A function judges if it decides about what another function of the program returns, such as `isclose(f(2), 4.0)`
     without an import: that is never the program's. Raises SyntaxError for a source that is not Python."""
-    tested = {function, "candidate"} if function else set()
-    free, modules, imported, bound = {*tested}, set[str](), dict[str, str](), set[str]()
-    trees = [ast.parse(source) for source in sources]
-    for tree in trees:
-        nodes = [*ast.walk(tree)]
-        names = [node for node in nodes if isinstance(node, ast.Name)]
-        bound = bound | {node.id for node in names if not isinstance(node.ctx, ast.Load)}
-        bound |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-        bound |= {(each.asname or each.name).partition(".")[0] for each in nodes if isinstance(each, ast.alias)}
-        free |= {node.id for node in names} - bound - {*dir(builtins)}
-        whole = [(a.name, a.asname or a.name, "") for n in nodes if isinstance(n, ast.Import) for a in n.names]
-        parts = [
-            (n.module, a.asname or a.name, a.name) for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names
-        ]
-        for module, name, real in whole + parts:
-            if module and not is_known(module):
-                modules.add(module)
-                imported[name] = real
-    known = {name: name for name in free} | imported
-    several = "" in known.values() or len({*known.values()} - {"candidate"}) > 1
-    judges = {judge for tree in trees for judge in _judges(tree, known, tested)} if several else set[str]()
-    judges -= {node.arg for tree in trees for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    return free - judges, modules, judges
+    tested = {function, "candidate"} if function else set[str]()
+    nodes = [*ast.walk(ast.parse("\n".join(sources)))]
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    bound |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    bound |= {(each.asname or each.name).partition(".")[0] for each in nodes if isinstance(each, ast.alias)}
+    free = tested | ({node.id for node in names} - bound - {*dir(builtins)})
+    imports = [(a.name, a.asname or a.name, "") for n in nodes if isinstance(n, ast.Import) for a in n.names]
+    imports += [
+        (n.module or "", a.asname or a.name, a.name) for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names
+    ]
+    unknown = [each for each in imports if each[0] and not is_known(each[0])]
+    found = {name: name for name in free} | {name: real for _, name, real in unknown}
+    several = "" in found.values() or len({*found.values()} - {"candidate"}) > 1
+    judges = _judges(nodes, found, tested) if several else set[str]()
+    judges -= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    return free - judges, {module for module, _, _ in unknown}, judges
 
 
 def _callee(node: ast.AST, found: dict[str, str]) -> str:
@@ -62,46 +56,41 @@ def _callee(node: ast.AST, found: dict[str, str]) -> str:
     return found.get(function.id, "") if isinstance(function, ast.Name) else ""
 
 
-def _judges(tree: ast.AST, found: dict[str, str], tested: set[str]) -> Iterator[str]:
+def _judges(nodes: Sequence[ast.AST], found: dict[str, str], tested: set[str]) -> set[str]:
     """Functions whose result decides about a result of the program: they are called with it, and their own is not
     compared. An object that is made for the call, of a class by its capital letter, is no result."""
+    kept = {
+        each.id
+        for node in nodes
+        if isinstance(node, ast.Assign) and tested & {_callee(each, found) for each in ast.walk(node.value)}
+        for target in node.targets
+        for each in ast.walk(target)
+        if isinstance(each, ast.Name)
+    }
 
     def is_result(node: ast.AST) -> bool:
         name = _callee(node, found)
         return name in tested or name[:1].islower() or (isinstance(node, ast.Name) and node.id in kept)
 
-    kept: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and any(_callee(each, found) in tested for each in ast.walk(node.value)):
-            kept |= {each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
-    for node in ast.walk(tree):
-        for deciding in _deciding(node, found):
-            given = [*deciding.args, *(keyword.value for keyword in deciding.keywords)]
-            if any(is_result(each) for argument in given for each in ast.walk(argument)):
-                yield _callee(deciding, found)
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
-            calls = [each if isinstance(each, ast.Call) else ast.Call(each, [], []) for each in node.decorator_list]
-            yield from filter(None, (_callee(each, found) for each in calls))
+    roots = [node.test if isinstance(node, ast.Assert) else node.value for node in nodes if isinstance(node, _DECIDED)]
+    calls = [call for root in roots for call in _deciding(root, found)]
+    tests = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test")]
+    marks = [each if isinstance(each, ast.Call) else ast.Call(each, [], []) for t in tests for each in t.decorator_list]
+    calls = [call for call in calls if any(is_result(each) for each in ast.walk(call) if each is not call)]
+    return {_callee(call, found) for call in calls + marks} - {""}
 
 
-def _deciding(node: ast.AST, found: dict[str, str]) -> Iterator[ast.Call]:
-    """The program's functions whose result decides a statement or an assertion, not compared with anything."""
-    waiting = [node.test] if isinstance(node, ast.Assert) else [node.value] if isinstance(node, ast.Expr) else []
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, ast.BoolOp):
-            waiting += each.values
-        elif isinstance(each, ast.UnaryOp):
-            waiting.append(each.operand)
-        elif isinstance(each, ast.GeneratorExp | ast.ListComp):
-            waiting.append(each.elt)
-        elif isinstance(each, ast.Call) and _callee(each, found):
-            yield each
-        elif isinstance(each, ast.Call) and ast.unparse(each.func).rpartition(".")[2] in _DECIDING:
-            waiting += each.args[:1]
+def _deciding(node: ast.AST, found: dict[str, str]) -> list[ast.Call]:
+    """The calls of the program's functions that decide an expression, not compared with anything."""
+    if isinstance(node, ast.Call) and _callee(node, found):
+        return [node]
+    named = isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _DECIDING
+    parts = ast.iter_child_nodes(node) if named or isinstance(node, _PASSED_ON) else ()
+    return [call for part in parts for call in _deciding(part, found)]
 
 
 _DECIDING = ("all", "any", "bool", "assertTrue", "assertFalse")
+_DECIDED, _PASSED_ON = (ast.Assert, ast.Expr), (ast.BoolOp, ast.UnaryOp, ast.GeneratorExp, ast.ListComp)
 
 
 def add_modules(modules: Collection[str], names: Collection[str], find: Callable[[str], Any]) -> None:

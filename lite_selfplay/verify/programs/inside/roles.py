@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from lite_selfplay.verify.programs.inside.border import Border, ProgramLost, receive, send, write
+from lite_selfplay.verify.programs.inside.border import Border, ProgramLost, write
 from lite_selfplay.verify.programs.inside.names import add_modules, names_of_program
 from lite_selfplay.verify.programs.inside.values import PROGRAM, TEST, Unwritable, canonical, pack, unpack
 
@@ -78,14 +78,12 @@ def serve_calls(job: Job, channel: int) -> None:
     space = main_module(PROGRAM)
     execute(job["program"], space)
     border = Border(channel, {"name": lambda name: _function(space, name)}, trusted=True)
-    send(channel, [name for name, value in list(space.items()) if type(name) is str and not _is_module(value)])
+    border.send(
+        [name for name, value in list(space.items()) if type(name) is str and not isinstance(value, types.ModuleType)]
+    )
     with contextlib.suppress(EOFError):
         while True:
-            border.answer(*receive(channel)[1:])
-
-
-def _is_module(value: Any) -> bool:
-    return isinstance(value, types.ModuleType)
+            border.answer(*border.receive()[1:])
 
 
 def put_tests(job: Job, channel: int, reply: int) -> None:
@@ -93,11 +91,11 @@ def put_tests(job: Job, channel: int, reply: int) -> None:
     if it cannot be run here, whatever the program."""
     space = main_module(TEST)
     nonce = job["nonce"]
-    try:
-        names = [name for name in receive(channel) if type(name) is str and not name.startswith("__")]
-    except (EOFError, OSError, ValueError, TypeError, Unwritable):
-        raise ProgramLost("the program did not load") from None
     border = Border(channel, {}, trusted=False)
+    try:
+        names = [name for name in border.receive() if type(name) is str and not name.startswith("__")]
+    except (EOFError, OSError, ValueError, TypeError):
+        raise ProgramLost("the program did not load") from None
     try:
         codes = [compile(test, "test.py", "exec", dont_inherit=True) for test in job["tests"]]
         free, modules, judges = names_of_program([job["setup"], *job["tests"]], job["function"])
@@ -106,7 +104,7 @@ def put_tests(job: Job, channel: int, reply: int) -> None:
         space.update((name, find(name)) for name in names if name in free)
         execute(job["setup"], space, "setup.py")
     except Exception as error:
-        if error is not border.raised and (type(error) is not ImportError and not isinstance(error, NameError)):
+        if not hasattr(error, "_reference") and (type(error) is not ImportError and not isinstance(error, NameError)):
             write(reply, f"{nonce} ? {type(error).__name__}: {error}\n".encode("utf-8", "backslashreplace"))
         raise
     if job["function"]:
@@ -118,7 +116,7 @@ def put_tests(job: Job, channel: int, reply: int) -> None:
         except BaseException as error:  # that of a failed `pytest.raises` is no Exception
             if isinstance(error, ProgramLost | SystemExit):
                 raise
-            ours = isinstance(error, ModuleNotFoundError) and error is not border.raised
+            ours = isinstance(error, ModuleNotFoundError) and not hasattr(error, "_reference")
             passed = f"? {error}" if ours else "-"
             print(f"test {number + 1}: {type(error).__name__}: {error}"[:300], file=sys.stderr, flush=True)
         write(reply, f"{nonce} {number} {passed}\n".encode("utf-8", "backslashreplace"))

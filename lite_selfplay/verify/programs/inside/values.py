@@ -81,6 +81,7 @@ def _digits(given: Any) -> str:
 
 
 _SEQUENCES = {"l": list, "t": tuple, "S": set, "F": frozenset, "k": collections.deque}
+_MAPPINGS: dict[Any, type] = {kind.__name__: kind for kind in (collections.Counter, collections.OrderedDict)}
 # By tag: a type, a function that writes its values, and one that reads them back.
 _SCALARS: dict[str, tuple[type, Callable[[Any], list[Any]], Callable[..., Any]]] = {
     "i": (int, lambda number: [f"{int(number):x}"], lambda digits: int(digits, 16)),
@@ -131,7 +132,11 @@ def pack(value: Any, keep: Callable[[Any], Any] | None = None, depth: int = 0) -
         if isinstance(value, sequence):
             return [tag, each(value)]
     if isinstance(value, dict):
-        return ["d", [each(pair) for pair in value.items()]]
+        return [
+            "d",
+            [each(pair) for pair in value.items()],
+            *(name for name, kind in _MAPPINGS.items() if type(value) is kind),
+        ]
     if keep is None:
         raise Unwritable(type(value).__name__)
     return keep(value)
@@ -149,7 +154,8 @@ def unpack(data: Any, find: Callable[..., Any] | None = None) -> Any:
     if tag in _SEQUENCES and type(first) is list:
         return _SEQUENCES[tag](unpack(item, find) for item in first)
     if tag == "d":
-        return {unpack(key, find): unpack(value, find) for key, value in first}
+        found = {unpack(key, find): unpack(value, find) for key, value in first}
+        return _MAPPINGS[rest[1]](found) if rest[1:] else found
     if find is None:
         raise Unwritable("an unknown form")
     return find(tag, *rest)
