@@ -244,7 +244,7 @@ class Curve:
 
 def curves_of(game: type[Game], metrics: Iterable[Row]) -> tuple[Curve, ...]:
     """Every curve of a run with at least one value: of roles, of the game, of seats. Of `metrics`, which are read once,
-    only what is drawn is kept."""
+    only the points drawn are kept."""
     drawn = [known for known in MEANINGS.values() if known.part in ("streams", "seats") and known.group]
     steps: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     columns: defaultdict[tuple[str, str, str], array[float]] = defaultdict(lambda: array("d"))

@@ -188,7 +188,7 @@ class Border:
 
     def answer(self, what: str, given: Any, named: Any) -> None:
         """Do what the other process asks, and send it the result, with what became of the arguments of a function that
-        returns nothing, or the exception; then what was printed."""
+        returns nothing, or the exception; then its prints."""
         said = io.StringIO()
         try:
             arguments = [*map(self.unpack, given)]
