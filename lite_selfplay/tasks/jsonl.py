@@ -21,6 +21,7 @@ from lite_selfplay.verify.keys import is_value
 from lite_selfplay.verify.math import check_all, references
 
 _TESTS = re.compile(r"(?:\w+_)?tests?(?:_?cases?|_list|s)?|input_output", re.IGNORECASE)
+_PART = re.compile(r"body|context|passage|premise", re.IGNORECASE)  # columns that problems may need
 _PROGRAM = {"tests", "test_list", "entry_point"}  # columns of a program's problem
 _PLAIN = re.compile(r"-?\d{1,15}")
 _THOUSANDS = re.compile(rf"[-+$]*{GROUPED}(\.\d*)?%?")
@@ -104,6 +105,13 @@ def problems_of(
             raise TaskError(
                 f"{where}: {tests!r} looks like tests of a program: name that column 'tests' or something else, or map "
                 f"it after the file's name, as in FILE:kind=program,answer={tests}"
+            )
+        part = next((name for name, value in row.items() if _PART.fullmatch(name) and isinstance(value, str)), None)
+        if part is not None and options is None:
+            key = text_of(row, where)[0]
+            raise TaskError(
+                f"{where}: {part!r} looks like a part of the problem: map it after the file's name, as in "
+                f"FILE:problem={part}+{key}, or leave it out, as in FILE:problem={key}"
             )
         if (choice := choices.get(where)) is not None:
             text, answer, shown = asked(text_of(row, where)[1], choice, reading)

@@ -200,3 +200,15 @@ def test_tests_that_are_not_mapped_are_named(file: Path, name: str):
             read(file, {"problem": "Add one.", name: tests, **more})
     assert read(file, {"problem": "Add one.", "answer": "2", "latest": [1], name: None, "test": True})[0].answer == "2"
     assert load_task(f"{jsonl(file, {'problem': 'Add one.', name: tests})}:kind=program,answer={name}").problems
+
+
+def test_a_part_of_the_problem_in_a_column_of_its_own_is_asked_for(tmp_path: Path):
+    file = jsonl(tmp_path / "m.jsonl", {"Body": "Ann has 3 pens.", "Question": "How many has she?", "Answer": 3})
+    said = (
+        r"line 1: 'Body' looks like a part of the problem: .*FILE:problem=Body\+question, or .* FILE:problem=question$"
+    )
+    with pytest.raises(TaskError, match=said):
+        load_task(str(file))
+    both, one = (load_task(f"{file}:problem={columns}").problems[0] for columns in ("Body+question", "question"))
+    assert (both.text, both.answer) == ("Ann has 3 pens. How many has she?", 3)
+    assert one.text == "How many has she?"
