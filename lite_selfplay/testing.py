@@ -141,7 +141,7 @@ class ScriptedTable:
         other = [len(prompt) % 8 / 4 - 1 for prompt in after] or [0.0] * len(completions)
         return [
             TokenScores(
-                [logprob + more * (i % 3) for logprob, i in zip(c.logprobs, c.token_ids, strict=True)],
+                [logprob + more * (i % 3) for logprob, i in zip(c.logprobs, c.token_ids, strict=False)],
                 [i % 8 / 4 for i in c.token_ids],
             )
             for c, more in zip(completions, other, strict=True)

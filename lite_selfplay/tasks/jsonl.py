@@ -91,7 +91,7 @@ def problems_of(
     whole column decides)."""
     found = dict(rows)
     names = options_in([*found.values()]) if options is None else options
-    require_answers([*found.items()], names)
+    require_answers([*found.items()], names if options is None else ())
     choices = {
         where: Choice.of({name: row.get(name) for name in names}, row.get("answer"), where)
         for where, row in found.items()
