@@ -106,12 +106,14 @@ def problems_of(
                 f"{where}: {tests!r} looks like tests of a program: name that column 'tests' or something else, or map "
                 f"it after the file's name, as in FILE:kind=program,answer={tests}"
             )
-        part = next((name for name, value in row.items() if _PART.fullmatch(name) and isinstance(value, str)), None)
+        part = next(
+            (name for name, value in row.items() if value and _PART.fullmatch(name) and isinstance(value, str)), None
+        )
         if part is not None and options is None:
             key = text_of(row, where)[0]
             raise TaskError(
                 f"{where}: {part!r} looks like a part of the problem: map it after the file's name, as in "
-                f"FILE:problem={part}+{key}, or leave it out, as in FILE:problem={key}"
+                f"FILE:problem={part}+{key}, or keep it beside the text, as in FILE:problem={key},keep={part}"
             )
         if (choice := choices.get(where)) is not None:
             text, answer, shown = asked(text_of(row, where)[1], choice, reading)

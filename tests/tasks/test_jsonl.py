@@ -204,11 +204,11 @@ def test_tests_that_are_not_mapped_are_named(file: Path, name: str):
 
 def test_a_part_of_the_problem_in_a_column_of_its_own_is_asked_for(tmp_path: Path):
     file = jsonl(tmp_path / "m.jsonl", {"Body": "Ann has 3 pens.", "Question": "How many has she?", "Answer": 3})
-    said = (
-        r"line 1: 'Body' looks like a part of the problem: .*FILE:problem=Body\+question, or .* FILE:problem=question$"
-    )
+    said = r"line 1: 'Body' looks like a part .*FILE:problem=Body\+question, or .* FILE:problem=question,keep=Body$"
     with pytest.raises(TaskError, match=said):
         load_task(str(file))
-    both, one = (load_task(f"{file}:problem={columns}").problems[0] for columns in ("Body+question", "question"))
+    both, one = (
+        load_task(f"{file}:problem={columns}").problems[0] for columns in ("Body+question", "question,keep=Body")
+    )
     assert (both.text, both.answer) == ("Ann has 3 pens. How many has she?", 3)
-    assert one.text == "How many has she?"
+    assert (one.text, one.extra["Body"]) == ("How many has she?", "Ann has 3 pens.")

@@ -92,7 +92,7 @@ class Distill(Game):
         """The prompt after which the teacher reads a completion; empty if there is nothing to show it, or to read."""
         problem, solution = group.problem, None
         assert problem is not None
-        shown = f"The right answer: {problem.answer}"
+        shown = f"The right answer: {problem.answer}" if isinstance(problem.answer, str | int | float) else ""
         if self.options.shown == "sibling":
             right = (
                 s.completion.text.strip() for s in group.samples if s is not own and s.verdict and s.verdict.correct

@@ -4,11 +4,12 @@ Tests that cannot fail are found by running them with a program that does nothin
 programs see `checker`.
 """
 
+import ast
 import contextlib
 import json
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -165,7 +166,11 @@ for key, problem in problems.items():
     found = json.dumps([passes(function, names, *problem) for function in (idle, broken)])
     os.write(1, f"\\n{token} {key} {found}\\n".encode())
 """
-_FILLED_BY_NOBODY = re.compile(r"^def (test\w*)\(([^)=*]+)\)\s*(?:->[^:]+)?:", re.MULTILINE)
+# What tests cannot do here.
+_BEYOND = (
+    (re.compile(r"\basyncio\.|Asyncio"), "run asyncio, which the sandbox does not allow"),
+    (re.compile(r"builtins\.input|sys\.stdin\b"), "replace the input of their own process, not the program's"),
+)
 _LONG = 20_000  # characters of tests in which no names are looked up
 AT_ONCE = 50  # problems whose assertions run in one process, one after the other
 # The fault of tests, by their hash; empty if they have none.
@@ -215,13 +220,11 @@ def _fault(tests: ProgramTests, idle: Sequence[bool], broken: Sequence[bool]) ->
     asked = imported_packages(f"{tests.setup}\n{code}")
     if absent := sorted(name for name in asked if find_spec(name) is None and f'modules["{name}"]' not in tests.setup):
         return f"the tests import {' and '.join(absent)}, which is not installed here: pip install {' '.join(absent)}"
-    if re.search(r"\basyncio\.", code):
-        return "the tests run asyncio, which the sandbox does not allow, so that right programs would fail them"
-    if (lacking := _FILLED_BY_NOBODY.search(code)) and ".parametrize(" not in code:
-        return (
-            f"the test function {lacking[1]} has parameters ({lacking[2]}), which nothing fills: fixtures are not run"
-        )
+    if beyond := next((why for shape, why in _BEYOND if shape.search(code)), ""):
+        return f"the tests {beyond}, so that right programs would fail them"
     with contextlib.suppress(SyntaxError):
+        if lacking := next(_unfilled(ast.parse(code)), ""):
+            return f"the test function {lacking}, which nothing fills: fixtures are not run"
         short = len(code) < _LONG
         if judges := sorted(names_of_program([tests.setup, code], tests.function)[2]) if short else []:
             return f"the tests judge results by {judges[0]}, which they neither define nor import: do so in `setup`"
@@ -236,3 +239,15 @@ def _fault(tests: ProgramTests, idle: Sequence[bool], broken: Sequence[bool]) ->
         return "the tests test nothing: a program whose functions return None, and that prints nothing, passes them all"
     vain = next((number for number, both in enumerate(zip(idle, broken, strict=True), 1) if all(both)), None)
     return f"every program passes assertion {vain}: code that others need belongs into `setup`" if vain else ""
+
+
+def _unfilled(tree: ast.Module) -> Iterator[str]:
+    """The test functions with parameters that have no default and no row of values, in words."""
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    found = [(node, 0) for node in tree.body] + [(node, 1) for each in classes for node in each.body]
+    for node, own in found:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
+            rows = set(re.findall(r"\w+", " ".join(map(ast.unparse, node.decorator_list))))
+            needed = node.args.args[own : len(node.args.args) - len(node.args.defaults)]
+            if names := [each.arg for each in needed if each.arg not in rows]:
+                yield f"{node.name} has parameters ({', '.join(names)})"

@@ -81,6 +81,13 @@ def test_a_right_sibling_is_shown_to_the_others_and_without_one_nobody_is_taught
     assert episode.log == {"divergence": None, "shown": 0.0}
 
 
+@pytest.mark.parametrize("answer", [{"any_of": ["2", "3"]}, ["1", "2"]])
+def test_an_answer_that_is_no_single_value_is_not_shown(answer: Any):
+    problem = Problem("two", "Which?", answer)
+    ((episode,), _) = played(small("distill", 2), {"student": [TWO]}, [problem], kind=Teacher)
+    assert episode.log == {"divergence": None, "shown": 0.0}
+
+
 def test_a_teacher_whose_prompt_is_too_long_teaches_nothing():
     class Full(Teacher):
         def score(self, role: str, completions: Sequence[Completion], **more: Any) -> list[TokenScores]:

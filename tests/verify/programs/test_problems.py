@@ -125,6 +125,14 @@ def test_where_nothing_can_be_run_assertions_are_not_looked_at(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("tests", "said"),
     [
+        (
+            "from unittest.mock import patch\nwith patch('builtins.input'):\n    assert f() == 3",
+            "the tests replace the input",
+        ),
+        (
+            "import pytest\n@pytest.mark.parametrize('a', [1])\ndef test_a(a, one, b=2): assert add(a, one) == 2",
+            r"the test function test_a has parameters \(one\), which nothing fills",
+        ),
         ("import asyncio\nassert asyncio.run(f()) == 3", "the tests run asyncio, which the sandbox does not allow"),
         (
             "import pytest\n@pytest.fixture\ndef s(): return Stack()\ndef test_push(s) -> None:\n    assert s.push(1)",
