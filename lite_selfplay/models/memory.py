@@ -136,12 +136,15 @@ def estimate(
         together, positions = min(load.rows, layout.rows), layout.held(tokens)
     held = min(max(run.tokens_at_once(on_cpu=on_cpu, lean=lean), load.row), load.tokens)
     logits = min(head_elements(shape.vocabulary, lean=lean, memory=memory), held * shape.vocabulary)
+    logit_bytes = (8 + compute) * logits
     kept = activation_bytes(shape, compute)
-    per_token = sum(kept)
+    activations = held * sum(kept)
     if recomputes(section, shape, compute, on_cpu=on_cpu, tokens=microbatch_tokens(run), memory=memory):
-        per_token = shape.layers * shape.hidden * compute + max(kept)
-    if keeps_products(section, shape, compute, on_cpu=on_cpu):
-        per_token += shape.layers * product_bytes(shape, compute)
+        inputs = shape.layers * shape.hidden * compute
+        if keeps_products(section, shape, compute, on_cpu=on_cpu):
+            inputs += shape.layers * product_bytes(shape, compute)
+        # A block is recomputed after the logits are freed, so the larger of the two counts.
+        activations = held * inputs + max(0, held * max(kept) - logit_bytes)
     states = 4 * together * shape.counts.state if shape.counts else 0
     parts = [
         Part("base", weight_bytes(section, shape, compute)),
@@ -150,8 +153,8 @@ def estimate(
         Part("gradients", 4 * numbers, generating=False),
         Part("keys and values", positions * shape.token_numbers * compute + states, updating=False),
         Part("logits, sampling", 16 * together * shape.vocabulary, updating=False),
-        Part("activations", held * per_token, generating=False),
-        Part("logits, update", (8 + compute) * logits, generating=False),
+        Part("activations", activations, generating=False),
+        Part("logits, update", logit_bytes, generating=False),
     ]
     if on_cpu or (section.precision == "4bit" and expands(section, shape, compute, memory)):
         copied = shape.linear_parameters + on_cpu * shape.vocabulary * shape.hidden

@@ -244,9 +244,11 @@ def test_products_that_are_kept_are_counted():
     assert memory.product_bytes(shape, 4) == 4 * 5760
     least = {**SMOLLM2, "gradient_checkpointing": True}
     given = shape, Load(64, 100, 50)
-    kept, inputs = (parts(config(model=model), *given, on_cpu=True)["activations"] for model in (SMOLLM2, least))
-    assert inputs == 896 * (30 * 576 * 4 + activation_bytes(shape, 4)[0])
-    assert kept - inputs == 896 * 30 * 4 * 5760
+    kept, inputs = (parts(config(model=model), *given, on_cpu=True) for model in (SMOLLM2, least))
+    assert kept["activations"] - inputs["activations"] == 896 * 30 * 4 * 5760
+    # A recomputed block's 30 MB fit where 2 ** 22 logits of 12 bytes were.
+    assert inputs["activations"] == 896 * 30 * 576 * 4
+    assert inputs["logits, update"] == 12 * 2**22 > 896 * activation_bytes(shape, 4)[0]
 
 
 def test_logits_that_are_held_at_once():
