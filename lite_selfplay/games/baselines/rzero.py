@@ -14,6 +14,16 @@ The lengths of the phases follow the checkpoints that R-Zero's scripts keep. Our
 most `max_draws` times as many questions drawn as the solver's phase can use, cycling if the pool is smaller, BLEU in
 both directions, constant learning rates, adapters over one base instead of whole models. Iterations continue for the
 whole run: the paper's three are 3 * (challenger_steps + solver_steps) steps.
+
+R-Few (Yu et al. 2025, "Guided Self-Evolving LLMs with Minimal Human Supervision", arXiv 2512.02472) adds a few labelled
+problems, the anchors:
+
+    challenger's prompt:    examples from the anchors, drawn anew for each group
+    first solver step:      the anchors are answered too, and join the pool if low <= share of right ones <= high
+
+Kept: both uses of the anchors, and that the solver learns from problems of middle difficulty under its current weights.
+Ours, since we had the paper's abstract but not its text: up to `shots` examples, R-Zero's bounds for the middle, and
+that a phase walks through questions and anchors in one random order.
 """
 
 import math
@@ -32,12 +42,15 @@ from lite_selfplay.games.propose_solve.propose_solve import FilteredGame, Filter
 from lite_selfplay.games.propose_solve.questions import (
     FATES,
     HOPELESS,
+    NOBODYS,
     Bounds,
     Candidate,
+    Proposal,
     answer_sample,
     answered,
     boxed_example,
     boxed_question,
+    boxed_reply,
     draw_until,
     shown,
     verified,
@@ -88,7 +101,8 @@ class RZeroOptions(FilterOptions):
     `challenger_steps` and `solver_steps`: the two phases of an iteration. `votes`: answers that vote on a label. `low`
     and `high`: the range of the majority's share in which a question trains the solver. `max_draws`: how many questions
     may be drawn for a solver's phase, as a multiple of those it can use. `similarity` subtracts the share of a
-    question's BLEU cluster from the challenger's reward; clusters are cut at `cluster_distance`.
+    question's BLEU cluster from the challenger's reward; clusters are cut at `cluster_distance`. `anchors`: how many
+    labelled problems the challenger sees examples of, 0 to `shots` at a time, and the solver learns from (R-Few).
     """
 
     challenger_steps: int = Field(5, ge=1)
@@ -99,6 +113,8 @@ class RZeroOptions(FilterOptions):
     max_draws: int = Field(4, ge=1)
     similarity: bool = True
     cluster_distance: float = Field(0.5, gt=0, lt=1)
+    anchors: int = Field(0, ge=0)
+    shots: int = Field(3, ge=1)
 
 
 class RZero(FilteredGame):
@@ -121,6 +137,7 @@ class RZero(FilteredGame):
     def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):
         super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
         self.bounds = Bounds(self.options.low, self.options.high)
+        self.sources = ("problems",) if self.options.anchors else ()
         self._questions = problems_per_step * group_size  # of a challenger's step
         self._pool: list[Problem] = []  # the questions of a solver's phase
         self._cursor = 0
@@ -133,13 +150,15 @@ class RZero(FilteredGame):
         less = ", less the share of questions like it" * self.options.similarity
         return {
             "challenger": f"up to 0.5 for a question that splits the solver's vote{less}, -1 for none",
-            "solver": f"1 {FOR_VOTE}",
+            "solver": f"1 {FOR_VOTE}" + ", or the reference of an anchor" * bool(self.options.anchors),
         }
 
     def describe(self, steps: int) -> list[str]:
         first, then, asked = self.options.challenger_steps, self.options.solver_steps, self._questions
         wanted = then * self.problems_per_step
+        few = f"anchors: {self.options.anchors} labelled problems, {self.options.votes} answers each before a phase"
         return [
+            *[few] * bool(self.options.anchors),
             f"phases: {first} steps of the challenger, {then} of the solver, in turn: "
             f"{steps / (first + then):g} iterations",
             f"a challenger's step: {asked} questions, {self.options.votes} answers each, at most "
@@ -158,7 +177,8 @@ class RZero(FilteredGame):
         phases = math.ceil(solving / then)
         most = then * self.problems_per_step * self.options.max_draws
         batches = phases * math.ceil(most / batch) + (solving - phases) * math.ceil(most / HOPELESS / batch)
-        return (challenging + batches) * batch * (1 + self.options.votes) + solving * batch
+        anchored = solving * self.options.anchors * self.options.votes
+        return (challenging + batches) * batch * (1 + self.options.votes) + anchored + solving * batch
 
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
         return boxed_example(problem, fill("rzero_challenger"), thinks=thinks)
@@ -174,8 +194,7 @@ class RZero(FilteredGame):
 
     def _challenge(self, step: int, table: Table) -> Episode:
         self._pool, self._cursor = [], 0
-        rows = table.ask("challenger", [fill("rzero_challenger")] * self.problems_per_step, n=self.group_size)
-        proposals = [boxed_question(reply) for row in rows for reply in row]
+        proposals = self._propose(table, self.problems_per_step)
         found = answered(table, "solver", proposals, self.options.votes, f"q-{step}")
         shares = self._cluster_shares(found)
         samples = [self._rewarded(c, share) for c, share in zip(found, shares, strict=True)]
@@ -200,8 +219,7 @@ class RZero(FilteredGame):
     # The solver's phase
 
     def _solve(self, step: int, table: Table) -> Episode:
-        drawn = [] if self._pool else self._fill_pool(step, table)
-        log = self.drawn_log(table, drawn, self._pool) if drawn else {}
+        drawn, log = ([], {}) if self._pool else self._fill_pool(step, table)
         count = min(self.problems_per_step, len(self._pool))
         chosen = [self._pool[(self._cursor + i) % len(self._pool)] for i in range(count)]
         self._cursor += count
@@ -212,12 +230,13 @@ class RZero(FilteredGame):
         log = {**log, "draws": len(drawn), "pool": len(self._pool)}
         return Episode([Stream(role, found) for role, found in streams.items() if found], log=log)
 
-    def _fill_pool(self, step: int, table: Table) -> list[Candidate]:
-        """Fill the phase's pool with questions of the trained challenger, and return all questions drawn."""
-        wanted, prompt = self.options.solver_steps * self.problems_per_step, fill("rzero_challenger")
+    def _fill_pool(self, step: int, table: Table) -> tuple[list[Candidate], dict[str, Any]]:
+        """Fill the phase's pool with questions of the trained challenger and with anchors, and return all questions
+        drawn with their figures."""
+        wanted = self.options.solver_steps * self.problems_per_step
         drawn = draw_until(
             table,
-            lambda: [boxed_question(reply) for reply in table.ask("challenger", [prompt], n=self._questions)[0]],
+            lambda: self._propose(table, 1),
             "solver",
             self.options.votes,
             self.bounds,
@@ -227,11 +246,40 @@ class RZero(FilteredGame):
         )
         kept = [candidate.group for candidate in drawn if self.bounds.fate(candidate) == "kept"]
         self._pool, self._cursor = [group.problem for group in kept[:wanted] if group and group.problem], 0
-        return drawn
+        log = self.drawn_log(table, drawn, self._pool)
+        if within_reach := self._within_reach(table):
+            self._pool += within_reach
+            table.rng.shuffle(self._pool)
+        return drawn, log
+
+    def _propose(self, table: Table, groups: int) -> list[Proposal]:
+        """A batch of the challenger's questions, in groups that share a prompt."""
+        prompts = [self._challenger_prompt(table) for _ in range(groups)]
+        rows = table.ask("challenger", prompts, n=self._questions // groups)
+        return [boxed_question(reply) for row in rows for reply in row]
+
+    # The anchors
+
+    def _challenger_prompt(self, table: Table) -> str:
+        prompt, anchors = fill("rzero_challenger"), self._anchors(table)
+        count = min(table.rng.randint(0, self.options.shots), len(anchors)) if anchors else 0
+        examples = "\n\n".join(map(boxed_reply, table.rng.sample(anchors, count)))
+        return fill("rzero_anchored", prompt=prompt, examples=examples) if examples else prompt
+
+    def _within_reach(self, table: Table) -> list[Problem]:
+        """The anchors whose share of right answers lies within the bounds."""
+        if not (anchors := self._anchors(table)):
+            return []
+        answers = table.ask("solver", list(map(asked, anchors)), n=self.options.votes)
+        groups = zip(anchors, verified(table, anchors, answers, answer_sample), strict=True)
+        shares = [(anchor, Candidate(anchor.id, Proposal(NOBODYS), group).share) for anchor, group in groups]
+        return [anchor for anchor, share in shares if self.bounds.low <= share <= self.bounds.high]
+
+    def _anchors(self, table: Table) -> list[Problem]:
+        return list(table.everything("problems")[: self.options.anchors]) if self.options.anchors else []
 
     def state(self) -> dict[str, Any]:
-        pool = [{"id": x.id, "text": x.text, "answer": x.answer} for x in self._pool]
-        return {**super().state(), "pool": pool, "cursor": self._cursor}
+        return {**super().state(), "pool": list(map(dict, map(vars, self._pool))), "cursor": self._cursor}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)

@@ -102,8 +102,12 @@ def boxed_example(problem: Problem, prompt: str, *, thinks: bool) -> Example | N
     """A problem with a worked solution as the reply that `boxed_question` reads; None without a solution."""
     if (solution := solution_of(problem)) is None:
         return None
-    reply = f"<question>{problem.text}</question>\n\\boxed{{{problem.answer}}}"
-    return Example(prompt, after_reasoning(reply, solution, thinks))
+    return Example(prompt, after_reasoning(boxed_reply(problem), solution, thinks))
+
+
+def boxed_reply(problem: Problem) -> str:
+    """A problem as `boxed_question` reads it."""
+    return f"<question>{problem.text}</question>\n\\boxed{{{problem.answer}}}"
 
 
 # Which questions give their answer away: see `leaks`. YAML reads a bare `off` as false.

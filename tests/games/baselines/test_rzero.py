@@ -14,6 +14,7 @@ from lite_selfplay.games.baselines.rzero import (
     challenger_reward,
     cluster_shares,
 )
+from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.propose_solve.questions import boxed_question
 from tests.games.scripted import NONE, THREE, TWO, played, small
 from tests.made import completion, rewards
@@ -112,6 +113,33 @@ def test_a_small_pool_is_walked_in_a_circle_and_an_empty_one_skips_the_step_and_
     assert [episode.log["empty_steps"] for episode in episodes] == [0, 1, 2]
 
 
+def test_anchors_are_examples_for_the_challenger_and_join_the_pool_if_they_are_within_reach():
+    # Four anchors of the five problems, with four answers each: right ones are 2 of 4, 4, 1, and 3 (of 4).
+    problems = [Problem(f"p-{k}", f"What is 1 + {k}?", "2") for k in range(5)]
+    game = rzero(problems_per_step=1, max_draws=1, anchors=4, shots=2)
+    assert game.sources == ("problems",)
+    assert rzero().sources == ()
+    votes = [THREE] * 8 + [THREE, THREE, THREE, TWO] * 2  # of the challenger's step, and of a batch: 0.75, kept twice
+    anchors = [TWO, TWO, THREE, THREE, *[TWO] * 4, TWO, THREE, THREE, THREE, TWO, TWO, TWO, NONE]
+    (challenge, first, second), table = played(
+        game, {"challenger": [HENS, TRAIN], "solver": [*votes, *anchors, TWO, THREE]}, problems, steps=3
+    )
+    assert game.state()["pool"] == [vars(each) for each in game._pool]
+    labels = {each.id: each.answer for each in game._pool}
+    assert labels == {"q-1-0": "3", "q-1-1": "3", "p-0": "2", "p-3": "2"}
+    trained = [stream.groups[0].problem for episode in (first, second) for stream in episode.streams[-1:]]
+    assert trained == game._pool[:2]
+    assert rewards(first, "solver") == [[float(trained[0].answer == "2"), float(trained[0].answer == "3")]]
+    assert (first.log["pool"], first.log["usable"], first.log["draws"]) == (4, 2, 2)
+    prompts = [prompt for role, asked, _ in table.asked for prompt in asked if role == "challenger"]
+    assert all(prompt.startswith(fill("rzero_challenger")) for prompt in prompts)
+    shown = [prompt.count("<question>What is 1 + ") for prompt in prompts]
+    assert set(shown) <= {0, 1, 2}
+    assert any(shown)
+    assert "1 + 4" not in "".join(prompts)
+    assert challenge.streams[0].role == "challenger"
+
+
 def test_phases_take_turns_and_each_iteration_draws_anew():
     game = rzero(challenger_steps=2, solver_steps=1)
     episodes = play(game, [HENS, TRAIN], [TWO, TWO, TWO, THREE], steps=6)
@@ -125,6 +153,8 @@ def test_the_most_it_samples():
     # A batch is 4 questions, 4 votes each. A challenger's step: 20. A solver's phase: at most 2 x 2 x 4 = 16 draws and
     # 80 completions, a vain try a quarter of that, and 4 answers a step.
     assert [rzero().most_rollouts(steps) for steps in (0, 1, 2, 3, 4)] == [0, 20, 104, 128, 148]
+    # Three anchors are answered four times in each of a solver's steps, as long as the pool is empty.
+    assert [rzero(anchors=3).most_rollouts(steps) for steps in (1, 2, 3)] == [20, 116, 152]
 
 
 EGGS = "A farmer has 3 hens and buys 4 more. How many hens are there now?"
