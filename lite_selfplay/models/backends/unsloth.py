@@ -188,8 +188,7 @@ def generate_through(
     stop strings without `decoding.decode`.
     """
     decoding.check(request)
-    sampling, results = request.sampling, request.empty()
-    rows = request.rows(results)
+    sampling, (results, rows) = request.sampling, request.start()
     while rows:
         # One call takes this many of the longest prompts, at the end of `rows`.
         size = max(1, min(len(rows), decoding.cache_tokens // (len(rows[-1].prompt) + sampling.max_tokens)))

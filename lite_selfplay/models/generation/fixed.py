@@ -21,7 +21,7 @@ from lite_selfplay.models.generation.slots import CachePool
 from lite_selfplay.models.transfers import placed
 
 JOIN_AT = 1 / 4
-"""Waiting sequences start once this share of the slots is free."""
+"""Waiting sequences start once this share of the slots is free, because reading their prompts is a pass of its own."""
 AHEAD = 16
 """Rows of a forward pass with proposed tokens; one row takes hardly less time."""
 
