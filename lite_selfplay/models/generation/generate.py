@@ -51,9 +51,9 @@ def _sample(call: SamplingCall, waiting: list[SampledRow]) -> None:
 
 def _take(call: SamplingCall, waiting: list[SampledRow], beside: int) -> list[SampledRow]:
     """Remove and return as many rows from the head of `waiting` as the cache holds besides `beside` others."""
-    count, max_tokens, cache_tokens = 0, call.sampling.max_tokens, call.decoding.cache_tokens
-    while count < len(waiting):
-        if beside + count and (beside + count + 1) * (len(waiting[count].prompt) + max_tokens) > cache_tokens:
-            break
+    count, most = 0, call.decoding.cache_tokens
+    while count < len(waiting) and (
+        beside + count == 0 or (beside + count + 1) * (len(waiting[count].prompt) + call.sampling.max_tokens) <= most
+    ):
         count += 1
     return taken(waiting, count)
