@@ -148,7 +148,7 @@ class Given:
     def of(cls, micro: MicroBatch, logprobs: Tensor, reference: Tensor | None) -> Self:
         """Build it from log-probabilities (N,) and, for a KL term, the reference's (N,)."""
         role, device = micro.role, logprobs.device
-        mask, stored, gaps = placed(completion_mask(micro), device), None, None
+        mask, stored, gaps = placed(padded(torch.ones(micro.tokens, dtype=torch.long), micro), device), None, None
         advantages: list[Advantage] = [row.advantage for row in micro.rows]
         if reference is not None and role.kl == "advantage":
             gaps, reference = padded(logprobs.detach() - reference, micro), None
@@ -221,12 +221,6 @@ def loss_of(micro: MicroBatch, given: Given, terms: Tensor, entropies: Tensor) -
     else:
         mean = terms.where(given.mask.bool(), 0.0).sum() / micro.stream_tokens
     return mean - micro.role.entropy * micro.token_share * entropies.mean()
-
-
-def completion_mask(micro: MicroBatch) -> Tensor:
-    """1 for tokens of a completion, else 0: (B, T), int64."""
-    lengths = torch.tensor([[row.tokens] for row in micro.rows])
-    return (torch.arange(int(lengths.max()))[None] < lengths).long()
 
 
 def tensor_of(advantages: Sequence[Advantage], mask: Tensor) -> Tensor:
