@@ -27,17 +27,15 @@ class SameInput:
 
     compute: Callable[[Tensor], Sequence[Tensor]]
     _input: Tensor | None = None
-    _outs: list[Tensor | None]
+    _outs: dict[int, Tensor]
 
     def forward(self, i: int, x: Tensor) -> Tensor:
         """Layer i's output for x (..., in); the other layers' outputs are kept until they are asked for."""
-        if self._input is not x or self._outs[i] is None:
-            self._input, self._outs = x, [*self.compute(x)]
-        out = self._outs[i]
-        self._outs[i] = None
-        if all(other is None for other in self._outs):
+        if self._input is not x or i not in self._outs:
+            self._input, self._outs = x, dict(enumerate(self.compute(x)))
+        out = self._outs.pop(i)
+        if not self._outs:
             self._input = None
-        assert out is not None
         return out
 
 
