@@ -150,8 +150,9 @@ class UnslothBackend(TransformersBackend):
 
     def trainer_arguments(self) -> dict[str, Any]:
         # Unsloth's trainer would choose a type by itself, but needs the base's own.
-        bf16 = self.device.type == "cuda" and self.compute_dtype == torch.bfloat16
-        return super().trainer_arguments() | {"bf16": bf16}
+        return super().trainer_arguments() | {
+            "bf16": self.device.type == "cuda" and self.compute_dtype == torch.bfloat16
+        }
 
 
 def decode_graphs() -> Any:
