@@ -70,7 +70,7 @@ class Adapters:
         self.updates: dict[str, int] = dict.fromkeys(seats, 0)
         self.versions: dict[str, int] = dict.fromkeys(seats, 0)
         self.snapshots: dict[str, SnapshotWeights] = {}
-        self._in_twin: dict[str, str] = {}
+        self._in_twin: dict[str, SnapshotWeights] = {}
         self.base_name = self.text_part = ""
         self._puts: dict[str, int] = {}
         self._together: list[Any] = []
@@ -86,7 +86,6 @@ class Adapters:
             self.model.add_adapter(self._peft_names[name], _lora(seats[name], targets))
         for name in self.seats:
             self._initialise(name, seats[name], seed)
-        self.cast_to_float32()
         self.activate(first)
 
     # Which seat is in the forward pass
@@ -208,11 +207,10 @@ class Adapters:
         twin = f"{self._peft_names[kept.seat]}{_TWIN}"
         if twin not in self.model.peft_config:
             self.model.add_adapter(twin, LoraConfig(**self.config(kept.seat).to_dict()))
-            self.cast_to_float32()
             self.activate(self._active)
-        if self._in_twin.get(kept.seat) != name:
+        if self._in_twin.get(kept.seat) is not kept:
             set_peft_model_state_dict(self.model, kept.state, adapter_name=twin)
-            self._in_twin[kept.seat] = name
+            self._in_twin[kept.seat] = kept
         return twin
 
     # Weights
@@ -232,15 +230,8 @@ class Adapters:
             for kind in ("lora_A", "lora_B")
         }
 
-    def cast_to_float32(self) -> None:
-        """Hold every adapter in float32: a trainer's set-up casts only those that require a gradient."""
-        for name, parameter in self.model.named_parameters():
-            if "lora_" in name and parameter.dtype != torch.float32:
-                parameter.data = parameter.data.float()
-
     def moved(self, seat: str) -> None:
         """Count an update of a seat."""
-        self._check(seat)
         self.updates[seat] += 1
         self.versions[seat] += 1
 
@@ -296,7 +287,6 @@ class Adapters:
             raise LiteSelfPlayError(f"a snapshot cannot take the name {name!r} of a seat")
         self.snapshots[name] = SnapshotWeights(seat, state)
         self._puts[name] = self._puts.get(name, 0) + 1
-        self._in_twin = {twin: held for twin, held in self._in_twin.items() if held != name}
 
     def restore(self, seat: str, name: str) -> None:
         """Put a snapshot's weights back into a seat, whose earlier completions then no longer match its weights."""

@@ -229,10 +229,10 @@ class _Attention(torch.autograd.Function):
             grad_q[block.span] = block.tokens(_from_heads(to_q.mul_(ctx.scale), rows.shape))
             for whole, part in ((grad_k, to_k.mul_(ctx.scale)), (grad_v, to_v)):
                 by_row = part.unflatten(0, (k.shape[1], -1))  # (K, R, S, D)
-                first = len(block.before)
-                whole[block.span] += block.tokens(by_row[:, :, first:].permute(1, 2, 0, 3))
-                if first:
-                    whole[block.before.start : block.before.stop] += by_row[:, :, :first].sum(1).transpose(0, 1)
+                whole[block.span] += block.tokens(by_row[:, :, rows.before :].permute(1, 2, 0, 3))
+                if rows.before:
+                    shared = by_row[:, :, : rows.before].sum(1).transpose(0, 1)
+                    whole[block.before.start : block.before.stop] += shared
         return grad_q, grad_k, grad_v, None, None
 
 
@@ -268,22 +268,20 @@ class _Rows:
 
     def weights(self, queries: _At, keys: _At) -> Tensor:
         """The attention weights of a piece, rounded to the values' type after the softmax."""
+        of, device = queries[1], self.keys.device
+        position = self.before + torch.arange(of.start, of.stop, device=device) // self.shape[3]
+        later = torch.arange(keys[1].stop, device=device)[None] > position[:, None]
+        hidden = torch.zeros(later.shape, device=device).masked_fill_(later, float("-inf"))
         scaled = self.queries[queries].float() * self.scale
-        hidden = self._hidden(queries[1], keys[1])
         return torch.baddbmm(hidden, scaled, self.keys[keys].float().mT).softmax(-1).to(self.values.dtype)
-
-    def _hidden(self, queries: slice, keys: slice) -> Tensor:
-        """Minus infinity for keys after a query, 0 elsewhere."""
-        position = self.before + torch.arange(queries.start, queries.stop, device=self.keys.device) // self.shape[3]
-        later = torch.arange(keys.stop, device=self.keys.device)[None] > position[:, None]
-        return torch.zeros(later.shape, device=self.keys.device).masked_fill_(later, float("-inf"))
 
 
 def _by_heads(x: Tensor, heads: int) -> Tensor:
     """(R, T, H, D) as (K * R, T * G, D): heads that share a key head lie side by side."""
     rows, width, all_heads, size = x.shape
-    apart = x.reshape(rows, width, heads, all_heads // heads, size).permute(2, 0, 1, 3, 4)
-    return apart.reshape(heads * rows, -1, size)
+    return (
+        x.reshape(rows, width, heads, all_heads // heads, size).permute(2, 0, 1, 3, 4).reshape(heads * rows, -1, size)
+    )
 
 
 def _from_heads(x: Tensor, shape: tuple[int, int, int, int]) -> Tensor:

@@ -49,15 +49,6 @@ class EncodedPrompt:
     prefill: str
 
 
-@dataclass(frozen=True)
-class Conversation:
-    """A prompt and the completion to learn; `completion_ids` ends with `Chat.eos_ids[0]`."""
-
-    prompt_ids: list[int]
-    completion_ids: list[int]
-    prefill: str
-
-
 class Chat:
     """A tokenizer and its chat template. Without a template a prompt is plain text.
 
@@ -90,8 +81,7 @@ class Chat:
         asked = self.encode(_QUESTION)
         if asked.ids == self.encode(_ANSWER).ids:
             raise RequestError(f"the tokenizer of {self._name} gives different questions the same ids")
-        ends_closed = asked.prefill.rstrip().endswith(_CLOSED)
-        self.thinks: bool = self.knows_thinking and not ends_closed
+        self.thinks: bool = self.knows_thinking and not asked.prefill.rstrip().endswith(_CLOSED)
 
     @classmethod
     def load(cls, path: Path | str, thinking: Thinking = "auto", *, trust_remote_code: bool = False) -> "Chat":
@@ -165,9 +155,9 @@ class Chat:
         ends = "|".join(re.escape(str(end)) for end in self.tokenizer.convert_ids_to_tokens(list(self.eos_ids)))
         return prompt, re.sub(rf"(?:\s*(?:{ends}))+\s*\Z", "", completion)
 
-    def conversation(self, prompt: str, completion: str) -> Conversation:
-        """The ids to learn `completion` from, without repeating the part that the template already wrote
-        (`prefill`)."""
+    def conversation(self, prompt: str, completion: str) -> tuple[EncodedPrompt, list[int]]:
+        """The prompt and the ids to learn `completion` from, which end with `eos_ids[0]` and do not repeat the part
+        that the template already wrote (`prefill`)."""
         text, prefill = self._render(prompt)
         if prefill.strip() and completion.lstrip().startswith(prefill.strip()):
             completion = completion.lstrip().removeprefix(prefill.strip()).lstrip()
@@ -176,7 +166,7 @@ class Chat:
         # Tokenized together if that keeps the prompt's ids: some tokenizers put a space before a separate text.
         together = whole[: len(prompt_ids)] == prompt_ids
         completion_ids = whole[len(prompt_ids) :] if together else self.tokens(completion)
-        return Conversation(prompt_ids, [*completion_ids, self.eos_ids[0]], prefill)
+        return EncodedPrompt(prompt_ids, prefill), [*completion_ids, self.eos_ids[0]]
 
     def _render(self, prompt: str | Sequence[Turn]) -> tuple[str, str]:
         """The rendered prompt and its prefill."""
@@ -230,11 +220,12 @@ class Chat:
         from jinja2.exceptions import TemplateError
 
         template = f"the chat template of {self._name}"
-        clock = {"date_string": DATE, "strftime_now": NOW.strftime}
-        switches = {"add_generation_prompt": add_generation_prompt, **clock, **_SWITCH[self._thinking]}
+        given = {"add_generation_prompt": add_generation_prompt, "date_string": DATE, "strftime_now": NOW.strftime}
         try:
             with _within(_SECONDS, template):
-                return str(self.tokenizer.apply_chat_template(turns, tokenize=False, **switches))
+                return str(
+                    self.tokenizer.apply_chat_template(turns, tokenize=False, **given, **_SWITCH[self._thinking])
+                )
         except RequestError:
             raise
         except Exception as error:  # of the template's code, including MemoryError and RecursionError

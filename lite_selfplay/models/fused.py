@@ -25,7 +25,8 @@ def fuse_norms(base: nn.Module) -> int:
     On a GPU one kernel replaces eight; on a CPU the backward pass needs only the input. If a norm's numbers differ from
     the model's own, on a GPU by more than rounding (as when 1 is added to the weight), all are left alone.
     """
-    return _fuse([module for module in base.modules() if _is_norm(module)], _norm_agrees, _norm_forward)
+    found = [module for module in base.modules() if _is_norm(module)]
+    return _fuse(found, _norm_agrees, lambda module: functools.partial(_norm_forward, module, module.forward))
 
 
 def _fuse(found: Sequence[Any], agrees: Callable[[Any], bool], forward: Callable[[Any], Callable[..., Tensor]]) -> int:
@@ -43,10 +44,10 @@ def _is_norm(module: Any) -> bool:
     return own and isinstance(weight, Tensor) and weight.dim() == 1
 
 
-def _norm_forward(module: Any) -> Callable[[Tensor], Tensor]:
+def _norm_forward(module: Any, own: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     if module.weight.is_cuda:
-        return functools.partial(_on_gpu, module)
-    return functools.partial(_on_cpu, module, module.forward)
+        return _on_gpu(module, x)
+    return _Norm.apply(x, module.weight, module.variance_epsilon) if torch.is_grad_enabled() else own(x)
 
 
 def _on_gpu(module: Any, x: Tensor) -> Tensor:
@@ -54,18 +55,11 @@ def _on_gpu(module: Any, x: Tensor) -> Tensor:
         return functional.rms_norm(x, module.weight.shape, module.weight.to(x.dtype), module.variance_epsilon)
 
 
-def _on_cpu(module: Any, own: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    if not torch.is_grad_enabled():
-        return own(x)
-    return _Norm.apply(x, module.weight, module.variance_epsilon)
-
-
 @torch.no_grad()
 def _norm_agrees(module: Any) -> bool:
     if module.weight.is_meta:  # only sizes matter
         return True
-    drawn = torch.randn(4, len(module.weight), generator=torch.Generator().manual_seed(0))
-    x = drawn.to(module.weight.device, module.weight.dtype)
+    x = torch.randn(4, len(module.weight), generator=torch.Generator().manual_seed(0)).to(module.weight)
     right = module(x)
     if not module.weight.is_cuda:
         return torch.equal(_Norm.apply(x, module.weight, module.variance_epsilon), right)
@@ -124,8 +118,7 @@ def _gated_forward(module: Any, x: Tensor) -> Tensor:
 def _gate_agrees(module: Any) -> bool:
     """Whether an MLP's class computes the same with stand-ins for its parts."""
     x = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
-    parts = {"gate_proj": torch.sin, "up_proj": torch.cos, "down_proj": torch.square, "act_fn": module.act_fn}
-    stand_in = SimpleNamespace(**parts)
+    stand_in = SimpleNamespace(gate_proj=torch.sin, up_proj=torch.cos, down_proj=torch.square, act_fn=module.act_fn)
     try:
         return torch.equal(_gated_forward(stand_in, x), type(module).forward(stand_in, x))
     except (AttributeError, TypeError):  # it has other parts, or needs more

@@ -82,7 +82,7 @@ class _Adapted(torch.autograd.Function):
             dense = [weight() for weight in weights]
             rows, down = rows.to(dense[0].dtype), joined(downs).to(dense[0].dtype)
             inner = rows @ down.T  # (N, ranks of all)
-            out = functional.linear(rows, joined(dense), _joined_biases(biases, dense))
+            out = functional.linear(rows, joined(dense), joined_biases(biases, dense))
             parts = zip(out.split(outputs, 1), inner.split(ranks, 1), ups, scales, strict=True)
             for part, own, up, scale in parts:
                 part.addmm_(own, up.to(rows.dtype).T, alpha=scale)
@@ -118,7 +118,7 @@ def joined(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
 
 
-def _joined_biases(biases: Sequence[Tensor | None], weights: Sequence[Tensor]) -> Tensor | None:
+def joined_biases(biases: Sequence[Tensor | None], weights: Sequence[Tensor]) -> Tensor | None:
     """One bias for layers of these weights (out, in); None if none has one."""
     if all(bias is None for bias in biases):
         return None

@@ -125,7 +125,7 @@ def estimate(
     given `card` expands them only if they fit."""
     run, section = config.run, config.model
     compute, memory = compute_bytes(config, on_cpu=on_cpu), None if card is None else card.memory
-    numbers = sum(shape.adapter_parameters(seat.rank) for seat in config.seats.values())
+    numbers = sum(seat.rank for seat in config.seats.values()) * sum(map(sum, shape.linears))
     lean = is_lean(section, shape, compute, on_cpu=on_cpu)
     tokens = run.generation_tokens or tokens_held(section, shape, compute, memory)
     together = min(load.rows, max(1, tokens // load.row))

@@ -87,13 +87,12 @@ def rectangles(spans: Sequence[TokenSpan]) -> list[list[TokenSpan]]:
     needed = 0
     for span in sorted(spans, key=lambda span: (span.length, span.keys)):
         own = span.length * span.keys
-        if found:
-            joined = [*found[-1], span]
-            if _scores(joined) <= max(FEW_SCORES, 2 * (needed + own)):
-                found[-1], needed = joined, needed + own
-                continue
-        found.append([span])
-        needed = own
+        if found and _scores([*found[-1], span]) <= max(FEW_SCORES, 2 * (needed + own)):
+            found[-1].append(span)
+            needed += own
+        else:
+            found.append([span])
+            needed = own
     return found
 
 
@@ -144,8 +143,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) 
 def why_no_flash(heads: int, keys: int, size: int, dtype: torch.dtype, device: torch.device) -> str | None:
     """Why updates do not use torch's flash attention for these numbers of query and key heads and head size; None if
     they do, which is tried on a few rows, forwards and backwards."""
-    beyond = beyond_flash(size, dtype, device)
-    return beyond or _tried(heads, keys, size, dtype, device, torch.cuda.get_device_name(device))
+    return beyond_flash(size, dtype, device) or _tried(
+        heads, keys, size, dtype, device, torch.cuda.get_device_name(device)
+    )
 
 
 def beyond_flash(size: int, dtype: torch.dtype, device: torch.device) -> str | None:

@@ -84,10 +84,6 @@ class Shape:
         """Keys and values of a token."""
         return self.counts.token if self.counts else self.layers * 2 * self.keys
 
-    def adapter_parameters(self, rank: int) -> int:
-        """Weights of one LoRA adapter of a rank over all linear layers of the blocks."""
-        return rank * sum(inner + outer for inner, outer in self.linears)
-
 
 _QWEN = 151_936
 _KNOWN: dict[str, Shape] = {
@@ -184,7 +180,7 @@ def _counted(text: Any, *, tied: bool) -> Counts | None:
     from torch import nn
     from transformers import AutoModelForCausalLM
 
-    from lite_selfplay.models.generation.kv_cache import row_cache, tensors_of
+    from lite_selfplay.models.generation.kv_cache import row_cache
     from lite_selfplay.models.silence import quiet
 
     text.tie_word_embeddings = tied
@@ -201,8 +197,12 @@ def _counted(text: Any, *, tied: bool) -> Counts | None:
     head = model.get_output_embeddings()
     linears = [(m.in_features, m.out_features) for m in model.modules() if isinstance(m, nn.Linear) and m is not head]
     others = sum(p.numel() for p in model.parameters()) - sum(inner * outer for inner, outer in linears)
-    keys, states = (sum(tensor.numel() for tensor in tensors) for tensors in tensors_of(cache))
-    return Counts(linears, others, keys, states, kept)
+    layers = list[Any](cache.layers)
+    held = [getattr(layer, name, None) for layer in layers for name in ("keys", "values")]
+    kinds = [getattr(layer, name, {}) for layer in layers for name in ("conv_states", "recurrent_states")]
+    states = [state for kind in kinds for state in kind.values()]
+    token, state = (sum(x.numel() for x in tensors if x is not None) for tensors in (held, states))
+    return Counts(linears, others, token, state, kept)
 
 
 def _kept(model: Any) -> list[tuple[float, ...]]:

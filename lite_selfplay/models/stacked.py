@@ -8,12 +8,13 @@ time, which takes longer than the product. Shapes: `N` tokens, `O` outputs of al
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lite_selfplay.models.linear import LowRank
+from lite_selfplay.models.linear import LowRank, joined_biases
 
 SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of a block's layers that transformers' models call on the same tensor."""
@@ -26,17 +27,15 @@ class SameInput:
 
     compute: Callable[[Tensor], Sequence[Tensor]]
     _input: Tensor | None = None
-    _outs: list[Tensor | None]
+    _outs: dict[int, Tensor]
 
     def forward(self, i: int, x: Tensor) -> Tensor:
         """Layer i's output for x (..., in); the other layers' outputs are kept until they are asked for."""
-        if self._input is not x or self._outs[i] is None:
-            self._input, self._outs = x, [*self.compute(x)]
-        out = self._outs[i]
-        self._outs[i] = None
-        if all(other is None for other in self._outs):
+        if self._input is not x or i not in self._outs:
+            self._input, self._outs = x, dict(enumerate(self.compute(x)))
+        out = self._outs.pop(i)
+        if not self._outs:
             self._input = None
-        assert out is not None
         return out
 
 
@@ -45,25 +44,20 @@ class Stack(SameInput):
     the layers', in the type of the product."""
 
     def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None], rank: int):
-        self._ends = torch.tensor([len(weight) for weight in weights]).cumsum(0).tolist()
-        self._outputs, self._rank, total = self._ends[-1], rank, rank * len(weights)
-        first = weights[0]
-        self.weight = first.new_empty(self._outputs + total, first.shape[1])
+        ends = list(accumulate(map(len, weights)))
+        self._spans = [slice(end - len(weight), end) for weight, end in zip(weights, ends, strict=True)]
+        self._outputs, self._rank, total = ends[-1], rank, rank * len(weights)
+        first, bias = weights[0], joined_biases(biases, weights)
+        self.weight = torch.cat([*weights, first.new_empty(total, first.shape[1])])
         # Block-diagonal: each layer's adapter reads only its own part.
         self.up = first.new_zeros(self._outputs, total)
-        self.bias: Tensor | None = None
-        if any(bias is not None for bias in biases):
-            self.bias = first.new_zeros(self._outputs + total)
-        for end, weight, bias in zip(self._ends, weights, biases, strict=True):
-            self.weight[end - len(weight) : end] = weight
-            if bias is not None and self.bias is not None:
-                self.bias[end - len(weight) : end] = bias
+        self.bias = None if bias is None else nn.functional.pad(bias.to(first.dtype), (0, total))
         self._adapted = False
         self._packed: Forward | None = None
 
     def part(self, i: int) -> Tensor:
         """Layer i's weight (out, in) inside the stack."""
-        return self.weight[self._begin(i) : self._ends[i]]
+        return self.weight[self._spans[i]]
 
     def copies(self, adapters: Sequence[LowRank | None]) -> Iterator[tuple[Tensor, Tensor, float]]:
         """For each of the adapters' tensors: its target in the stack, the tensor, and a factor to multiply it by. If no
@@ -71,7 +65,7 @@ class Stack(SameInput):
         self._adapted = any(adapter is not None for adapter in adapters)
         for i, adapter in enumerate(adapters) if self._adapted else ():
             down = self.weight[self._outputs + i * self._rank :][: self._rank]
-            up = self.up[self._begin(i) : self._ends[i], i * self._rank : (i + 1) * self._rank]
+            up = self.up[self._spans[i], i * self._rank : (i + 1) * self._rank]
             yield from _copies(adapter, down, up)
 
     def compute(self, x: Tensor) -> list[Tensor]:
@@ -82,7 +76,7 @@ class Stack(SameInput):
         if self._adapted:
             out = out.addmm_(both[:, self._outputs :], self.up.T)
         whole = out.view(*x.shape[:-1], self._outputs)
-        return [whole[..., self._begin(i) : end] for i, end in enumerate(self._ends)]
+        return [whole[..., span] for span in self._spans]
 
     def pack(self) -> None:
         """Compute these layers and adapters through a packed copy of the weights, if there is one, and free the
@@ -95,9 +89,6 @@ class Stack(SameInput):
         """The weight and the bias of the first product."""
         used = None if self._adapted else self._outputs
         return self.weight[:used], None if self.bias is None else self.bias[:used]
-
-    def _begin(self, i: int) -> int:
-        return self._ends[i - 1] if i else 0
 
 
 def packed(weight: Tensor, bias: Tensor | None) -> Forward | None:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 SMALL = 2**18
 """With fewer numbers in a layer's largest matrix, more than one thread is no faster."""
@@ -41,12 +41,8 @@ def choose(base: Any, asked: int | None = None) -> Callable[[], None]:
     return lambda: torch.set_num_threads(before)
 
 
-class Work(NamedTuple):
-    """Seconds so far: by the clock, of all work on this process's cores, and of its own work."""
-
-    clock: float
-    everyone: float
-    own: float
+Work = tuple[float, float, float]
+"""Seconds so far: by the clock, of all work on this process's cores, and of its own work."""
 
 
 def work_so_far() -> Work:
@@ -57,7 +53,7 @@ def work_so_far() -> Work:
     times = [each for core, each in enumerate(psutil.cpu_times(percpu=True)) if not bound or core in bound]
     kinds = ("user", "nice", "system", "irq", "softirq")  # the others are rest, or another system's work
     everyone = sum(getattr(each, kind, 0.0) for each in times for kind in kinds)
-    return Work(time.monotonic(), everyone, time.process_time())
+    return time.monotonic(), everyone, time.process_time()
 
 
 def crowded(before: Work, now: Work, threads: int) -> str | None:

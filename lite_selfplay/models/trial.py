@@ -27,8 +27,7 @@ from lite_selfplay.models.logprobs.token_logprobs import is_frozen
 _PROMPTS, _EACH, _TOKENS = (9, 4, 6), 3, 8
 # The largest error relative to the spread of the right numbers. Rounding makes 0.02 in bfloat16 and 0.03 in 4 bits of
 # SmolLM2-135M.
-_TOLERANCE = {torch.float32: 1e-3}
-_TOLERANCE_IN_HALF = 0.15
+_TOLERANCE, _TOLERANCE_IN_HALF = 1e-3, 0.15
 # The same for the forward pass alone on a CPU, where it has the same bits over the whole catalogue, in every precision.
 # Rounding to bfloat16 is at most 0.05 of it, and two exchanged layers change at least 0.14. Kernels of a GPU round
 # elsewhere: 0.1 of it in a hybrid of states.
@@ -50,10 +49,11 @@ class LoadTrial:
         # The first ids are skipped: they are seldom words.
         drawn = torch.randint(size // 100, size, (sum(_PROMPTS),), generator=torch.Generator().manual_seed(0))
         self._prompts: list[list[int]] = [part.tolist() for part in drawn.split(sum(_PROMPTS) if known else _PROMPTS)]
-        rounds = getattr(base, "is_loaded_in_8bit", False)
-        self._tolerance = _TOLERANCE_IN_HALF if rounds else _TOLERANCE.get(base.dtype, _TOLERANCE_IN_HALF)
+        exact = base.dtype == torch.float32 and not getattr(base, "is_loaded_in_8bit", False)
+        self._tolerance = _TOLERANCE if exact else _TOLERANCE_IN_HALF
+        self._read = _some_logits if known else _logits
         with self.refusing("transformers' own forward pass"), torch.no_grad():
-            self._logits = [_some_logits(base, ids) if known else _logits(base, ids) for ids in self._prompts]
+            self._logits = [self._read(base, ids) for ids in self._prompts]
             if not all(each.isfinite().all() for each in self._logits):
                 raise self._refusal("its own logits are not finite")
             if known:
@@ -81,8 +81,7 @@ class LoadTrial:
         rows at once for all, so that some join later."""
         adapters = backend.adapters
         with self.refusing("its forward pass"), adapters.inference(BASE), torch.no_grad(), backend.autocast():
-            read = _some_logits if self._known else _logits
-            found = [read(adapters.model.get_base_model(), ids) for ids in self._prompts]
+            found = [self._read(adapters.model.get_base_model(), ids) for ids in self._prompts]
         share = min(1.0, _TOLERANCE_OF_FORWARD / self._tolerance) if backend.device.type == "cpu" else 1.0
         self._require("the forward pass differs from transformers' own", found, self._logits, share)
         if self._known:
@@ -108,11 +107,11 @@ class LoadTrial:
     ) -> tuple[list[Row], list[Tensor]]:
         """Sampled rows (prompt, completion) of different lengths, and their tokens' log-probabilities."""
         seeds = [[_EACH * i + k for k in range(_EACH)] for i in range(len(self._prompts))]
-
-        def hear(prompt: int, k: int, number: int, token: int) -> bool:
-            return number < 2 + (3 * prompt + 2 * k) % (_TOKENS - 1)
-
-        made = generate(GenerationRequest(seat, self._prompts, _EACH, Sampling(max_tokens=_TOKENS), seeds, hear))
+        request = GenerationRequest(
+            *(seat, self._prompts, _EACH, Sampling(max_tokens=_TOKENS), seeds),
+            hear=lambda prompt, k, number, token: number < 2 + (3 * prompt + 2 * k) % (_TOKENS - 1),
+        )
+        made = generate(request)
         pairs = [(ids, one) for ids, several in zip(self._prompts, made, strict=True) for one in several]
         return [(ids, one.token_ids) for ids, one in pairs], [torch.tensor(one.logprobs) for _, one in pairs]
 

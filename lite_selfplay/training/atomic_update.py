@@ -26,6 +26,7 @@ from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.backends.backend import Backend, is_out_of_memory
 from lite_selfplay.models.backends.transformers import TransformersBackend
+from lite_selfplay.models.logprobs.token_logprobs import scores_of
 from lite_selfplay.models.transfers import placed, read
 from lite_selfplay.training.losses import Given, MicroBatch, TrlLoss, loss_of, own_terms, tensor_of
 from lite_selfplay.training.on_policy import NotFinite
@@ -55,7 +56,7 @@ def plain_gradients(
             given = Given.of(micro, logprobs, reference)
             own = loss.own.get(micro.role.loss)
             terms = plain_terms(micro, given) if own is None else own_terms(own, micro, given)
-            value = loss_of(micro, given, terms, entropies).value
+            value = loss_of(micro, given, terms, entropies)
         found = torch.autograd.grad(factor * value, list(parameters.values()), allow_unused=True)
     finally:
         model.train(True)
@@ -66,17 +67,15 @@ def plain_gradients(
 
 def _plain_logprobs(model: Any, micro: MicroBatch) -> tuple[Tensor, Tensor]:
     base = getattr(model, "get_base_model", lambda: model)()
-    cap = getattr(base.config.get_text_config(), "final_logit_softcapping", None)
-    logprobs, entropies = [], []
+    cap, found = getattr(base.config.get_text_config(), "final_logit_softcapping", None), []
     for row in micro.rows:
         prompt, rest = row.completion.prompt_ids, row.completion.token_ids
         ids = placed([[*prompt, *rest]], base.device)
         hidden = base.base_model(input_ids=ids, use_cache=False).last_hidden_state[0, len(prompt) - 1 : -1]
         logits = base.get_output_embeddings()(hidden).float()
-        logits = (logits if cap is None else cap * (logits / cap).tanh()) / micro.temperature
-        each = logits.log_softmax(-1)
-        logprobs.append(each.gather(1, ids[0, len(prompt) :, None])[:, 0])
-        entropies.append(-(each.exp() * each).sum(-1))
+        capped = logits if cap is None else cap * (logits / cap).tanh()
+        found.append(scores_of(capped, ids[0, len(prompt) :], micro.temperature, entropy_gradient=True))
+    logprobs, entropies = zip(*found, strict=True)
     return torch.cat(logprobs), torch.cat(entropies)
 
 
@@ -164,8 +163,7 @@ class Guard:
             yield
             updated = True
         except (NotFinite, OffPolicyError) as found:
-            kind = "foreign" if isinstance(found, OffPolicyError) else "nonfinite"
-            setattr(report, kind, str(found))
+            setattr(report, "foreign" if isinstance(found, OffPolicyError) else "nonfinite", str(found))
             # Keep the comparisons, not the results of updates.
             report.streams = [
                 StreamUpdate(was.role, was.seat, sampler_gap=was.sampler_gap, base_gap=was.base_gap)
@@ -265,13 +263,13 @@ class Guard:
             self._budget.halve()
 
     @contextlib.contextmanager
-    def nonfinite_in_any(self, report: StepReport, figures: list[list[dict[str, float]]]) -> Iterator[None]:
+    def nonfinite_in_any(self, report: StepReport) -> Iterator[list[list[dict[str, float]]]]:
         """A context for computing gradients: NotFinite in one process is raised in all.
 
-        `figures` holds numbers of each stream: this process's inside the context, afterwards every process's. Raises
+        Yields a list for this process's figures of each stream, which afterwards holds those of all processes. Raises
         TrainingError if weights or advantages differ between processes.
         """
-        step = report.step + 1
+        step, figures = report.step + 1, list[list[dict[str, float]]]()
 
         def facts() -> dict[str, Any]:
             weights = {f"weights in seat {seat}": _checksum(self._adapters, seat) for seat in self._adapters.seats}
@@ -279,11 +277,11 @@ class Guard:
                 "same": {**weights, "rewards": zlib.crc32(repr(report.advantages).encode())},
                 "budget": self._budget.tokens,
                 "scale": self.scale.exponent,
-                "figures": figures[-1:],
+                "figures": figures,
             }
 
         with failing_together(self._ranks, f"the update of step {step}", NotFinite, facts) as gathered:
-            yield
+            yield figures
         for rank, theirs in enumerate(gathered):
             for name in (name for name, value in gathered[0]["same"].items() if theirs["same"][name] != value):
                 raise TrainingError(

@@ -14,7 +14,6 @@ from lite_selfplay.games.base import Game
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.tasks.task import derived_seed
 from lite_selfplay.training.examples import ExamplePool, Fits, PooledExample, roles_of, taught_roles
-from lite_selfplay.training.progress import Progress
 from lite_selfplay.training.rollout import written
 from lite_selfplay.training.trainer import SelfPlayTrainer
 
@@ -28,16 +27,18 @@ def cold_start(
     warning unless `section.roles` excludes all its roles. These steps do not count as updates of the seats. Raises
     TrainingError, naming seat and step, if a number is not finite; that step then updates nothing.
     """
-    learning = _learning(game, pool, section, seed, trainer.progress)
-    adapters = trainer.adapters
+    adapters, progress = trainer.adapters, trainer.progress
     counts = dict(adapters.updates), dict(adapters.versions)
     teacher = trainer.beside(_taught(trainer.config, section), teaching_rate)
     try:
-        for seat, examples in learning.items():
-            trainer.progress.phase(f"cold start of {seat}", total=section.steps)
-            roles = tuple(role for role in roles_of(game, seat) if role in pool.roles)
-            result = _teach(teacher, chat, seat, roles, examples, section.examples_per_step, section.steps)
-            trainer.progress.say(result)
+        for seat in game.trained_seats():
+            examples = list(pool.walk(game, seat, section.steps * section.examples_per_step, seed=seed))
+            if examples:
+                progress.phase(f"cold start of {seat}", total=section.steps)
+                roles = tuple(role for role in roles_of(game, seat) if role in pool.roles)
+                progress.say(_teach(teacher, chat, seat, roles, examples, section))
+            elif set(roles_of(game, seat)) & set(taught_roles(game, section)):
+                progress.warn(f"there are no examples for {seat}: it starts without a cold start")
     finally:
         adapters.updates, adapters.versions = counts
 
@@ -48,19 +49,19 @@ def _teach(
     seat: str,
     roles: tuple[str, ...],
     examples: Sequence[PooledExample],
-    size: int,
-    steps: int,
+    section: ColdStartSection,
 ) -> str:
-    """Train a seat on examples in their order, `size` in each step.
+    """Train a seat on examples in their order.
 
     Returns a line with the number of examples, and the loss of the first and last batch in nats per token.
     """
     losses: list[float] = []
     seen = tokens = 0
-    while (step := len(losses)) < steps:
-        drawn = [written(chat, Example(one.prompt, one.completion)) for one in examples[seen : seen + size]]
+    teacher.expect({seat: section.steps})
+    for step in range(section.steps):
+        batch = examples[seen : seen + section.examples_per_step]
+        drawn = [written(chat, Example(one.prompt, one.completion)) for one in batch]
         group = Group([Sample(completion, None, advantage=1.0) for completion in drawn])
-        teacher.expect({seat: steps})
         report = teacher.update(step, Episode([Stream(roles[0], [group])]), {roles[0]: seat})
         (found,) = report.streams
         if report.nonfinite is not None or found.logprob is None:
@@ -88,26 +89,13 @@ def _taught(config: RunConfig, section: ColdStartSection) -> RunConfig:
     )
 
 
-def _learning(
-    game: Game, pool: ExamplePool, section: ColdStartSection, seed: int, progress: Progress
-) -> dict[str, list[PooledExample]]:
-    """The examples of each trained seat, in order."""
-    found = {}
-    for seat in game.trained_seats():
-        if examples := list(pool.walk(game, seat, section.steps * section.examples_per_step, seed=seed)):
-            found[seat] = examples
-        elif set(roles_of(game, seat)) & set(taught_roles(game, section)):
-            progress.warn(f"there are no examples for {seat}: it starts without a cold start")
-    return found
-
-
 def within_limits(chat: Chat, config: RunConfig, max_completion_tokens: int) -> Fits:
     """A test whether an example is within the run's limits: a longer one would teach a seat to continue past them."""
 
     def fits(role: str, example: Example) -> bool:
-        row = chat.conversation(example.prompt, example.completion)
+        prompt, completion_ids = chat.conversation(example.prompt, example.completion)
         most = config.roles[role].max_completion_tokens or max_completion_tokens
-        return len(row.completion_ids) <= most and len(row.prompt_ids) <= config.run.max_prompt_tokens
+        return len(completion_ids) <= most and len(prompt.ids) <= config.run.max_prompt_tokens
 
     return fits
 

@@ -111,10 +111,9 @@ class ExamplePool:
         Each seat reads its own share of a role's examples, which overlaps the other seats' as little as possible, in a
         new order every time round. Together the seats read all examples.
         """
-        readings = _readings(game, self.roles, total)
         orders = [
             _reshuffled(self._share(role, seat, seats), derived_rng(seed, "cold start", seat, role))
-            for role, seats in readings.items()
+            for role, seats in _readings(game, self.roles, total).items()
             if seat in seats
         ]
         return itertools.islice((next(order) for order in itertools.cycle(orders)), total)

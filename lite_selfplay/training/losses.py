@@ -109,8 +109,7 @@ class MicroBatch:
 
         With `loss=sequence` TRL adds up a completion's term over its tokens, so each token gets its share of it.
         """
-        whole = self.role.loss == "sequence"
-        sizes = [row.tokens if whole else 1 for row in self.rows]
+        sizes = [row.tokens if self.role.loss == "sequence" else 1 for row in self.rows]
         return [each(a, lambda a, n: a * self.scale / n, n) for a, n in zip(advantages, sizes, strict=True)]
 
 
@@ -149,7 +148,7 @@ class Given:
     def of(cls, micro: MicroBatch, logprobs: Tensor, reference: Tensor | None) -> Self:
         """Build it from log-probabilities (N,) and, for a KL term, the reference's (N,)."""
         role, device = micro.role, logprobs.device
-        mask, stored, gaps = placed(completion_mask(micro), device), None, None
+        mask, stored, gaps = placed(padded(torch.ones(micro.tokens, dtype=torch.long), micro), device), None, None
         advantages: list[Advantage] = [row.advantage for row in micro.rows]
         if reference is not None and role.kl == "advantage":
             gaps, reference = padded(logprobs.detach() - reference, micro), None
@@ -167,6 +166,20 @@ class Given:
             return None
         gap = self.reference - self.logprobs
         return gap.exp() - gap - 1
+
+    def clipped(self, role: RoleConfig) -> Tensor | None:
+        """The share of clipped ratios, of tokens or, if each has one ratio, of completions; None if every ratio is
+        1."""
+        if self.stored is None or self.old is None:
+            return None
+        sign = tensor_of(self.advantages, self.mask).sign().reshape(len(self.mask), -1)
+        beyond = ((self.logprobs - self.old).detach().exp() - 1) * sign > role.clip_ratio
+        return beyond[:, 0].float().mean() if role.one_ratio else (beyond * self.mask).sum() / self.mask.sum()
+
+    def mean_kl(self) -> Tensor | None:
+        """The mean KL per token, for the report."""
+        kl = self.kl() if self.gaps is None else self.gaps
+        return None if kl is None else (kl.detach() * self.mask).sum() / self.mask.sum()
 
 
 def own_terms(loss: Callable[..., Any], micro: MicroBatch, given: Given) -> Tensor:
@@ -201,21 +214,13 @@ def own_terms(loss: Callable[..., Any], micro: MicroBatch, given: Given) -> Tens
     return terms
 
 
-def loss_of(micro: MicroBatch, given: Given, terms: Tensor, entropies: Tensor) -> Loss:
+def loss_of(micro: MicroBatch, given: Given, terms: Tensor, entropies: Tensor) -> Tensor:
     """A microbatch's part of its stream's loss: a mean over rows for terms (B,), over tokens for (B, T)."""
     if terms.dim() == 1:
         mean = terms.mean() * micro.row_share
     else:
         mean = terms.where(given.mask.bool(), 0.0).sum() / micro.stream_tokens
-    value = mean - micro.role.entropy * micro.token_share * entropies.mean()
-    kl = given.kl() if given.gaps is None else given.gaps
-    return Loss(value, None if kl is None else (kl.detach() * given.mask).sum() / given.mask.sum(), None)
-
-
-def completion_mask(micro: MicroBatch) -> Tensor:
-    """1 for tokens of a completion, else 0: (B, T), int64."""
-    lengths = torch.tensor([[row.tokens] for row in micro.rows])
-    return (torch.arange(int(lengths.max()))[None] < lengths).long()
+    return mean - micro.role.entropy * micro.token_share * entropies.mean()
 
 
 def tensor_of(advantages: Sequence[Advantage], mask: Tensor) -> Tensor:
@@ -248,20 +253,14 @@ def old_logprobs(role: RoleConfig, logprobs: Tensor, old: Tensor | None, mask: T
 
 
 class _Unread:
-    """TRL's accelerator while a loss is computed, except that logged means stay on the GPU.
-
-    TRL reads each mean, so the host would wait a dozen times for a microbatch. It gets the index of a mean in `means`
-    instead, as a sum over one number.
-    """
+    """TRL's accelerator while a loss is computed, except that TRL gets 0 for each figure that it would log: it reads a
+    dozen, and the host would wait for each."""
 
     def __init__(self, accelerator: Any):
         self._accelerator = accelerator
-        self.means: list[Tensor] = []
 
     def reduce(self, sum_and_count: Tensor, reduction: str = "sum") -> Tensor:
-        total, count = sum_and_count
-        self.means.append(total / count.clamp(min=1.0))
-        return torch.tensor([len(self.means) - 1.0, 1.0])
+        return torch.zeros(2)
 
     def gather(self, values: Tensor) -> Tensor:
         return torch.zeros(1)
@@ -316,7 +315,8 @@ class TrlLoss:
         """The loss of a microbatch. `logprobs`, `entropies` and, for a KL term, `reference` are (N,)."""
         role, given = micro.role, Given.of(micro, logprobs, reference)
         if role.own_loss:
-            return loss_of(micro, given, own_terms(self.own[role.loss], micro, given), entropies)
+            terms = own_terms(self.own[role.loss], micro, given)
+            return Loss(loss_of(micro, given, terms, entropies), given.mean_kl(), None)
         vars(self).update(
             temperature=micro.temperature,
             beta=0.0 if given.reference is None else role.beta * micro.scale,
@@ -352,19 +352,8 @@ class TrlLoss:
             value = trl._compute_loss(trl.model, tensors)
         finally:
             trl.accelerator = unread._accelerator
-        index = {name: int(values[-1]) for name, values in trl._metrics["train"].items()}
         self.forget()
-        kl = None
-        if role.beta:
-            kl = unread.means[index["kl"]] if given.gaps is None else given.gaps.sum() / given.mask.sum()
-        clipped = None
-        if given.stored is not None:
-            clipped = unread.means[index["clip_ratio/region_mean"]]
-            if role.one_ratio and given.old is not None:
-                # One ratio for each completion: long ones count no more than short ones.
-                ratio = (given.logprobs - given.old).detach()[:, 0].exp()
-                clipped = ((ratio - 1) * tensors["advantages"].sign() > role.clip_ratio).float().mean()
-        return Loss(value, kl, clipped)
+        return Loss(value, given.mean_kl(), given.clipped(role))
 
     def forget(self) -> None:
         """Free the memory of an unfinished loss."""

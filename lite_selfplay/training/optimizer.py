@@ -97,12 +97,10 @@ def adamw(parameters: Any, *, fused: bool, **options: Any) -> Optimizer:
     """
     optimizer = torch.optim.AdamW(parameters, fused=fused or None, **options)
     if fused:
-        optimizer.register_step_post_hook(_count_as_written)
+        optimizer.register_step_post_hook(
+            lambda own, *_: increment_version([p for g in own.param_groups for p in g["params"] if p.grad is not None])
+        )
     return optimizer
-
-
-def _count_as_written(optimizer: Optimizer, *_: Any) -> None:
-    increment_version([p for group in optimizer.param_groups for p in group["params"] if p.grad is not None])
 
 
 def optimizer_state(optimizer: Optimizer, adapters: Adapters) -> dict[str, Tensor]:

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+from unittest import mock
 
 from lite_selfplay.errors import GameError, Interrupted, LiteSelfPlayError, ProcessLost, RequestError
 
@@ -90,19 +91,15 @@ def prepared(launch: Launch) -> Iterator[None]:
 
     Raises RequestError if there are more processes than GPUs.
     """
-    before = dict(os.environ)
     take_a_gpu(launch)
-    if launch.one_machine:  # listen on the network only if the user chose interfaces
-        for loopback in {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}:
-            os.environ.update({name: before.get(name, loopback) for name in _LOOPBACK})
-    for name in _HIDDEN:
-        os.environ.pop(name, None)
-    try:
-        yield
-    finally:
-        for name in (*_HIDDEN, *_LOOPBACK):
+    with mock.patch.dict(os.environ):
+        if launch.one_machine:  # listen on the network only if the user chose interfaces
+            for loopback in {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}:
+                for name in _LOOPBACK:
+                    os.environ.setdefault(name, loopback)
+        for name in _HIDDEN:
             os.environ.pop(name, None)
-        os.environ.update({name: before[name] for name in (*_HIDDEN, *_LOOPBACK) if name in before})
+        yield
 
 
 def take_a_gpu(launch: Launch) -> None:
@@ -144,8 +141,7 @@ def connect(launch: Launch) -> Any:
             address, launch.port, launch.world, hosts, MEETING, wait_for_workers=False, master_listen_fd=listening
         )
         store = dist.PrefixStore(f"lite-selfplay/{launch.attempt}/{next(_groups)}", hosted)
-        nccl = torch.cuda.is_available() and dist.is_nccl_available()
-        backend = "cpu:gloo,cuda:nccl" if nccl else "gloo"
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
         dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.world, timeout=TIMEOUT)
     except (RuntimeError, OSError) as error:
         why = str(error).splitlines()[0]

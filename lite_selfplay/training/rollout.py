@@ -209,8 +209,8 @@ class LiveTable:
         if samples_elsewhere(self._loaded.backend):
             return nullcontext()
         rows, *tokens = request.sizes
-        side_by_side = self._loaded.backend.rows_at_once(*tokens) * self._loaded.ranks.world
-        all_at_once = rows <= side_by_side  # none waits for others to end
+        # Whether none waits for others to end.
+        all_at_once = rows <= self._loaded.backend.rows_at_once(*tokens) * self._loaded.ranks.world
         return self._loaded.poll.counting(request.sampling.max_tokens if all_at_once else None)
 
     def _completion(
@@ -300,16 +300,16 @@ def _known(kind: str, name: str, among: Mapping[str, T]) -> T:
 
 def written(chat: Chat, example: Example) -> Completion:
     """An example as a completion of no seat, with its end-of-sequence token."""
-    row = chat.conversation(example.prompt, example.completion)
+    prompt, completion_ids = chat.conversation(example.prompt, example.completion)
     return Completion(
         prompt=example.prompt,
         text=example.completion,
-        prompt_ids=tuple(row.prompt_ids),
-        token_ids=tuple(row.completion_ids),
+        prompt_ids=tuple(prompt.ids),
+        token_ids=tuple(completion_ids),
         logprobs=(),
         stop="eos",
         seat="",
         weights_version=-1,
         sampling=Sampling(),
-        prefill=row.prefill,
+        prefill=prompt.prefill,
     )

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.data import START, Episode, Restore, Snapshot
+from lite_selfplay.data import START, Episode, Snapshot
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.backends.backend import Backend, samples_elsewhere
@@ -127,8 +127,11 @@ class SelfPlayTrainer:
         for action in episode.actions:
             if isinstance(action, Snapshot):
                 self.adapters.snapshot(action.seat, action.name)
-            else:
-                self._restore(action)
+                continue
+            self.check.before[action.seat] = self.adapters.state(action.seat)
+            self.adapters.restore(action.seat, action.name)
+            if action.reset_optimizer:
+                reset_optimizer(self.optimizer, self.adapters, action.seat)
         return report
 
     def _learn(self, report: StepReport) -> None:
@@ -176,9 +179,9 @@ class SelfPlayTrainer:
         (with several processes, those of this one). The host waits for the GPU once, after all kernels are queued; with
         several processes once more, before gradients are summed.
         """
-        guard, figures = self.guard, list[list[dict[str, float]]]()
+        guard = self.guard
         while True:
-            with guard.nonfinite_in_any(report, figures):
+            with guard.nonfinite_in_any(report) as figures:
                 done = guard.fitting(
                     lambda: [[self._backward(m) for m in self._microbatches(x, part)] for x in learning]
                 )
@@ -288,9 +291,3 @@ class SelfPlayTrainer:
             if seat in norms or seat not in report.seats:
                 report.seats[seat] = {"lr": group["lr"], "grad_norm": norms.get(seat)}
             report.seats[seat]["updates"] = self.adapters.updates[seat]
-
-    def _restore(self, action: Restore) -> None:
-        self.check.before[action.seat] = self.adapters.state(action.seat)
-        self.adapters.restore(action.seat, action.name)
-        if action.reset_optimizer:
-            reset_optimizer(self.optimizer, self.adapters, action.seat)

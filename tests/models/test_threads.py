@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from lite_selfplay.models import threads
-from lite_selfplay.models.threads import Work
 
 
 def two_layers(width: int) -> torch.nn.Module:
@@ -79,8 +78,8 @@ def test_the_policy_is_set_before_torch_is_imported(tmp_path):
     ],
 )
 def test_whoever_starts_beside_busy_processes_is_told(seconds, any_work, own, running, expected):
-    before = Work(100.0, 1000.0, 50.0)
-    now = Work(100.0 + seconds, 1000.0 + any_work, 50.0 + own)
+    before = 100.0, 1000.0, 50.0
+    now = 100.0 + seconds, 1000.0 + any_work, 50.0 + own
     said = threads.crowded(before, now, running)
     assert expected in said if expected else said is None
 

@@ -161,7 +161,7 @@ def test_a_seat_that_takes_over_costs_one_copy_of_its_adapter(rtx_4090: Card, fo
     backend = loaded(folder)
     with rtx_4090.watch() as plain, backend.adapters.inference("A"):
         pass
-    with rtx_4090.watch() as seen, backend._inference("A", True):
+    with rtx_4090.watch() as seen, backend._inference("A"):
         pass
     assert seen.kernels - plain.kernels == {"_foreach_mul": 1, "_foreach_copy_": 1}
     assert seen.syncs == 0

@@ -122,14 +122,14 @@ def test_the_first_loss_is_the_plain_negative_log_likelihood(pupils: Callable[..
     made.learn("grpo", pool, steps=1, examples_per_step=3, lr=1e-9)
     total, count = 0.0, 0
     for example in pool.of("solver"):
-        row = chat.conversation(example.prompt, example.completion)
-        assert row.completion_ids[-1] == chat.eos_ids[0]
+        prompt, learned = chat.conversation(example.prompt, example.completion)
+        assert learned[-1] == chat.eos_ids[0]
         with torch.no_grad(), backend.adapters.inference("solver"):
-            ids = torch.tensor([row.prompt_ids + row.completion_ids], device=backend.device)
+            ids = torch.tensor([prompt.ids + learned], device=backend.device)
             logits = backend.adapters.model(input_ids=ids).logits.cpu()
-        log_p = logits[0, len(row.prompt_ids) - 1 : -1].log_softmax(-1)
-        total -= log_p.gather(-1, torch.tensor(row.completion_ids)[:, None]).sum().item()
-        count += len(row.completion_ids)
+        log_p = logits[0, len(prompt.ids) - 1 : -1].log_softmax(-1)
+        total -= log_p.gather(-1, torch.tensor(learned)[:, None]).sum().item()
+        count += len(learned)
     assert count == 1 + 5 + 20 + 3
     tokens, loss, _ = numbers(made.told.said[0], "cold start of solver as solver, 3 examples")
     assert (tokens, loss) == (count, pytest.approx(total / count, abs=0.0051))  # it is printed with two decimals
@@ -235,8 +235,8 @@ def test_reasoning_is_taught_where_the_template_thinks(tmp_path: Path):
     chat, game, table = Chat.load(tmp_path), make_game("grpo", {}), ScriptedTable({}, thinks=True)
     section = ColdStartSection(source="worked", steps=1, examples_per_step=1)
     (example,) = gather(game, section, load_task("stories"), table, seed=0).of("solver")
-    row = chat.conversation(example.prompt, example.completion)
-    whole = chat.decode(row.prompt_ids + row.completion_ids)
+    prompt, learned = chat.conversation(example.prompt, example.completion)
+    whole = chat.decode(prompt.ids + learned)
     assert whole.count("<think>") == whole.count("</think>") == 1
     recap = whole.partition("</think>")[2].partition("<answer>")[0]
     assert "=" in recap

@@ -95,7 +95,7 @@ def test_its_gradient_by_hand(write: Callable[[str], str], text: str, wanted: li
     for micro in microbatches(rows((2, 3.0), (1, -1.5), (1, 0.0)), "A", role, budget, Way.WHOLE):
         logprobs = torch.full((micro.tokens,), -0.5, requires_grad=True)
         given = Given.of(micro, logprobs, None)
-        loss_of(micro, given, own_terms(load_loss(role.loss), micro, given), torch.zeros(1)).value.backward()
+        loss_of(micro, given, own_terms(load_loss(role.loss), micro, given), torch.zeros(1)).backward()
         for row, slopes in zip(micro.rows, logprobs.grad.split([row.tokens for row in micro.rows]), strict=True):
             found[int(2 * row.advantage)] = slopes.tolist()
     assert [*found[6], *found[-3], *found[0]] == pytest.approx(wanted)

@@ -169,9 +169,7 @@ def card_problem() -> str | None:
 
 def package_problem() -> str | None:
     """Why the installed packages do not suffice for Unsloth; `pip check` says whether versions fit together."""
-    if version_of("unsloth") is None:
-        return f"the package unsloth is not installed ({install('unsloth')})"
-    return None
+    return None if version_of("unsloth") else f"the package unsloth is not installed ({install('unsloth')})"
 
 
 def compiler_problem() -> str | None:

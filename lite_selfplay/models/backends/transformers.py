@@ -186,8 +186,9 @@ class TransformersBackend:
         self.adapters.compute_together(self._dense)
         self._packs = packs(base)
         if self.device.type == "cpu":
-            dense = self.adapters.dense_bytes(self.compute_dtype)
-            self._samples_dense = 4 * sum(dense) < psutil.virtual_memory().available
+            self._samples_dense = (
+                4 * sum(self.adapters.dense_bytes(self.compute_dtype)) < psutil.virtual_memory().available
+            )
         else:
             self._samples_dense = self._folded and self._expandable
             if not self._folded and self.adapters.stackable:
@@ -220,12 +221,12 @@ class TransformersBackend:
         return made
 
     def _generate(self, request: GenerationRequest) -> list[list[Generation]]:
-        expand, decoding = self._expands(), self._decoding
+        inference, decoding = self._inference(request.seat), self._decoding
         if self._stacks is not None:
             decoding = dataclasses.replace(decoding, weights=(id(self._stacks), request.seat == BASE))
-        dense = [0] if expand else self.adapters.dense_bytes(self.compute_dtype)
+        dense = [0] if self._samples_dense else self.adapters.dense_bytes(self.compute_dtype)
         tidy = tuning.sampling(max(dense)) if self._tidies else contextlib.nullcontext()
-        with tidy, self._at_rest(), self._inference(request.seat, expand):
+        with tidy, self._at_rest(), inference:
             return generate(self.adapters.model, request, decoding)
 
     def _generate_crowded(self, request: GenerationRequest) -> list[list[Generation]]:
@@ -239,14 +240,6 @@ class TransformersBackend:
             self._release_kept()
             self._decoding = whole
 
-    def _expands(self) -> bool:
-        """Whether weights are copied for sampling, expanded from 4 bits: on a GPU until an update or scores need the
-        memory."""
-        if self.device.type == "cuda" and self._stacks is None and self.adapters.stackable:
-            stacked = functools.partial(self.adapters.stacked, self._dense, instead=False)
-            self._stacks = stacked() if self._samples_dense else self.adapters.beside(self.compute_dtype)
-        return self._samples_dense
-
     def _release_kept(self) -> None:
         """Release what a GPU keeps between calls of the sampler."""
         self._decoding.kept.release()
@@ -259,11 +252,19 @@ class TransformersBackend:
             return max(1, tokens // max(1, prompt + completion))
         return Layout.of(tokens, prompt, completion, tokens, mixed=self._decoding.flash).rows
 
-    def _inference(self, seat: str, expand: bool) -> contextlib.AbstractContextManager[None]:
-        """A seat in the forward pass, in the fastest way for sampling, with expanded weights or not."""
+    def _inference(self, seat: str) -> contextlib.AbstractContextManager[None]:
+        """A seat in the forward pass, in the fastest way for sampling. If there is room, weights are copied for it,
+        expanded from 4 bits: on a GPU until an update or scores need the memory."""
+        stackable = self.adapters.stackable
+        if self.device.type == "cuda" and self._stacks is None and stackable:
+            self._stacks = (
+                self.adapters.stacked(self._dense, instead=False)
+                if self._samples_dense
+                else self.adapters.beside(self.compute_dtype)
+            )
         if self._stacks is not None:
             return self.adapters.inference_stacked(seat, self._stacks)
-        if expand and self.adapters.stackable:
+        if self._samples_dense and stackable:
             return self.adapters.inference_packed(seat, self._dense)
         return self.adapters.inference(seat)
 
@@ -339,10 +340,7 @@ class TransformersBackend:
 
     def _make_room(self) -> None:
         """Free unused memory between sampling and update: tensors of the other's sizes would not fit into it."""
-        if self.device.type == "cpu":
-            if self._tidies:
-                tuning.trim_heap()
-        elif not roomy(self.device):
+        if self._tidies or not roomy(self.device):
             self.release_memory()
 
     def release_memory(self) -> None:
@@ -383,9 +381,9 @@ def usable_memory(device: torch.device) -> int:
 
 
 def roomy(device: torch.device) -> bool:
-    """Whether enough of a GPU is free to keep the sampler's memory during an update."""
+    """Whether enough of a GPU is free to keep the sampler's memory during an update; a CPU keeps none."""
     if device.type == "cpu":
-        return False
+        return True
     free, total = torch.cuda.mem_get_info()
     return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated() >= ROOMY * total
 
@@ -522,8 +520,9 @@ def require_weights(path: Path, text: Any, *, trust_remote_code: bool = False) -
     """
     if "quantization_config" not in read_json(path / "config.json"):
         # Mismatched shapes are reported like everything else, not raised.
-        meta = {"device_map": {"": "meta"}, "ignore_mismatched_sizes": True}
-        _pretrained(path, text, **meta, trust_remote_code=trust_remote_code)
+        _pretrained(
+            path, text, device_map={"": "meta"}, ignore_mismatched_sizes=True, trust_remote_code=trust_remote_code
+        )
 
 
 def _pretrained(path: Path, text: Any, **options: Any) -> Any:

@@ -150,8 +150,9 @@ class UnslothBackend(TransformersBackend):
 
     def trainer_arguments(self) -> dict[str, Any]:
         # Unsloth's trainer would choose a type by itself, but needs the base's own.
-        bf16 = self.device.type == "cuda" and self.compute_dtype == torch.bfloat16
-        return super().trainer_arguments() | {"bf16": bf16}
+        return super().trainer_arguments() | {
+            "bf16": self.device.type == "cuda" and self.compute_dtype == torch.bfloat16
+        }
 
 
 def decode_graphs() -> Any:
@@ -188,8 +189,7 @@ def generate_through(
     stop strings without `decoding.decode`.
     """
     decoding.check(request)
-    sampling, results = request.sampling, request.empty()
-    rows = request.rows(results)
+    sampling, (results, rows) = request.sampling, request.start()
     while rows:
         # One call takes this many of the longest prompts, at the end of `rows`.
         size = max(1, min(len(rows), decoding.cache_tokens // (len(rows[-1].prompt) + sampling.max_tokens)))

@@ -21,7 +21,7 @@ from lite_selfplay.models.generation.slots import CachePool
 from lite_selfplay.models.transfers import placed
 
 JOIN_AT = 1 / 4
-"""Waiting sequences start once this share of the slots is free."""
+"""Waiting sequences start once this share of the slots is free, because reading their prompts is a pass of its own."""
 AHEAD = 16
 """Rows of a forward pass with proposed tokens; one row takes hardly less time."""
 
@@ -125,13 +125,7 @@ class _Batch:
         if batch.seen is not None:
             if self.seen is None:
                 self.seen = batch.seen.new_zeros(len(self.rows), vocabulary)
-            self._mark_seen(to, batch.rows)
-
-    def _mark_seen(self, at: Sequence[int], rows: Sequence[SampledRow]) -> None:
-        if self.seen is not None:
-            seen = self.sampler.seen(rows, self.seen.shape[1])
-            assert seen is not None
-            self.seen[placed(at, self.seen.device)] = seen
+            self.seen[placed(to, self.seen.device)] = batch.seen
 
     # A token of every row
 
@@ -180,7 +174,9 @@ class _Batch:
         self.pool.copy([slot], [self.slots[i]], position)
         if self.seen is not None:
             self.hand_out()
-            self._mark_seen([i], [row])
+            seen = self.sampler.seen([row], self.seen.shape[1])
+            assert seen is not None
+            self.seen[i] = seen[0]
         return True
 
     # Several tokens of each of the last rows

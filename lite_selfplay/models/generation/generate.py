@@ -7,14 +7,12 @@ join. Shapes: `P` prompts, `n` completions of each, `R` rows in the batch, `T` p
 import torch
 from torch import nn
 
-from lite_selfplay.models.generation.fixed import can_be_fixed, sample_fixed, taken
+from lite_selfplay.models.generation.fixed import JOIN_AT, can_be_fixed, sample_fixed, taken
 from lite_selfplay.models.generation.rows import SamplingCall, read
 from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, SampledRow
 
 LEAVE_AT = 1 / 16
 """Finished rows leave the batch once they are this share of it."""
-JOIN_AT = 1 / 4
-"""Waiting rows join once the batch has shrunk by this share, because reading their prompts is a pass of its own."""
 
 
 @torch.inference_mode()
@@ -25,8 +23,7 @@ def generate(model: nn.Module, request: GenerationRequest, decoding: Decoding) -
     strings without `decoding.decode`.
     """
     decoding.check(request)
-    results = request.empty()
-    waiting = request.rows(results)
+    results, waiting = request.start()
     call = SamplingCall(model, request.sampling, decoding)
     sample = sample_fixed if decoding.loop != "plain" and can_be_fixed(call) else _sample
     while waiting:
@@ -54,9 +51,9 @@ def _sample(call: SamplingCall, waiting: list[SampledRow]) -> None:
 
 def _take(call: SamplingCall, waiting: list[SampledRow], beside: int) -> list[SampledRow]:
     """Remove and return as many rows from the head of `waiting` as the cache holds besides `beside` others."""
-    count, max_tokens, cache_tokens = 0, call.sampling.max_tokens, call.decoding.cache_tokens
-    while count < len(waiting):
-        if beside + count and (beside + count + 1) * (len(waiting[count].prompt) + max_tokens) > cache_tokens:
-            break
+    count, most = 0, call.decoding.cache_tokens
+    while count < len(waiting) and (
+        beside + count == 0 or (beside + count + 1) * (len(waiting[count].prompt) + call.sampling.max_tokens) <= most
+    ):
         count += 1
     return taken(waiting, count)

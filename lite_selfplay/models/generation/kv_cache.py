@@ -104,15 +104,6 @@ def _joining(layer: Any) -> Any:
     return RowLayer() if type(layer) is DynamicLayer else layer
 
 
-def tensors_of(cache: Cache) -> tuple[list[Tensor], list[Tensor]]:
-    """The tensors in a cache: keys and values, and states."""
-    layers = list[Any](cache.layers)
-    held = [x for layer in layers for x in (getattr(layer, "keys", None), getattr(layer, "values", None))]
-    kinds = [getattr(layer, kind, {}) for layer in layers for kind in ("conv_states", "recurrent_states")]
-    states = [x for kind in kinds for x in kind.values()]
-    return [x for x in held if x is not None], [x for x in states if x is not None]
-
-
 def keep_rows(cache: Cache, holes: Sequence[int], movers: Sequence[int], order: Tensor) -> None:
     """Keep some rows, by `RowLayer.keep` or, in other layers, as the selection `order` (rows,)."""
     to, taken = (torch.tensor(indices, dtype=torch.long, device=order.device) for indices in (holes, movers))
@@ -123,14 +114,8 @@ def keep_rows(cache: Cache, holes: Sequence[int], movers: Sequence[int], order: 
             layer.reorder_cache(order)
 
 
-def join_rows(cache: Cache, other: Cache, first: int) -> None:
-    """Append the rows of another cache: see `RowLayer.join`."""
-    for layer, new in zip(list[Any](cache.layers), other.layers, strict=True):
-        layer.join(new, first)
-
-
 def join_masks(mask: Tensor, other: Tensor, first: int) -> Tensor:
-    """The attention mask (R, T) after `join_rows`."""
+    """The attention mask (R, T) after `RowLayer.join`."""
     mask = mask[:, first:]
     width = max(mask.shape[1], other.shape[1])
     return torch.cat([functional.pad(m, (width - m.shape[1], 0)) for m in (mask, other)])

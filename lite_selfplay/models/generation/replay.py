@@ -51,8 +51,7 @@ class Graphs:
 
 def records(decoding: Decoding) -> bool:
     """Whether steps are recorded: on a GPU, until a recording fails."""
-    wished = decoding.loop == "graphs" and decoding.device.type == "cuda"
-    return wished and not decoding.refusals and graphs_are_there()
+    return decoding.loop == "graphs" and decoding.device.type == "cuda" and not decoding.refusals and graphs_are_there()
 
 
 def _aside(decoding: Decoding, step: Step) -> None:

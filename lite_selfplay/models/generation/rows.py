@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lite_selfplay.data import Sampling
-from lite_selfplay.models.generation.kv_cache import RowLayer, StateLayer, join_masks, join_rows, keep_rows, row_cache
+from lite_selfplay.models.generation.kv_cache import RowLayer, StateLayer, join_masks, keep_rows, row_cache
 from lite_selfplay.models.generation.sampling import Decoding, SampledRow, Sampler
 from lite_selfplay.models.logprobs.batch import Batch, pad
 from lite_selfplay.models.logprobs.reading import shares_prefixes
@@ -154,7 +154,8 @@ class RowBatch:
     def join(self, other: "RowBatch") -> None:
         """Add the rows of another batch, and drop positions that no own row uses any more."""
         first = int(self.mask.any(0).int().argmax())
-        join_rows(self.cache, other.cache, first)
+        for layer, new in zip(list[Any](self.cache.layers), other.cache.layers, strict=True):
+            layer.join(new, first)
         mask = join_masks(self.mask, other.mask, first)
         for name, tensor in other._tensors().items():
             if name != "mask":

@@ -44,22 +44,19 @@ class GenerationRequest:
     seeds: Sequence[Sequence[int]]
     hear: Callable[[int, int, int, int], bool] | None = None
 
-    def empty(self) -> "list[list[Generation]]":
-        """The completions before sampling: `empty()[p][k]`."""
+    def start(self) -> "tuple[list[list[Generation]], list[SampledRow]]":
+        """Completion k of each prompt p before sampling, `[p][k]`, and a row for each, sorted by prompt length."""
         hear = self.hear
-        return [
+        outs = [
             [Generation(hear=None if hear is None else functools.partial(hear, p, k)) for k in range(len(seeds))]
             for p, seeds in enumerate(self.seeds)
         ]
-
-    def rows(self, outs: "Sequence[Sequence[Generation]]") -> "list[SampledRow]":
-        """A row for each completion in `empty()`, sorted by prompt length."""
         rows = [
             SampledRow(p, prompt, out, seed)
             for p, (prompt, group, seeds) in enumerate(zip(self.prompts, outs, self.seeds, strict=True))
             for out, seed in zip(group, seeds, strict=True)
         ]
-        return sorted(rows, key=lambda row: (len(row.prompt), row.group))
+        return outs, sorted(rows, key=lambda row: (len(row.prompt), row.group))
 
     @property
     def sizes(self) -> tuple[int, int, int]:

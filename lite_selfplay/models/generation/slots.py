@@ -48,7 +48,7 @@ class SlotLayer(DynamicLayer):
         keys, values = self._given
         return keys, values
 
-    def put(self, other: RowLayer, sources: Tensor, positions: Tensor, to: Tensor) -> None:
+    def put(self, other: RowLayer, sources: Tensor, positions: Tensor, to: Tensor, rows: Tensor) -> None:
         """Copy r rows from `other`: token t of row i is in its row `sources[i]` at `positions[i, t]`, and goes to the
         indices `to[i, :, t]`."""
         for store, held in zip(self.stores, other.held, strict=True):
@@ -76,7 +76,7 @@ class SlotState(StateLayer):
         for (kind, key), store in zip(self.states, self.stores, strict=True):
             kind[key] = store[:rows]
 
-    def put(self, other: StateLayer, sources: Tensor, rows: Tensor) -> None:
+    def put(self, other: StateLayer, sources: Tensor, positions: Tensor, to: Tensor, rows: Tensor) -> None:
         """Copy the other's row `sources[i]` to row `rows[i]`."""
         for (kind, key), store in zip(other.states, self.stores, strict=True):
             store[rows] = kind[key][sources]
@@ -155,10 +155,7 @@ class CachePool:
         """Copy rows of a cache into slots: see `SlotLayer.put` and `SlotState.put`."""
         to, index = self._positions(slots, positions.shape[1]), placed(rows, self.position.device)
         for layer, other in zip(list[Any](self.cache.layers), list[Any](cache.layers), strict=True):
-            if isinstance(layer, SlotState):
-                layer.put(other, sources, index)
-            else:
-                layer.put(other, sources, positions, to)
+            layer.put(other, sources, positions, to, index)
 
     def move(self, of: Sequence[int], to: Sequence[int]) -> None:
         """Copy the states of some rows to others."""

@@ -6,7 +6,8 @@ hidden size, `B` rows of `L` tokens with padding.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -62,19 +63,20 @@ class _Span:
     start: int = -1
 
     @property
-    def position(self) -> int:
-        return len(self.after.ids) if self.after else 0
+    def before(self) -> range:
+        """Where the prefix is."""
+        return range(self.after.start, self.after.start + len(self.after.ids)) if self.after else range(0)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Packed:
     """Packed rows: ids and positions (all tokens), attention's blocks, and the N indices of tokens that predict
     a completion's token."""
 
-    ids: list[int] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-    blocks: list[Block] = field(default_factory=list)
-    predicting: list[int] = field(default_factory=list)
+    ids: list[int]
+    positions: list[int]
+    blocks: list[Block]
+    predicting: list[int]
 
     @classmethod
     def of(cls, batch: Batch, *, by_group: bool = False) -> "Packed":
@@ -89,34 +91,28 @@ class Packed:
             beginnings.extend([shared] if shared else spans)
             ends.extend(sorted(spans, key=_length) if shared else [])
             own.extend(spans)
-        packed = cls()
         before = {id(span.after) for span in ends}
         order: Any = (lambda span: id(span) not in before) if by_group else _length
-        packed._lay([*sorted(beginnings, key=order), *ends])
+        laid: list[_Span] = [*sorted(beginnings, key=order), *ends]
+        for span, start in zip(laid, accumulate(map(_length, laid), initial=0), strict=False):
+            span.start = start
+        predicting = list[int]()
         for span, (prompt, rest) in zip(own, batch.rows, strict=True):
-            first = span.start + len(prompt) - span.position - 1
-            packed.predicting.extend(range(first, first + len(rest)))
-        return packed
-
-    def _lay(self, spans: Sequence[_Span]) -> None:
-        """Append spans; neighbours of similar length after the same prefix form a block."""
-        block: list[_Span] = []
-        for span in spans:
-            if block and (span.after is not block[0].after or len(span.ids) > _ALIKE * len(block[0].ids)):
-                self.blocks.append(_block(block))
-                block = []
-            span.start = len(self.ids)
-            block.append(span)
-            self.ids.extend(span.ids)
-            self.positions.extend(range(span.position, span.position + len(span.ids)))
-        if block:
-            self.blocks.append(_block(block))
+            first = span.start + len(prompt) - len(span.before) - 1
+            predicting.extend(range(first, first + len(rest)))
+        ids = [token for span in laid for token in span.ids]
+        positions = [len(span.before) + i for span in laid for i in range(len(span.ids))]
+        return cls(ids, positions, _blocks(laid), predicting)
 
 
-def _block(spans: Sequence[_Span]) -> Block:
-    before = spans[0].after
-    shared = range(before.start, before.start + len(before.ids)) if before else range(0)
-    return Block(spans[0].start, tuple(len(span.ids) for span in spans), shared)
+def _blocks(spans: Sequence[_Span]) -> list[Block]:
+    """Blocks of neighbours of similar length after the same prefix."""
+    found: list[list[_Span]] = []
+    for span in spans:
+        if not found or span.after is not found[-1][0].after or len(span.ids) > _ALIKE * len(found[-1][0].ids):
+            found.append([])
+        found[-1].append(span)
+    return [Block(block[0].start, tuple(map(_length, block)), block[0].before) for block in found]
 
 
 def _length(span: _Span) -> int:
@@ -152,7 +148,11 @@ def packs(model: nn.Module, *, together: bool = True) -> bool:
     base: Any = getattr(model, "get_base_model", lambda: model)()
     if (together and not shares_prefixes(base)) or base.config._attn_implementation != OURS:
         return False
-    rows = _rows_to_try(base.get_input_embeddings().weight.shape[0])
+    vocabulary = base.get_input_embeddings().weight.shape[0]
+    # The first ids are skipped: they are seldom words.
+    drawn = torch.randint(vocabulary // 100, vocabulary, (30,), generator=torch.Generator().manual_seed(0))
+    shared, *own = (part.tolist() for part in drawn.split(6))
+    rows: list[Row] = [(shared, own[0]), (shared, own[1]), (own[2], own[3])]
     was_training = base.training
     base.eval()
     try:
@@ -166,10 +166,3 @@ def packs(model: nn.Module, *, together: bool = True) -> bool:
         base.train(was_training)
     error = (found - right).norm(dim=1) / right.norm(dim=1)
     return bool(error.median() < _TOLERANCE.get(base.dtype, 0.1))
-
-
-def _rows_to_try(vocabulary: int) -> list[Row]:
-    """Three rows of six and six tokens, two with the same prompt. The first ids are skipped: they are seldom words."""
-    drawn = torch.randint(vocabulary // 100, vocabulary, (30,), generator=torch.Generator().manual_seed(0))
-    shared, *own = (part.tolist() for part in drawn.split(6))
-    return [(shared, own[0]), (shared, own[1]), (own[2], own[3])]

@@ -40,7 +40,7 @@ def token_logprobs(
     base: Any = getattr(model, "get_base_model", lambda: model)()
     targets = placed(batch.completion_ids, base.device)
     if not goes_by_hidden_states(base):
-        return _scores(_logits(base, batch), targets, temperature, entropy_gradient)
+        return scores_of(_logits(base, batch), targets, temperature, entropy_gradient=entropy_gradient)
     hidden = hidden_states(base, batch)
     softcap = getattr(base.config.get_text_config(), "final_logit_softcapping", None)
     head = base.get_output_embeddings()
@@ -50,7 +50,7 @@ def token_logprobs(
     logits = head(hidden).float()
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
-    return _scores(logits, targets, temperature, entropy_gradient)
+    return scores_of(logits, targets, temperature, entropy_gradient=entropy_gradient)
 
 
 def goes_by_hidden_states(model: nn.Module) -> bool:
@@ -191,7 +191,7 @@ class _FrozenScores(torch.autograd.Function):
         return sum(terms[1:], terms[0]).to(ctx.dtype), None, None, None
 
 
-def _scores(logits: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+def scores_of(logits: Tensor, targets: Tensor, temperature: float, *, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
     """Log-probability of each target and entropy of each distribution, from logits (N, V)."""
     log_p = (logits.float() if temperature == 1 else logits.float() / temperature).log_softmax(-1)
     chosen = log_p.gather(-1, targets[:, None])[:, 0]

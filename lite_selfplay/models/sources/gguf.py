@@ -14,9 +14,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
+import numpy as np
+import torch
+from gguf import MODEL_ARCH_NAMES, GGUFReader, LlamaFileType, dequantize, get_tensor_name_map
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, GgufConfig
+
 from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.sources.cache import cache_dir
 from lite_selfplay.models.sources.folders import PROVENANCE, refuse_misfits
+from lite_selfplay.models.sources.gguf_tokenizer import build_tokenizer, special_ids
 
 _COMPARED = 64  # rows of a tensor that are compared with the file's
 _VERSION = 2  # Increased with every change of the conversion, so that the same file gives a new folder.
@@ -38,10 +44,6 @@ def folder_for(sha256: str) -> Path:
 def convert(file: Path, folder: Path, *, sha256: str) -> None:
     """Write the model in `file`, whose SHA-256 is `sha256`, to `folder`. Raises `ModelNotFoundError` if the file cannot
     be read or converted into the same model."""
-    from gguf import LlamaFileType
-
-    from lite_selfplay.models.sources.gguf_tokenizer import build_tokenizer, special_ids
-
     header = read_header(file)
     metadata = header.metadata
     # transformers would read the file twice more, ten seconds each for a vocabulary of 150,000.
@@ -71,25 +73,10 @@ def convert(file: Path, folder: Path, *, sha256: str) -> None:
 
 def read_header(file: Path) -> GgufHeader:
     """Read a file's metadata and its list of tensors. Raises `ModelNotFoundError` if it is not a GGUF file."""
-    import numpy as np
-    from gguf import GGUFReader
-
-    class Bounded(GGUFReader):
-        """The package's reader with a check of sizes: a damaged header could ask for 2**60 elements. The memory map
-        becomes a plain array, whose slices take a third of the time: a vocabulary has 300,000."""
-
-        def __setattr__(self, name: str, value: Any) -> None:
-            super().__setattr__(name, np.asarray(value) if name == "data" else value)
-
-        def _get(self, offset: int, dtype: Any, count: int = 1, *more: Any, **named: Any) -> Any:
-            if offset + np.dtype(dtype).itemsize * int(count) > len(self.data):
-                raise ValueError("its header claims more than the file holds")
-            return super()._get(offset, dtype, count, *more, **named)
-
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # sizes that overflow do not fit the file either
-            reader = Bounded(file)
+            reader = _Bounded(file)
         return GgufHeader(
             {key: field.contents() for key, field in reader.fields.items()},
             {tensor.name: int(tensor.n_elements) for tensor in reader.tensors},
@@ -99,6 +86,19 @@ def read_header(file: Path) -> GgufHeader:
         raise ModelNotFoundError(f"{file} cannot be read as a GGUF file: {error}") from error
 
 
+class _Bounded(GGUFReader):
+    """The package's reader with a check of sizes: a damaged header could ask for 2**60 elements. The memory map
+    becomes a plain array, whose slices take a third of the time: a vocabulary has 300,000."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, np.asarray(value) if name == "data" else value)
+
+    def _get(self, offset: int, dtype: Any, count: int = 1, *more: Any, **named: Any) -> Any:
+        if offset + np.dtype(dtype).itemsize * int(count) > len(self.data):
+            raise ValueError("its header claims more than the file holds")
+        return super()._get(offset, dtype, count, *more, **named)
+
+
 def _save(file: Path, header: GgufHeader, special: Mapping[str, Any], folder: Path) -> None:
     """Save the model with dequantised weights in bf16, under a config that does not mention GGUF.
 
@@ -106,9 +106,6 @@ def _save(file: Path, header: GgufHeader, special: Mapping[str, Any], folder: Pa
     `quantization_config`. Raises ValueError if a number of the file would be lost, and `ModelNotFoundError` if one of
     the model's is missing.
     """
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, GgufConfig
-
     config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
     named = {key.partition(".")[2]: value for key, value in header.metadata.items()}
     if "rope_freqs.weight" in header.tensors or named.get("rope.scaling.type", "none") != "none":
@@ -147,10 +144,6 @@ def _require_same(model: Any, header: GgufHeader) -> None:
     """Raises ValueError unless each of the model's tensors is the file's, as the package `gguf` itself names and
     dequantises it: some rows of each, a Llama's query and key rows back in transformers' order, and norms that the file
     stores with 1 added (Gemma)."""
-    import numpy as np
-    import torch
-    from gguf import MODEL_ARCH_NAMES, dequantize, get_tensor_name_map
-
     config, architecture = model.config, header.metadata["general.architecture"]
     kind = next(key for key, name in MODEL_ARCH_NAMES.items() if name == architecture)
     names, file = get_tensor_name_map(kind, config.num_hidden_layers), {each.name: each for each in header.read.tensors}

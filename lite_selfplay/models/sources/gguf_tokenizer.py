@@ -11,7 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
 from lite_selfplay.errors import ModelNotFoundError
+from lite_selfplay.models.chat_template import Chat
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6  # values of tokenizer.ggml.token_type
 
@@ -57,11 +61,6 @@ def build_tokenizer(metadata: Mapping[str, Any], file: Path) -> Any:
     the chat template ends an assistant's turn with a token that is not an end of sequence: a cold start would teach the
     wrong end.
     """
-    from tokenizers import AddedToken, processors
-    from transformers import PreTrainedTokenizerFast
-
-    from lite_selfplay.models.chat_template import Chat
-
     tokens = metadata.get("tokenizer.ggml.tokens")
     if not tokens:
         raise ModelNotFoundError(f"{file.name} holds no vocabulary.")
@@ -111,8 +110,6 @@ def build_tokenizer(metadata: Mapping[str, Any], file: Path) -> Any:
 
 def splitting(rule: str) -> Any:
     """The pre-tokenizer of a splitting rule; None for an unknown one."""
-    from tokenizers import Regex, pre_tokenizers
-
     first: list[Any] = []
     if rule in _PATTERNS:
         first = [pre_tokenizers.Split(Regex(_PATTERNS[rule]), behavior="isolated")]
@@ -131,8 +128,6 @@ def ignores_merges(rule: str) -> bool:
 
 
 def _byte_level(metadata: Mapping[str, Any], file: Path) -> Any:
-    from tokenizers import Tokenizer, decoders, models, normalizers
-
     rule = metadata.get("tokenizer.ggml.pre", "default")
     split = splitting(rule)
     if split is None:
@@ -153,8 +148,6 @@ def _byte_level(metadata: Mapping[str, Any], file: Path) -> Any:
 def _sentencepiece(metadata: Mapping[str, Any], kinds: Sequence[int], file: Path) -> Any:
     """A backend that merges characters by the pieces' scores, highest first; unknown characters become bytes.
     https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp (llm_tokenizer_spm)"""
-    from tokenizers import Tokenizer, decoders, models, normalizers
-
     tokens, scores = metadata["tokenizer.ggml.tokens"], metadata.get("tokenizer.ggml.scores", [])
     if len(scores) != len(tokens) or any(score % 1 for score in scores):
         raise ModelNotFoundError(
@@ -170,14 +163,15 @@ def _sentencepiece(metadata: Mapping[str, Any], kinds: Sequence[int], file: Path
         for at in range(1, len(piece))
         if piece[:at] in pieces and piece[at:] in pieces
     )
-    model = models.BPE(
-        vocab={token: identity for identity, token in enumerate(tokens)},
-        merges=[(left, right) for *_, left, right in ranked],
-        unk_token=tokens[metadata.get("tokenizer.ggml.unknown_token_id", 0)],
-        fuse_unk=True,
-        byte_fallback=True,
+    backend = Tokenizer(
+        models.BPE(
+            vocab={token: identity for identity, token in enumerate(tokens)},
+            merges=[(left, right) for *_, left, right in ranked],
+            unk_token=tokens[metadata.get("tokenizer.ggml.unknown_token_id", 0)],
+            fuse_unk=True,
+            byte_fallback=True,
+        )
     )
-    backend = Tokenizer(model)
     # A space before a text, and before what follows a special token.
     begins = metadata.get("tokenizer.ggml.add_space_prefix", True)
     backend.normalizer = normalizers.Sequence(

@@ -8,6 +8,16 @@ import errno
 from collections.abc import Callable
 from pathlib import Path
 
+import huggingface_hub
+from huggingface_hub import constants
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+)
+
 from lite_selfplay.errors import ModelNotFoundError
 from lite_selfplay.models.sources import folders
 from lite_selfplay.tasks.hub_data import deadline, hub_problem, within
@@ -27,19 +37,19 @@ def fetch(hub_id: str, *, with_code: bool, say: Callable[[str], None]) -> Path:
 
     Raises `ModelNotFoundError`: no network, unknown, gated, or without safetensors.
     """
-    from huggingface_hub import HfApi, snapshot_download
-
     allowed = [*_ALLOW, *(["*.py"] if with_code else [])]
     if (cached := _cached(hub_id, allowed)) is not None:
         return cached
     if (why := hub_problem()) is not None:
         raise ModelNotFoundError(_not_here(hub_id, why))
     try:
-        info = within(deadline(), lambda: HfApi().model_info(hub_id, timeout=deadline()))
+        info = within(deadline(), lambda: huggingface_hub.HfApi().model_info(hub_id, timeout=deadline()))
         _require_safetensors(hub_id, [file.rfilename for file in info.siblings or []])
         say(f"fetching {hub_id} from the hub, once")
         # With the model card, which says whether it was merged; cached models may lack it.
-        path = Path(snapshot_download(hub_id, allow_patterns=[*allowed, "README.md"], ignore_patterns=_IGNORE))
+        path = Path(
+            huggingface_hub.snapshot_download(hub_id, allow_patterns=[*allowed, "README.md"], ignore_patterns=_IGNORE)
+        )
     except ModelNotFoundError:
         raise
     except Exception as error:  # Several libraries raise from here, with no common base.
@@ -51,14 +61,12 @@ def fetch(hub_id: str, *, with_code: bool, say: Callable[[str], None]) -> Path:
 def fetch_config(hub_id: str) -> Path:
     """The path of a model's `config.json`, from the hub's cache or the network, without weights. Raises
     `ModelNotFoundError` if it cannot be had."""
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
-
-    cached = try_to_load_from_cache(hub_id, "config.json")
+    cached = huggingface_hub.try_to_load_from_cache(hub_id, "config.json")
     if not isinstance(cached, str):
         if (why := hub_problem()) is not None:
             raise ModelNotFoundError(_not_here(hub_id, why))
         try:
-            cached = within(deadline(), lambda: hf_hub_download(hub_id, "config.json"))
+            cached = within(deadline(), lambda: huggingface_hub.hf_hub_download(hub_id, "config.json"))
         except Exception as error:  # Several libraries raise from here, with no common base.
             raise ModelNotFoundError(_explain(hub_id, error)) from error
     return Path(cached)
@@ -66,11 +74,10 @@ def fetch_config(hub_id: str) -> Path:
 
 def _cached(hub_id: str, allowed: list[str]) -> Path | None:
     """The newest complete snapshot in the hub's cache, if any."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
     try:
-        path = snapshot_download(hub_id, allow_patterns=allowed, ignore_patterns=_IGNORE, local_files_only=True)
+        path = huggingface_hub.snapshot_download(
+            hub_id, allow_patterns=allowed, ignore_patterns=_IGNORE, local_files_only=True
+        )
     except LocalEntryNotFoundError:
         return None
     except HFValidationError as error:
@@ -82,8 +89,7 @@ def _cached(hub_id: str, allowed: list[str]) -> Path | None:
 
 
 def _require_safetensors(hub_id: str, files: list[str]) -> None:
-    top = [name for name in files if "/" not in name]
-    if any(name.endswith(".safetensors") for name in top):
+    if any(name.endswith(".safetensors") for name in files if "/" not in name):
         return
     ggufs = [name for name in files if name.endswith(".gguf")]
     hint = f" It holds {ggufs[0]}: download such a file and use its path." if ggufs else ""
@@ -91,9 +97,6 @@ def _require_safetensors(hub_id: str, files: list[str]) -> None:
 
 
 def _explain(hub_id: str, error: Exception) -> str:
-    from huggingface_hub import constants
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
-
     if isinstance(error, GatedRepoError):
         return (
             f"{hub_id} is gated: accept its licence at https://huggingface.co/{hub_id} and run `hf auth login` "
@@ -114,8 +117,6 @@ def _explain(hub_id: str, error: Exception) -> str:
 
 
 def _not_here(hub_id: str, why: str) -> str:
-    from huggingface_hub import constants
-
     return (
         f"{hub_id} is neither a local folder nor, whole, in the hub's cache ({constants.HF_HUB_CACHE}), and {why}. "
         f"{folders.NO_NETWORK}"

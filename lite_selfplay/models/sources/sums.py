@@ -139,9 +139,11 @@ def _byte_pairs(texts: list[str]) -> Any:
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     backend.decoder = decoders.ByteLevel()
-    letters = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=512, special_tokens=[_PAD, _BOS, _EOS], initial_alphabet=letters, show_progress=False
+        vocab_size=512,
+        special_tokens=[_PAD, _BOS, _EOS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     backend.train_from_iterator([*texts, *[" ".join([*_WORDS, *_POSING_WORDS])] * 200], trainer)
     tokenizer = PreTrainedTokenizerFast(

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from lite_selfplay.models.sources.cache import build_once, cache_dir
 
@@ -64,7 +65,7 @@ def build_tiny(folder: Path) -> None:
 def byte_tokenizer(template: str | None = TEMPLATE) -> Any:
     """A tokenizer whose ids 0..255 are the bytes, then `<pad>`, `<s>` and `</s>`. Every text survives encoding and
     decoding; ids that are not valid UTF-8 decode to replacement characters."""
-    backend = Tokenizer(models.BPE(vocab={_spelling(byte): byte for byte in range(256)}, merges=[]))
+    backend = Tokenizer(models.BPE(vocab={spelling: byte for byte, spelling in bytes_to_unicode().items()}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     # Not byte fallback: its decoder replaces a whole run of bytes if one of them is invalid.
     backend.decoder = decoders.ByteLevel()
@@ -79,13 +80,6 @@ def byte_tokenizer(template: str | None = TEMPLATE) -> Any:
     )
     tokenizer.chat_template = template
     return tokenizer
-
-
-def _spelling(byte: int) -> str:
-    """The visible character for a byte in byte-level tokenizers: itself, or one from U+0100 on."""
-    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [code for code in range(256) if code not in visible]
-    return chr(byte) if byte in visible else chr(256 + hidden.index(byte))
 
 
 def _write_weights(folder: Path, config: Any) -> None:
