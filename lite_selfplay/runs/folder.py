@@ -269,8 +269,9 @@ class RunFolder:
         """
         last = newest_whole(self.path / CHECKPOINTS, warn)
         if last is not None and not is_taught(last):
-            again = self.resume_command()
-            raise RunFolderError(f"{self.path} was stopped in its cold start, which `{again}` does again")
+            raise RunFolderError(
+                f"{self.path} was stopped in its cold start, which `{self.resume_command()}` does again"
+            )
         return last
 
     def seats(self, warn: Warn = ignored) -> dict[str, Path]:
@@ -297,8 +298,9 @@ class RunFolder:
     def require_base(self, model: "ResolvedModel") -> None:
         """Raises RunFolderError, naming what differs, if the run was made over another base."""
         if (was := self.base()) != model.identity:
-            what = difference(was, model.identity)
-            raise RunFolderError(f"{self.path} was made over another base than {model.name} is now: {what}")
+            raise RunFolderError(
+                f"{self.path} was made over another base than {model.name} is now: {difference(was, model.identity)}"
+            )
 
     # Evaluations
 
@@ -361,12 +363,9 @@ class RunFolder:
         with written_whole(self.path / TOKENS / f"step-{step}.safetensors") as file:
             file.write(save(dict(columns)))
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """The lines of `metrics.jsonl`. Raises RunFolderError for a damaged line, like `steps` and `episodes`."""
-        return list(self.steps())
-
     def steps(self, first: int = 0, last: float = math.inf) -> "Steps":
-        """The lines of `metrics.jsonl` from step `first` to step `last`."""
+        """The lines of `metrics.jsonl` from step `first` to step `last`. Raises RunFolderError for a damaged line, like
+        `episodes`."""
         return Steps(self.path / METRICS, first, last)
 
     def episodes(self) -> Iterator[dict[str, Any]]:
@@ -441,10 +440,7 @@ def _as_json(facts: Mapping[str, Any]) -> str:
 
 def _commit() -> str | None:
     """The commit of the checkout that this library is imported from, None if it is installed otherwise."""
-    here = Path(__file__).resolve().parents[2]
-    if not (here / ".git").exists():
-        return None
-    asked = ["git", "-C", str(here), "rev-parse", "HEAD"]
+    asked = ["git", "--git-dir", str(Path(__file__).resolve().parents[2] / ".git"), "rev-parse", "HEAD"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.check_output(asked, stderr=subprocess.DEVNULL, text=True, timeout=5).strip()
     return None
