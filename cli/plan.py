@@ -97,8 +97,8 @@ def plan(
         for each in chosen
     )
     advice = advise(whole, shape, load, one) if one is not None else ()
-    end = "\nAn estimate: its parts were checked by measurement on a CPU, its peak on one H200."
-    lines = [*_about(whole, shape, load, rollouts, most), *why, "", *_table(found), "", *gpus, *advice, end]
+    lines = [*_about(whole, shape, load, rollouts, most), *why, "", *_table(found), "", *gpus, *advice]
+    lines.append("\nAn estimate: its parts were checked by measurement on a CPU, its peak on one H200.")
     flags.show(as_json, facts, lines)
 
 
@@ -123,17 +123,18 @@ def _table(found: Any) -> list[str]:
 
 
 def _show_prompts(asked: Any, as_json: bool) -> None:
-    ready = planned(asked, own_checker=asked.run.reward is not None)
-    found, silent = rendered_prompts(ready, PlainProgress(flags.to_stderr))
+    found, silent = rendered_prompts(
+        planned(asked, own_checker=asked.run.reward is not None), PlainProgress(flags.to_stderr)
+    )
     lines = []
     for each in found:
-        how = "" if each.thinking == "auto" else f", thinking {each.thinking}"
-        lines.append(f"== {each.role} (seat {each.seat}){how}: {each.tokens} tokens")
-        lines += [*(f"    {line}" for line in printable(each.text).splitlines()), ""]
-    if found and all(each.thinking == "auto" for each in found):
+        how = "" if each["thinking"] == "auto" else f", thinking {each['thinking']}"
+        lines.append(f"== {each['role']} (seat {each['seat']}){how}: {each['tokens']} tokens")
+        lines += [*(f"    {line}" for line in printable(each["text"]).splitlines()), ""]
+    if found and all(each["thinking"] == "auto" for each in found):
         lines.append("The model's chat template has no thinking switch.")
     lines += [f"\n{role}: not asked in the first {MOST_STEPS} steps of a made-up game" for role in silent]
-    flags.show(as_json, {"prompts": [vars(each) for each in found], "not_asked": silent}, lines)
+    flags.show(as_json, {"prompts": found, "not_asked": silent}, lines)
 
 
 def _try_reward(asked: Any, as_json: bool) -> None:
@@ -142,13 +143,13 @@ def _try_reward(asked: Any, as_json: bool) -> None:
     verdict = in_a_sentence(found)
     rows = [
         [
-            flags.short(each.problem, PREVIEW),
-            each.kind,
-            f"{each.reward:g}",
-            "right" if each.right else "wrong",
-            flags.short(each.text, PREVIEW),
+            flags.short(each["problem"], PREVIEW),
+            each["kind"],
+            f"{each['reward']:g}",
+            "right" if each["right"] else "wrong",
+            flags.short(each["text"], PREVIEW),
         ]
         for each in found
     ]
     lines = [as_text(["problem", "completion", "reward", "checker", "text"], rows), f"\n{verdict}"]
-    flags.show(as_json, {"samples": [vars(each) for each in found], "verdict": verdict}, lines)
+    flags.show(as_json, {"samples": found, "verdict": verdict}, lines)
