@@ -69,7 +69,7 @@ class Plan:
 
     def after(self, choice: Default) -> "Plan":
         """This plan with one more choice. Raises ConfigError if a cold start would find no examples."""
-        config = self.config.having(layer_of([choice]))
+        config = self.config.having(layer_of(choice.values))
         tokens = config.run.max_completion_tokens or self.max_completion_tokens
         found = replace(self, config=config, choices=[*self.choices, choice], max_completion_tokens=tokens)
         _check_examples(found)
@@ -225,7 +225,7 @@ def plan(config: RunConfig, *, own_checker: bool = False, ranks: Ranks = ALONE) 
         "run.max_completion_tokens": tokens,
         "tasks.data_dir": data and os.path.realpath(data),
     }
-    whole = resolved.having(layer_of([Default("", filled)]), {"game": game.options.model_dump(mode="json")})
+    whole = resolved.having(layer_of(filled), {"game": game.options.model_dump(mode="json")})
     sources = {name: _source(name, whole, task, kept_apart) for name in game.sources}
     judge = short_name(resolved.run.reward or "your reward function") if own_checker else ""
     ready = Plan(whole, game, task, tokens, kept_apart, sources, choices, asked, judge)
@@ -360,10 +360,9 @@ def evaluated(config: RunConfig, game: Game | None = None) -> Task | None:
 def held_out(config: RunConfig, task: Task | None, trained: Sequence[Problem] = ()) -> list[Problem]:
     """The held-out problems of a run, from the task that it is evaluated on: the same for every seed, so that runs can
     be compared, and at most a third of the problems if these are also the `trained` ones."""
-    section = config.eval
     if task is None:
         return []
-    limit = section.limit
+    limit = config.eval.limit
     if not task.procedural and {*map(content_key, task.problems)} == {*map(content_key, trained)}:
         third = max(1, len(different(task.problems)) // 3)
         limit = min(limit or third, third)
