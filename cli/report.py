@@ -20,6 +20,7 @@ from lite_selfplay.runs.report.diagnosis import Diagnosis, diagnose
 from lite_selfplay.runs.report.figures import find_meaning, game_of, values_of
 from lite_selfplay.runs.report.pages import choose_transcripts, earned, transcripts_markdown
 from lite_selfplay.runs.report.step_rows import only_finite, stream_words
+from lite_selfplay.scan import extra
 from lite_selfplay.tasks.files import read_json, write_errors
 from lite_selfplay.training.progress import printable
 from lite_selfplay_cli import flags
@@ -56,11 +57,7 @@ def report(
     if out is not None and os.path.lexists(out) and not (figures and out.is_dir()):
         raise ConfigError(f"{out} exists already: choose another --out")
     folder = load_run(run)
-    drawn = []
-    if figures:
-        from lite_selfplay.extras.charts import save_figures
-
-        drawn = [*map(str, save_figures(run, out))]
+    drawn = [*map(str, extra("charts").save_figures(run, out))] if figures else []
     page = None if figures else out
     with as_written(run):
         opened, first, last, count = RunFolder.open(run), None, None, 0
@@ -92,13 +89,10 @@ def report(
         }
         transcripts = [f"\nwrote {len(chosen)} transcripts to {page}"] if page else _transcripts(game, chosen)
         adapters = f"\nadapters (plain PEFT loads them): {', '.join(about['adapters'].values())}"
-        held = read_json(run / BUDGET).get("outcome") if os.path.isfile(run / BUDGET) else None
-        end = [*([f"\nfigures: {', '.join(drawn)}"] if drawn else []), adapters, *([str(held)] if held else [])]
-        flags.show(
-            as_json,
-            about,
-            [*_lines(game, f"{title}: {counted(count, 'step')} in {folder.path}", rewards, about), *transcripts, *end],
-        )
+        outcome = read_json(run / BUDGET).get("outcome") if os.path.isfile(run / BUDGET) else None
+        lines = [*_lines(game, f"{title}: {counted(count, 'step')} in {folder.path}", rewards, about), *transcripts]
+        lines += [f"\nfigures: {', '.join(drawn)}"] if drawn else []
+        flags.show(as_json, about, [*lines, adapters, *([str(outcome)] if outcome else [])])
 
 
 def warn(sentence: str) -> None:
@@ -180,16 +174,19 @@ def why(
 
 
 def _why(run: Path, step: int | None, as_json: bool) -> None:
-    found = diagnose(run, step)
-    folder = load_run(run)
+    found, folder = diagnose(run, step), RunFolder.open(run)
     with as_written(run):
-        if found.without_game:
-            flags.to_stderr(f"warning: {found.without_game}")
-        moved = [dict(row) for row in found.moved_most]
-        about = {"run": str(run), "steps": found.steps, "findings": [asdict(cause) for cause in found.causes],
-                 "moved_most": only_finite(moved), "preflight": list(found.preflight)}  # fmt: skip
-        title = f"{folder.config.game.label} on {folder.config.model.name}"
-        flags.show(as_json, about, _findings(title, game_of(RunFolder.open(run))[0], found))
+        (game, warning), config = game_of(folder), folder.config()
+        if warning:
+            warn(warning)
+        about = {
+            "run": str(run),
+            "steps": found.steps,
+            "findings": [asdict(cause) for cause in found.causes],
+            "moved_most": only_finite(found.moved_most),
+            "preflight": found.preflight,
+        }
+        flags.show(as_json, about, _findings(f"{config.game.label} on {config.model.name}", game, found))
 
 
 def _findings(title: str, game: "type[Game]", found: "Diagnosis") -> Iterator[str]:
@@ -228,8 +225,11 @@ def _explain(figure: str, run: Path | None, as_json: bool) -> None:
             words = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in shown.items())
             lines.append(f"this run{f', {name}' if name else ''}: {words}; {counted(int(summary['steps']), 'step')}")
     facts = {key: getattr(meaning, key) for key in ("key", "part", "meaning", "healthy", "change")}
-    told = [f"{meaning.key}: {meaning.meaning}", f"healthy: {meaning.healthy}"]
-    told += [f"to change: {meaning.change}"] if meaning.change else []
+    told = [
+        f"{meaning.key}: {meaning.meaning}",
+        f"healthy: {meaning.healthy}",
+        *([f"to change: {meaning.change}"] if meaning.change else []),
+    ]
     flags.show(as_json, {"name": meaning.name or meaning.key, **facts, **own}, [*told, *lines])
 
 
