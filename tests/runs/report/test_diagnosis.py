@@ -241,7 +241,7 @@ def test_no_step_and_a_step_that_is_not_there(write, write_run):
 
 
 def test_every_key_of_a_stream_is_explained():
-    keys = set(stream_metrics(Stream("solver", []), (), StreamUpdate("solver", "A"))) - {"seat"}
+    keys = set(stream_metrics(Stream("solver", []), StreamUpdate("solver", "A"))) - {"seat"}
     assert keys == {key for key, meaning in MEANINGS.items() if meaning.part == "streams"}
 
 

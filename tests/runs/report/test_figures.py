@@ -209,7 +209,7 @@ def test_evaluations_stand_at_their_steps_with_intervals(write_run: Callable[...
 
 
 def test_warnings_of_one_kind_are_counted_together(family: Path):
-    rows = RunFolder.open(family).metrics()
+    rows = RunFolder.open(family).steps()
     assert warned(rows) == {"90% of the questions repeat": 3}  # by the last wording
 
 
