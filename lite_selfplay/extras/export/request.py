@@ -82,8 +82,10 @@ def ask(folder: RunFolder, name: str | None, form: Form, out: Path | str | None,
     name = name or next(iter(config.seats))
     ((seat, step, adapter),) = saved_adapters(folder, config.seats, [name]).values()
     if not adapter.is_dir():
-        when = "a run writes its adapters at its checkpoints and at its end"
-        raise RunFolderError(f"{folder.path} has no adapter of seat {name!r}: {when}")
+        raise RunFolderError(
+            f"{folder.path} has no adapter of seat {name!r}: a run writes its adapters at its checkpoints and at its "
+            "end"
+        )
     total, played = dict[str, Any](), set[str]()
     for row in folder.steps(last=math.inf if step is None else step):
         total = added(total, row)
