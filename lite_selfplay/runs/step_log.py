@@ -57,17 +57,9 @@ class StepLog:
             self._folder.cut(step)  # its completions may be written, and not its metrics
             self._write(step, metrics, rows, tokens)
 
-    def begin_step(self) -> None:
-        self._step_started = time.perf_counter()
-
-    def counts(self) -> dict[str, int]:
-        return {"skipped_steps": self.skipped_steps, "nonfinite": self.nonfinite_steps}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.skipped_steps, self.nonfinite_steps = state["skipped_steps"], state["nonfinite"]
-
-    def write_step(self, report: StepReport) -> dict[str, Any]:
-        """Write a step's lines, and return that of `metrics.jsonl`. Raises SaveFailed if that fails."""
+    def write_step(self, report: StepReport, started: float) -> dict[str, Any]:
+        """Write the lines of a step that `started` by `time.perf_counter`, and return that of `metrics.jsonl`. Raises
+        SaveFailed if that fails."""
         trained, table = report.trained, self._table
         self._prompts, self._too_long = self._prompts + table.prompts, self._too_long + table.too_long
         trains = self._game.trains(report.episode.log)  # a game may skip a step
@@ -76,7 +68,7 @@ class StepLog:
         skipped = report.nonfinite is not None or report.foreign is not None
         silent = bool(report.episode.streams) and trains and not trained and not skipped
         self._steps_without_signal = self._steps_without_signal + 1 if silent else 0
-        metrics, rows = only_finite(self._metrics(report)), only_finite(episode_rows(report))
+        metrics, rows = only_finite(self._metrics(report, started)), only_finite(episode_rows(report))
         tokens = token_columns(report) if self._resources.config.run.keep_tokens else {}
         self._write(report.step, metrics, rows, tokens)
         return metrics
@@ -112,7 +104,7 @@ class StepLog:
             f"since: {whole}, perhaps with a lower seats.*.lr in its config.yaml"
         )
 
-    def _metrics(self, report: StepReport) -> dict[str, Any]:
+    def _metrics(self, report: StepReport, started: float) -> dict[str, Any]:
         streams = {
             stream.role: stream_metrics(stream, update)
             for stream, update in zip(report.episode.streams, report.streams, strict=True)
@@ -121,7 +113,7 @@ class StepLog:
         return {
             "step": report.step + 1,
             "wall_s": {
-                "total": round(time.perf_counter() - self._step_started, 4),
+                "total": round(time.perf_counter() - started, 4),
                 "generate": round(table.seconds["generate"], 4),
                 "verify": round(table.seconds["verify"], 4),
                 "update": round(report.update_s, 4),
