@@ -20,7 +20,6 @@ from lite_selfplay.games.table import Reader
 from lite_selfplay.models.backends import import_first
 from lite_selfplay.models.memory import TOKENS_ON_CPU
 from lite_selfplay.models.silence import quiet
-from lite_selfplay.models.sources import base_of
 from lite_selfplay.models.sources.folders import positions
 from lite_selfplay.runs.targets import Target
 from lite_selfplay.tasks import load_task
@@ -170,9 +169,7 @@ def speakers_of(
     target.require_adapters()
     import_first(target.config.model)
     with quiet():
-        model = base_of(target.config.model, shown)
-        target.require_base(model, shown.warn)
-        shown.say(f"loading {model.name} in {target.config.model.precision}")
+        model = target.base(shown)
         context = min(positions(model.path) or 2048, target.config.run.generation_tokens or TOKENS_ON_CPU)
         # Prompts may have as many tokens as the base can read, not only the run's limit, which kept training cheap.
         target = replace(target, config=target.config.having({"run": {"max_prompt_tokens": context}}))
