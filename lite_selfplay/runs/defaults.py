@@ -67,39 +67,35 @@ def layer_of(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def filled_in(config: RunConfig, chosen: Iterable[Default] = (), game: Game | None = None) -> tuple[RunConfig, Game]:
-    """The configuration with the choices and the game's recipe below it, and its game with the sizes of its steps.
+    """The game's recipe, the choices, the model's suggestions and the user's keys, merged into a configuration with `*`
+    expanded to roles and seats; and its game with the sizes of its steps.
 
-    Does not look at tasks. `game`: the configuration's, with any sizes, if it was made before. Raises ConfigError or
-    UnknownNameError.
+    Does not look at tasks. `game`: the configuration's, with any sizes, if it was made before. Raises UnknownNameError,
+    and ConfigError, also if the recipe sets options of its game, whose defaults belong into its `Options`.
     """
     game = game or make_game(config.game.name, config.game.options)
-    resolved = _layered(game, config, layer_of(dict(pair for choice in chosen for pair in choice.values.items())))
-    return resolved, sized(game, resolved.run.group_size, resolved.run.problems_per_step)
-
-
-def sized(game: Game, group_size: int, problems_per_step: int) -> Game:
-    """A new game of the same kind, before its first step, with steps of another size."""
-    return type(game)(game.options, group_size=group_size, problems_per_step=problems_per_step)
-
-
-def _layered(game: Game, config: RunConfig, chosen: Mapping[str, Any]) -> RunConfig:
-    """Merge the game's recipe, the choices, the model's suggestions and the user's keys, with `*` expanded to roles and
-    seats. Raises ConfigError if the recipe sets options of its game, whose defaults belong into its `Options`."""
     if "game" in nested(game.recipe):
         raise ConfigError(f"the recipe of {type(game).__name__} sets keys of game: set their defaults in its Options")
+    choices = layer_of(dict(pair for choice in chosen for pair in choice.values.items()))
     hints = suggested(config.model.name)
     if game.without_tasks:  # a toy base's suggestions for seats are for problems
         hints = {key: value for key, value in hints.items() if not key.startswith("seats.")}
     merged: dict[str, Any] = {}
     sections = {"seats": game.trained_seats(), "roles": game.roles}
-    for layer in (game.recipe, chosen, layer_of(hints), config.chosen()):
+    for layer in (game.recipe, choices, layer_of(hints), config.chosen()):
         spread_out: Mapping[str, Any] = nested(layer)
         for section, names in sections.items():
             spread_out = spread(spread_out, section, names)
         merged = merge(merged, spread_out)
     for section, names in sections.items():
         merged[section] = {name: merged.get(section, {}).get(name, {}) for name in names}
-    return RunConfig.of(merged)
+    whole = RunConfig.of(merged)
+    return whole, sized(game, whole.run.group_size, whole.run.problems_per_step)
+
+
+def sized(game: Game, group_size: int, problems_per_step: int) -> Game:
+    """A new game of the same kind, before its first step, with steps of another size."""
+    return type(game)(game.options, group_size=group_size, problems_per_step=problems_per_step)
 
 
 def choices_of(config: RunConfig, game: Game) -> list[Default]:
@@ -170,8 +166,11 @@ def size(config: RunConfig, game: Game, gpu: Card | None) -> list[Default]:
     if gpu is None or _toy(config):
         return [_sizes_of("cpu", config, game, "for runs on a CPU")]
     memory = gpu.memory / GIB
-    names = [name for name, least, needs in SIZES if memory >= least and (gpu.bf16 or not needs)]
-    found = [_sizes_of(name, config, game, f"for {memory:.1f} GiB") for name in names]
+    found = [
+        _sizes_of(name, config, game, f"for {memory:.1f} GiB")
+        for name, least, needs_bf16 in SIZES
+        if memory >= least and (gpu.bf16 or not needs_bf16)
+    ]
     return [next((one for one in found if _fits(one, config, game, gpu)), found[-1])]
 
 
