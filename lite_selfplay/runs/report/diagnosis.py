@@ -36,7 +36,6 @@ STEP_MOST = 0.01
 # The share of right completions above which there is little left to learn.
 NEARLY_ALL_RIGHT = 0.9
 ALL_WRONG, ALL_RIGHT = 0.05, 0.95
-MOVED_MOST = 5
 # The last quarter of a run is diagnosed, at least this many steps.
 FEWEST_STEPS = 5
 # The fewest steps per part when the accuracies of a run's parts are compared.
@@ -117,7 +116,7 @@ def _before(path: Path) -> tuple[tuple[str, ...], tuple[Cause, ...]]:
     return tuple(map(str, values["lines"])), tuple(causes)
 
 
-def moved_most(rows: Iterable[Row], count: int = MOVED_MOST) -> list[Row]:
+def moved_most(rows: Iterable[Row], count: int = 5) -> list[Row]:
     """The completions with the largest absolute advantages, the largest first."""
     weighed = ((abs(number_of(row.get("advantage")) or 0.0), -index, row) for index, row in enumerate(rows))
     return [row for weight, _, row in heapq.nlargest(count, weighed) if weight > 0]
