@@ -12,9 +12,8 @@ from lite_selfplay.evaluation.result import as_text
 from lite_selfplay.extras.rehearsal import MOST_STEPS, in_a_sentence, rendered_prompts, tried
 from lite_selfplay.models.memory import CARDS, GIB, Load, advise, estimate
 from lite_selfplay.models.shapes import shape_of
+from lite_selfplay.runs import planning
 from lite_selfplay.runs.defaults import filled_in, size
-from lite_selfplay.runs.planning import fitted
-from lite_selfplay.runs.planning import plan as planned
 from lite_selfplay.training.progress import PlainProgress, printable
 from lite_selfplay_cli import flags
 
@@ -74,7 +73,7 @@ def plan(
     shape = shape_of(whole.model.name)
     run, rollouts = whole.run, played.rollouts_per_step()
     if (folder := Path(whole.model.name).expanduser()).is_dir():
-        fitted(whole, folder, run.max_completion_tokens or 512, flags.to_stderr)
+        planning.fitted(whole, folder, run.max_completion_tokens or 512, flags.to_stderr)
     rows = max(run.problems_per_step * run.group_size, (rollouts or 0) // len(played.roles))
     load = Load(rows, prompt_tokens, run.max_completion_tokens or 512)
     on_cpu = gpu is not None and gpu.lower() == "cpu"
@@ -124,7 +123,7 @@ def _table(found: Any) -> list[str]:
 
 def _show_prompts(asked: Any, as_json: bool) -> None:
     found, silent = rendered_prompts(
-        planned(asked, own_checker=asked.run.reward is not None), PlainProgress(flags.to_stderr)
+        planning.plan(asked, own_checker=asked.run.reward is not None), PlainProgress(flags.to_stderr)
     )
     lines = []
     for each in found:
@@ -139,7 +138,7 @@ def _show_prompts(asked: Any, as_json: bool) -> None:
 
 def _try_reward(asked: Any, as_json: bool) -> None:
     function = load(asked.run.reward, "--reward", "function")
-    found = tried(function, planned(asked, own_checker=True).task, PlainProgress(flags.to_stderr))
+    found = tried(function, planning.plan(asked, own_checker=True).task, PlainProgress(flags.to_stderr))
     verdict = in_a_sentence(found)
     rows = [
         [

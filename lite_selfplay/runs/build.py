@@ -18,11 +18,10 @@ from lite_selfplay.models.backends import chosen, import_first
 from lite_selfplay.models.packages import versions
 from lite_selfplay.models.silence import quiet
 from lite_selfplay.models.sources import base_of
+from lite_selfplay.runs import planning
 from lite_selfplay.runs.checkpoints import Checkpoint, check_identity, hash_of, kept_of, newest_whole
 from lite_selfplay.runs.defaults import layer_of
 from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, PACKAGES, RunFolder, writing
-from lite_selfplay.runs.planning import Plan
-from lite_selfplay.runs.planning import plan as make_plan
 from lite_selfplay.tasks.registry import OBJECTS
 from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Progress, as_progress
@@ -50,7 +49,7 @@ def fresh(
         config = RunConfig.of(config.chosen(), {"run": {"reward": None}})
     elif config.run.reward is not None:
         reward = load(config.run.reward, "--reward", "function")
-    plan = make_plan(config, own_checker=reward is not None, ranks=ranks)
+    plan = planning.plan(config, own_checker=reward is not None, ranks=ranks)
     for line in plan.chosen():
         progress.say(line)
     if minutes := plan.config.run.minutes:
@@ -127,7 +126,7 @@ def resumed(
                 f"{what[key]}. If you want it, repeat it: --report-to {config.run.report_to}, or in Python "
                 "resume(path, rollouts={'servers': ..., 'folder': ...})"
             )
-    plan = make_plan(config, own_checker=(reward or config.run.reward) is not None)
+    plan = planning.plan(config, own_checker=(reward or config.run.reward) is not None)
     former = folder.noted("data")
     if others := [
         what
@@ -170,7 +169,7 @@ def resumed(
 
 
 @contextlib.contextmanager
-def _at_work(ranks: Ranks, plan: Plan) -> Iterator[Callable[[], None]]:
+def _at_work(ranks: Ranks, plan: planning.Plan) -> Iterator[Callable[[], None]]:
     """A context for loading and training a base without the libraries' output. Yields a function that must be called
     often, and raises Interrupted after a signal."""
     require_one_run(ranks, plan)
@@ -179,7 +178,7 @@ def _at_work(ranks: Ranks, plan: Plan) -> Iterator[Callable[[], None]]:
         yield interrupts.poll
 
 
-def _last_checkpoint(folder: RunFolder, plan: Plan, progress: Progress) -> Checkpoint:
+def _last_checkpoint(folder: RunFolder, plan: planning.Plan, progress: Progress) -> Checkpoint:
     skipped: list[str] = []
     last = newest_whole(folder.path / CHECKPOINTS, skipped.append)
     if last is None:
@@ -207,7 +206,7 @@ def free_folder(config: RunConfig) -> Path:
 # Runs of several processes
 
 
-def require_one_run(ranks: Ranks, plan: Plan) -> None:
+def require_one_run(ranks: Ranks, plan: planning.Plan) -> None:
     """Raises RequestError if another process was started with something else, naming the difference, or if the backend
     is untested with several processes."""
     if ranks.alone:
