@@ -40,8 +40,6 @@ SECONDS, SHARE, SAMPLED = 60.0, 1 / 20, 3 / 4
 FIRST, MOST = 8, 32
 # Causes for which answers do not end.
 ENDLESS = {"truncation": "at the token limit", "loops": "for repeating themselves"}
-# The step number that seeds the first small step; later ones have lower numbers. No step of a run has such a number.
-FIRST_SEED = -1
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ def play(
                     game, before = small_game(resources.game, config.run, most), table.samples
                     played = dict(seats(game))
                     table.most = 10**9 if game.without_tasks else before + most  # matches are played to their end
-                    table.open(FIRST_SEED - before, played)
+                    table.open(-1 - before, played)  # the step seeds the table, and no step of a run is negative
                     with contextlib.suppress(Enough), resources.guarded():
                         table.note(game.play(0, table))
                     resources.loaded.poll()
