@@ -482,32 +482,33 @@ def draw(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
     from matplotlib.ticker import PercentFormatter
 
     if experiment.curve:
-        _draw_curve(experiment, records, path)
-        return
-    found = findings(experiment, records)
-    tasks = list(dict.fromkeys(each.task for each in found))
-    figure = Figure(figsize=(5.5 * min(3, len(tasks)), 4.2 * -(-len(tasks) // 3)), layout="constrained")
-    for index, task in enumerate(tasks, 1):
-        panel = figure.add_subplot(-(-len(tasks) // 3), min(3, len(tasks)), index)
-        own = [each for each in found if each.task == task]
-        for number, each in enumerate(own):
-            below, above = max(0.0, each.pass_at_1 - each.interval[0]), max(0.0, each.interval[1] - each.pass_at_1)
-            style: dict[str, Any] = {"fmt": "os^Dvp"[number // 10 % 6], "color": f"C{number % 10}", "capsize": 3}
-            panel.errorbar([each.final], [each.pass_at_1], yerr=[[below], [above]], label=each.arm, **style)
-        panel.set_title(f"{task}: pass@1 of {own[0].n} problems", fontsize="medium")
-        panel.set_xlabel("mean tokens of the final answer")
-        panel.yaxis.set_major_formatter(PercentFormatter(1.0))
-        panel.legend(fontsize="x-small")
+        figure = Figure(figsize=(8.4, 4.2), layout="constrained")
+        _draw_curve(figure, experiment, records)
+    else:
+        found = findings(experiment, records)
+        tasks = list(dict.fromkeys(each.task for each in found))
+        figure = Figure(figsize=(5.5 * min(3, len(tasks)), 4.2 * -(-len(tasks) // 3)), layout="constrained")
+        for index, task in enumerate(tasks, 1):
+            panel = figure.add_subplot(-(-len(tasks) // 3), min(3, len(tasks)), index)
+            panel.yaxis.set_major_formatter(PercentFormatter(1.0))
+            _draw_task(panel, task, [each for each in found if each.task == task])
     figure.savefig(path, dpi=120)
 
 
-def _draw_curve(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
-    """Draw the metric `experiment.curve` over the training steps into the image file `path`. Each trained arm (training
+def _draw_task(panel: Any, task: str, found: Sequence[Finding]) -> None:
+    for number, each in enumerate(found):
+        below, above = max(0.0, each.pass_at_1 - each.interval[0]), max(0.0, each.interval[1] - each.pass_at_1)
+        style: dict[str, Any] = {"fmt": "os^Dvp"[number // 10 % 6], "color": f"C{number % 10}", "capsize": 3}
+        panel.errorbar([each.final], [each.pass_at_1], yerr=[[below], [above]], label=each.arm, **style)
+    panel.set_title(f"{task}: pass@1 of {found[0].n} problems", fontsize="medium")
+    panel.set_xlabel("mean tokens of the final answer")
+    panel.legend(fontsize="x-small")
+
+
+def _draw_curve(figure: Any, experiment: Experiment, records: Sequence[Record]) -> None:
+    """Draw the metric `experiment.curve` over the training steps into a matplotlib figure. Each trained arm (training
     method) whose records have values of the metric has a line for the median over seeds, and a faint line for each
     seed."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.4, 4.2), layout="constrained")
     panel = figure.add_subplot()
     for number, arm in enumerate(experiment.trained()):
         curves = _curves(records, arm)
@@ -521,7 +522,6 @@ def _draw_curve(experiment: Experiment, records: Sequence[Record], path: Path) -
     panel.set_ylabel(_label(experiment))
     panel.set_ylim(bottom=0)
     figure.legend(fontsize="small", loc="outside right upper")
-    figure.savefig(path, dpi=120)
 
 
 def write_findings(experiment: Experiment, records: Sequence[Record], out: Path) -> list[Path]:
