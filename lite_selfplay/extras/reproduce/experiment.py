@@ -207,8 +207,16 @@ class Experiment(Section):
             for name, arm in self.trained().items()
             for rate in self.search.rates
         }
-        own = {"seeds": self.search.seeds, "evaluations": self.search.evaluations, "arms": arms}
-        return self.model_copy(update={**own, "name": f"{self.name}, rates", "search": None, "baseline": ""})
+        return self.model_copy(
+            update={
+                "name": f"{self.name}, rates",
+                "seeds": self.search.seeds,
+                "evaluations": self.search.evaluations,
+                "arms": arms,
+                "search": None,
+                "baseline": "",
+            }
+        )
 
     def at(self, rates: Mapping[str, float]) -> "Experiment":
         """A copy in which the arms (training methods) named in `rates` train with these learning rates."""
@@ -287,9 +295,12 @@ class Experiment(Section):
         """The configuration of a run, in the run folder `folder` and with this seed, that only does the cold start
         (supervised steps before training) of the seats of `game`."""
         keys = {key: value for key, value in (self.cold_start or {}).items() if key != "game"}
-        taught = {"cold_start": {**keys, "enabled": True}, "eval": {"tasks": None}}
-        run = {"run": {"seed": seed, "dir": str(folder), "preflight": False}}
-        return RunConfig.of(self._layer(game), {"game": game}, taught, run)
+        own = {
+            "cold_start": {**keys, "enabled": True},
+            "eval": {"tasks": None},
+            "run": {"seed": seed, "dir": str(folder), "preflight": False},
+        }
+        return RunConfig.of(self._layer(game), {"game": game}, own)
 
 
 def experiment_names() -> list[str]:
