@@ -141,6 +141,7 @@ def write(
         gc.collect()
         torch.cuda.empty_cache()
     if asked.form == "peft":
+        chat.tokenizer.chat_template = with_switches(chat.tokenizer.chat_template, asked.config.model.thinking)
         write_adapter(folder, asked, model, chat)
     poll()
     if not verify:
@@ -188,6 +189,7 @@ def _from_memory(
             prompts = verification.choose_prompts(seen, lambda text: not any(token in text for token in special))
             questions = verification.ask_seat(backend, chat, asked.seat, prompts)
         if asked.form != "peft":
+            chat.tokenizer.chat_template = with_switches(chat.tokenizer.chat_template, asked.config.model.thinking)
             fill = write_merged if asked.form == "merged" else write_gguf_folder
             fill(folder, asked, partial(_weights, backend, asked.seat, poll), config, chat)
     return questions, str(backend.compute_dtype).removeprefix("torch.")
@@ -208,7 +210,6 @@ def write_adapter(folder: Path, asked: Asked, model: ResolvedModel, chat: Chat) 
     base = {"base_model_name_or_path": model.hub_id or shown(model.name), "revision": model.revision}
     config = json.dumps(read_json(asked.adapter / CONFIG) | base, indent=2, sort_keys=True)
     write_whole(folder / CONFIG, config + "\n")
-    _set_switches(asked, chat)
     chat.tokenizer.save_pretrained(folder)
     _settings(asked, chat).save_pretrained(folder)
 
@@ -227,7 +228,6 @@ def write_merged(folder: Path, asked: Asked, weights: Weights, config: Any, chat
         raise RequestError(f"{missing[0]} does not fit into a merged model: export --to peft")
     plain.generation_config = _settings(asked, chat)
     plain.save_pretrained(folder)
-    _set_switches(asked, chat)
     chat.tokenizer.save_pretrained(folder)
 
 
@@ -236,7 +236,6 @@ def write_gguf_folder(folder: Path, asked: Asked, weights: Weights, config: Any,
     create` (https://github.com/ollama/ollama/blob/main/docs/modelfile.md). `asked` is the checked export request, whose
     sampling settings go into the Modelfile. The function `weights` returns an iterator over the merged weights as
     (name, float32 tensor) pairs. `config` is the base model's transformers configuration; `chat` has its tokenizer."""
-    _set_switches(asked, chat)
     title = f"{asked.config.game.label}, seat {asked.name}"
     write_gguf(folder / asked.file, weights(), config, chat.tokenizer, name=title, eos_ids=chat.eos_ids)
     lines = [
@@ -268,10 +267,6 @@ def with_switches(template: str | None, thinking: Thinking) -> str | None:
     )
     asks = r"""strftime_now\(\s*(['"])(.*?)\1\s*\)"""
     return set_first + re.sub(asks, lambda call: json.dumps(NOW.strftime(call[2])), template)
-
-
-def _set_switches(asked: Asked, chat: Chat) -> None:
-    chat.tokenizer.chat_template = with_switches(chat.tokenizer.chat_template, asked.config.model.thinking)
 
 
 def _settings(asked: Asked, chat: Chat) -> Any:
