@@ -134,7 +134,6 @@ def _transcripts(game: "type[Game]", chosen: "Sequence[Transcript]") -> Iterator
 
 
 _MARKS = {"wrong": "! ", "normal": ""}
-_PREVIEW = 100
 
 
 def why(
@@ -203,7 +202,7 @@ def _findings(title: str, game: "type[Game]", found: "Diagnosis") -> Iterator[st
     for row in found.moved_most:
         about = f"  step {row['step']}, {row['role']} (seat {row['seat']}), {row.get('problem_id') or 'a problem'}"
         yield f"{about}: {game.verdict(row)}, advantage {row['advantage']:+.2f}"
-        yield f"    {flags.short(str(row['text']), _PREVIEW)}"
+        yield f"    {flags.short(str(row['text']), 100)}"
     if found.preflight:
         yield "\nbefore the first step:"
     yield from (f"  {line}" for line in found.preflight)
