@@ -90,11 +90,10 @@ def evaluate(
     asked = chosen.samples if chosen else [] if tasks is None else split_specs(tasks)
     settings = Settings(**{**(chosen.settings(target) if chosen else {}), **given})
     names = [name.strip() for name in mode.split(",")] if mode else list(chosen.modes if chosen else ())
-    progress = PlainProgress(flags.to_stderr)
     found = [
         (each, evaluation)
         for each in dict.fromkeys(filter(None, [target, against]))
-        for evaluation in evaluate_all(each, asked, names or [None], settings, progress=progress)
+        for evaluation in evaluate_all(each, asked, names or [None], settings, progress=PlainProgress(flags.to_stderr))
     ]
     if not here().main:
         return

@@ -116,8 +116,8 @@ def cold_start(
       lite-selfplay cold-start agon --model smollm2-135m --tasks arithmetic --run-dir runs/taught
       lite-selfplay train agon --model smollm2-135m --tasks arithmetic --init runs/taught
     """
-    values = {"game": game, "cold_start.enabled": True, **given}
-    asked = RunConfig.of(*flags.layers(values, preset, config, assignments, _PATHS))
+    given |= {"game": game, "cold_start.enabled": True}
+    asked = RunConfig.of(*flags.layers(given, preset, config, assignments, _PATHS))
     if dry_run:
         _dry_run(asked)
         return
