@@ -18,9 +18,8 @@ from lite_selfplay.config import RunConfig, TasksSection
 from lite_selfplay.config.user_files import task_of
 from lite_selfplay.data import NOT_JUDGED, EvalSpec, Problem
 from lite_selfplay.errors import Interrupted, ProcessLost, RequestError, RunFolderError, TaskError
+from lite_selfplay.evaluation import Evaluation, Settings, headline
 from lite_selfplay.evaluation.examiner import SUFFIX, Answers, Exam, key_of, measure, problem_keys, require_enough
-from lite_selfplay.evaluation.result import Evaluation, headline
-from lite_selfplay.evaluation.suites import Settings
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.backends import import_first
 from lite_selfplay.models.silence import quiet

@@ -11,7 +11,6 @@ import re
 import shlex
 import shutil
 import socket
-import stat
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -462,7 +461,7 @@ def writing(
     cannot be written.
     """
     path = folder / LOCK
-    if os.path.exists(path) and not stat.S_ISREG(path.stat().st_mode):
+    if os.path.exists(path) and not os.path.isfile(path):
         raise RunFolderError(f"{path} is not a file: remove it if no run writes {folder}")
     lock = FileLock(path, timeout=patience_s, on_acquired=_sign)
     try:

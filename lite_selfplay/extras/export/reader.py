@@ -58,8 +58,7 @@ def _ids(tokenizer: Any, prompt: str) -> list[int]:
     if not tokenizer.chat_template:
         return list(tokenizer(prompt)["input_ids"])
     turns = [{"role": "user", "content": prompt}]
-    text = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return list(tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)["input_ids"])
 
 
 def by_llama_cpp(request: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -53,8 +53,8 @@ class Asked:
     @property
     def file(self) -> str:
         """The name of the file that an export in the format `gguf` writes."""
-        parts = self.config.game.label, Path(self.config.model.name).name, self.name, "f16.gguf"
-        return re.sub(r"[^\w.-]+", "-", "-".join(parts))
+        base = Path(self.config.model.name).name
+        return re.sub(r"[^\w.-]+", "-", f"{self.config.game.label}-{base}-{self.name}-f16.gguf")
 
 
 def ask(folder: RunFolder, name: str | None, form: Form, out: Path | str | None, trusted: bool) -> Asked:

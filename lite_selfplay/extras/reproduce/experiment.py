@@ -10,9 +10,8 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from lite_selfplay.config import FLAT_KEYS, RunConfig, merge, nested, preset_layer
+from lite_selfplay.config import FLAT_KEYS, RunConfig, Section, merge, nested, preset_layer
 from lite_selfplay.config.layers import FILE_LIMIT, parse_mapping, require_accepted
-from lite_selfplay.config.sections import Section
 from lite_selfplay.config.user_files import read_utf8
 from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.evaluation.suites import MeasuringSection, Settings, find_suite

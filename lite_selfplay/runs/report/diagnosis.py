@@ -24,8 +24,6 @@ from lite_selfplay.runs.report.figures import MEANINGS, SILENT, game_of, harmles
 from lite_selfplay.runs.report.step_rows import warned
 from lite_selfplay.tasks.files import read_json
 
-Level = Literal["wrong", "watch", "normal"]
-
 # A finding is a share of well-formed completions below the first, or of groups without variance from the second.
 FEWEST_WELL_FORMED, MOST_SILENT = 0.1, 0.8
 # The KL term explodes if it has grown by this factor since the run's first quarter.
@@ -51,7 +49,7 @@ class Cause:
     """A finding: its level, a sentence, its evidence, and what to do next (a command, or a page)."""
 
     name: str
-    level: Level
+    level: Literal["wrong", "watch", "normal"]
     sentence: str
     evidence: str = ""
     next: str = ""
