@@ -22,10 +22,8 @@ from lite_selfplay_cli import flags
 # Characters shown of a completion; --json has all.
 _EXCERPT = 600
 
-_SETTINGS = {key.path: key for key in declared_by(Settings) if key.path != "trained_on"}
 
-
-@flags.takes(_SETTINGS)
+@flags.takes({key.path: key for key in declared_by(Settings) if key.path != "trained_on"})
 def evaluate(
     target: Annotated[
         str, typer.Argument(help="A run folder, or a base model by any name that train takes.", metavar="RUN|M")

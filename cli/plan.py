@@ -17,12 +17,14 @@ from lite_selfplay.runs.defaults import filled_in, size
 from lite_selfplay.training.progress import PlainProgress, printable
 from lite_selfplay_cli import flags
 
-_FLAGS = ("model", "group_size", "problems_per_step", "max_completion_tokens", "backend", "precision")
-_OF_TASKS = ("tasks", "knowledge", "validation", "solutions", "data_dir", "seed", "reward", "trust_remote_code")
+_FLAGS = (
+    "model", "group_size", "problems_per_step", "max_completion_tokens", "backend", "precision", "tasks", "knowledge",
+    "validation", "solutions", "data_dir", "seed", "reward", "trust_remote_code",
+)  # fmt: skip
 PREVIEW = 60
 
 
-@flags.takes({flag: flags.TRAIN[flag] for flag in (*_FLAGS, *_OF_TASKS)})
+@flags.takes({flag: flags.TRAIN[flag] for flag in _FLAGS})
 def plan(
     game: Annotated[
         str | None,

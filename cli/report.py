@@ -13,8 +13,7 @@ from lite_selfplay.errors import ConfigError
 from lite_selfplay.evaluation.result import as_text, change, comparison, headline
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import Transcript, value_in_words
-from lite_selfplay.runs.api import load_run
-from lite_selfplay.runs.folder import BUDGET, RunFolder, as_written, ignored
+from lite_selfplay.runs.folder import ADAPTERS, BUDGET, RunFolder, as_written, ignored
 from lite_selfplay.runs.report.closing import counted
 from lite_selfplay.runs.report.diagnosis import Diagnosis, diagnose
 from lite_selfplay.runs.report.figures import find_meaning, game_of, values_of
@@ -56,27 +55,28 @@ def report(
     """
     if out is not None and os.path.lexists(out) and not (figures and out.is_dir()):
         raise ConfigError(f"{out} exists already: choose another --out")
-    folder = load_run(run)
+    opened = RunFolder.open(run)
+    config = opened.config()
     drawn = [*map(str, extra("charts").save_figures(run, out))] if figures else []
     page = None if figures else out
     with as_written(run):
-        opened, first, last, count = RunFolder.open(run), None, None, 0
+        first, last, count = None, None, 0
         for last in opened.steps():  # there may be a million
             first, count = first or last, count + 1
         (game, warning), rewards = game_of(opened), printable(opened.rewards())
-        title = f"{folder.config.game.label} on {folder.config.model.name}"
+        title = f"{config.game.label} on {config.model.name}"
         if warning:
             warn(warning)
-        chosen = choose_transcripts(game, folder.episodes(), duels, choose) if duels else []
+        chosen = choose_transcripts(game, opened.episodes(), duels, choose) if duels else []
         if page is not None:
             text = transcripts_markdown(game, f"Transcripts of {title}, {counted(count, 'step')}", chosen, choose)
             with write_errors(page, ConfigError):
                 page.write_text(text, encoding="utf-8")
         moments, later = opened.evaluations(warn), opened.later_evaluations(ignored)
         about = {
-            "run": str(folder.path),
-            "game": folder.config.game.name,
-            "model": folder.config.model.name,
+            "run": str(run),
+            "game": config.game.name,
+            "model": config.model.name,
             "rewards": rewards,
             "steps": count,
             "first_step": first,
@@ -84,13 +84,13 @@ def report(
             "evaluations": moments,
             "later_evaluations": later,
             "transcripts": [{"kind": one.kind, "problem": one.subject, "completions": one.rows} for one in chosen],
-            "adapters": {seat: str(path) for seat, path in folder.seats.items()},
+            "adapters": {seat: str(run / ADAPTERS / seat) for seat in config.seats},
             "figures": drawn,
         }
         transcripts = [f"\nwrote {len(chosen)} transcripts to {page}"] if page else _transcripts(game, chosen)
         adapters = f"\nadapters (plain PEFT loads them): {', '.join(about['adapters'].values())}"
         outcome = read_json(run / BUDGET).get("outcome") if os.path.isfile(run / BUDGET) else None
-        lines = [*_lines(game, f"{title}: {counted(count, 'step')} in {folder.path}", rewards, about), *transcripts]
+        lines = [*_lines(game, f"{title}: {counted(count, 'step')} in {run}", rewards, about), *transcripts]
         lines += [f"\nfigures: {', '.join(drawn)}"] if drawn else []
         flags.show(as_json, about, [*lines, adapters, *([str(outcome)] if outcome else [])])
 

@@ -86,12 +86,14 @@ def _dry_run(config: Any) -> None:
     typer.echo("dry run: nothing was started")
 
 
-_OWN = ("source", "steps", "examples_per_step", "lr")
 _SHARED = (
     "model", "tasks", "data_dir", "knowledge", "max_completion_tokens", "seed", "run_dir", "eval_tasks", "eval_limit",
     "backend", "precision", "trust_remote_code", "reward", "rollouts",
 )  # fmt: skip
-_PATHS = {**{flag: flags.TRAIN[flag] for flag in _SHARED}, **{flag: f"cold_start.{flag}" for flag in _OWN}}
+_PATHS = {
+    **{flag: flags.TRAIN[flag] for flag in _SHARED},
+    **{flag: f"cold_start.{flag}" for flag in ("source", "steps", "examples_per_step", "lr")},
+}
 
 
 @flags.takes(_PATHS)
