@@ -114,12 +114,12 @@ def tidy(folder: Path) -> None:
     for left in folder.glob(".step-*.partial"):
         shutil.rmtree(left, ignore_errors=True)
     for left in folder.glob(".step-*.old"):
-        if not (named := _OLD.fullmatch(left.name)):
-            continue
-        if _problem(folder / f"step-{named[1]}", int(named[1])) is None:
-            shutil.rmtree(left, ignore_errors=True)
-        elif not (folder / f"step-{named[1]}").exists():
-            left.rename(folder / f"step-{named[1]}")
+        if named := _OLD.fullmatch(left.name):
+            target = folder / f"step-{named[1]}"
+            if _problem(target, int(named[1])) is None:
+                shutil.rmtree(left, ignore_errors=True)
+            elif not target.exists():
+                left.rename(target)
 
 
 def list_checkpoints(folder: Path, *, full: bool = False) -> list[Checkpoint]:

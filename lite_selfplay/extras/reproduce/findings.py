@@ -111,8 +111,12 @@ def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]
     apart = {name for suite in suites for name, tasks in suite.averages.items() if set(tasks) < suite.samples.keys()}
     found = []
     for name, tasks in {**{task: (task,) for task in of}, **means}.items():
-        arms = {arm: parts for arm in experiment.arms if all(parts := [of[task].get(arm, []) for task in tasks])}
-        arms = {arm: parts for arm, parts in arms.items() if name not in apart or not any(map(_trained_on, parts))}
+        arms = {
+            arm: parts
+            for arm in experiment.arms
+            if all(parts := [of[task].get(arm, []) for task in tasks])
+            and (name not in apart or not any(map(_trained_on, parts)))
+        }
         every = {arm: _at_every_seed(experiment, arm, parts) for arm, parts in arms.items()}
         against = experiment.against
         between = corrected({arm: differences(every.get(against), every[arm]) for arm in arms if arm != against})
