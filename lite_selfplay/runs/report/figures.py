@@ -289,7 +289,7 @@ def _figure_curves(figure: Figure, here: Sequence[tuple[int, Any, Any]]) -> Iter
     elif size:
         bins = [(step, value, of) for step, value, of in here if isinstance(value, list) and len(value) == size]
         counts = [(step, dict(zip(kinds, value, strict=True)), of) for step, value, of in bins]
-    else:
+    if not kinds:
         kinds, counts = [""], [(step, {"": value}, of) for step, value, of in here]
     for kind in kinds:
         points = ((step, _value(figure, values.get(kind, 0), of)) for step, values, of in counts)
