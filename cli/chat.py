@@ -200,7 +200,9 @@ class Screen:
 
 def as_text(entry: Entry) -> str:
     """A question and its answers as lines of text."""
-    return printable("\n".join([f"> {_asked(entry)}", *(f"{title}: {text}" for title, text, _ in _parts(entry))]))
+    kind = next(key for key in ("message", "follow", "duel") if key in entry)
+    asked = entry[kind] if kind == "message" else f"/{kind} {entry[kind]}"
+    return printable("\n".join([f"> {asked}", *(f"{title}: {text}" for title, text, _ in _parts(entry))]))
 
 
 def drawn(entry: Entry, width: int) -> Columns:
@@ -215,11 +217,6 @@ def drawn(entry: Entry, width: int) -> Columns:
         )
     across = max(1, min(len(cells), width // NARROWEST))
     return Columns(cells, padding=0, width=width // across)
-
-
-def _asked(entry: Entry) -> str:
-    kind = next(key for key in ("message", "follow", "duel") if key in entry)
-    return f"{'' if kind == 'message' else f'/{kind} '}{entry[kind]}"
 
 
 def _parts(entry: Entry) -> Iterator[tuple[str, str, str]]:

@@ -21,9 +21,6 @@ from rich.text import Text
 from lite_selfplay.training.progress import PlainProgress, Progress, how_far, printable
 from lite_selfplay.training.ranks import here
 
-REFRESHES_PER_S = 4
-PACE_OVER_S = 3600.0  # the time left is estimated from the progress of the last so many seconds
-
 
 @contextlib.contextmanager
 def make_progress(console: Console | None = None, verbose: bool = False) -> Iterator[Progress]:
@@ -57,8 +54,8 @@ class Display(Progress):
             TimeRemainingColumn(),
             TextColumn("{task.fields[doing]}", style="cyan", markup=False, table_column=doing),
             console=console,
-            refresh_per_second=REFRESHES_PER_S,
-            speed_estimate_period=PACE_OVER_S,
+            refresh_per_second=4,
+            speed_estimate_period=3600.0,  # seconds over which the pace is measured
             transient=True,
             expand=True,
         )

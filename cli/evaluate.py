@@ -22,10 +22,8 @@ from lite_selfplay_cli import flags
 # Characters shown of a completion; --json has all.
 _EXCERPT = 600
 
-_SETTINGS = {key.path: key for key in declared_by(Settings) if key.path != "trained_on"}
 
-
-@flags.takes(_SETTINGS)
+@flags.takes({key.path: key for key in declared_by(Settings) if key.path != "trained_on"})
 def evaluate(
     target: Annotated[
         str, typer.Argument(help="A run folder, or a base model by any name that train takes.", metavar="RUN|M")
@@ -90,11 +88,10 @@ def evaluate(
     asked = chosen.samples if chosen else [] if tasks is None else split_specs(tasks)
     settings = Settings(**{**(chosen.settings(target) if chosen else {}), **given})
     names = [name.strip() for name in mode.split(",")] if mode else list(chosen.modes if chosen else ())
-    progress = PlainProgress(flags.to_stderr)
     found = [
         (each, evaluation)
         for each in dict.fromkeys(filter(None, [target, against]))
-        for evaluation in evaluate_all(each, asked, names or [None], settings, progress=progress)
+        for evaluation in evaluate_all(each, asked, names or [None], settings, progress=PlainProgress(flags.to_stderr))
     ]
     if not here().main:
         return

@@ -2,7 +2,6 @@
 
 import contextlib
 import webbrowser
-from dataclasses import asdict
 from functools import reduce
 from pathlib import Path
 from typing import Annotated
@@ -71,9 +70,8 @@ def reproduce(
         flags.show(as_json, about, [*lines, f"folder: {path}\ndry run: nothing was started"])
         return
     records = conduct(chosen, path, data_dir=folder, progress=PlainProgress(flags.to_stderr))
-    paths = write_findings(chosen, records, path)
-    written = f"written: {', '.join(map(str, paths))}"
-    flags.show(as_json, to_json(chosen, records), [table(chosen, records), written])
+    written = ", ".join(map(str, write_findings(chosen, records, path)))
+    flags.show(as_json, to_json(chosen, records), [table(chosen, records), f"written: {written}"])
 
 
 def view(
@@ -180,11 +178,11 @@ def doctor(as_json: flags.Json = False) -> None:
     from lite_selfplay.extras.doctor import machine
 
     findings = machine()
-    healthy = all(finding.fine for finding in findings)
-    width = max(len(finding.part) for finding in findings)
+    healthy = all(each["fine"] for each in findings)
+    width = max(len(each["part"]) for each in findings)
     flags.show(
         as_json,
-        {"findings": [asdict(finding) for finding in findings], "healthy": healthy},
-        (f"{each.part:<{width}}  {'' if each.fine else 'PROBLEM: '}{each.text}" for each in findings),
+        {"findings": findings, "healthy": healthy},
+        (f"{each['part']:<{width}}  {'' if each['fine'] else 'PROBLEM: '}{each['text']}" for each in findings),
     )
     raise typer.Exit(0 if healthy else 1)

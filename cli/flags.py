@@ -69,10 +69,10 @@ def takes(paths: Mapping[str, str | Key]) -> Callable[[Callable[..., None]], Cal
         for own in inspect.signature(command).parameters.values():
             if own.name != "given":
                 parameters.append(own.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-                continue
-            for flag, path in paths.items():
-                kind = option(flag, KEYS[path] if isinstance(path, str) else path)
-                parameters.append(inspect.Parameter(flag, own.kind, default=None, annotation=kind))
+            else:
+                for flag, path in paths.items():
+                    kind = option(flag, KEYS[path] if isinstance(path, str) else path)
+                    parameters.append(inspect.Parameter(flag, own.kind, default=None, annotation=kind))
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return run
 

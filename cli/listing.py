@@ -110,8 +110,7 @@ def runs(
     rows = []
     for run in found:
         step = "" if run.stage == "cold start" else f"{run.step}/{run.steps}"
-        size = f"{run.size / 1e6:,.1f} MB"
-        rows.append([run.path.name, run.game, run.model, step, run.stage, run.best, size])
+        rows.append([run.path.name, run.game, run.model, step, run.stage, run.best, f"{run.size / 1e6:,.1f} MB"])
     lines = [
         as_text(["run", "game", "model", "step", "state", "best", "size"], rows),
         *(f"{run.path.name}: {run.resume or run.problem}" for run in found if run.resume or run.problem),

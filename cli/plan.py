@@ -12,18 +12,19 @@ from lite_selfplay.evaluation.result import as_text
 from lite_selfplay.extras.rehearsal import MOST_STEPS, in_a_sentence, rendered_prompts, tried
 from lite_selfplay.models.memory import CARDS, GIB, Load, advise, estimate
 from lite_selfplay.models.shapes import shape_of
+from lite_selfplay.runs import planning
 from lite_selfplay.runs.defaults import filled_in, size
-from lite_selfplay.runs.planning import fitted
-from lite_selfplay.runs.planning import plan as planned
 from lite_selfplay.training.progress import PlainProgress, printable
 from lite_selfplay_cli import flags
 
-_FLAGS = ("model", "group_size", "problems_per_step", "max_completion_tokens", "backend", "precision")
-_OF_TASKS = ("tasks", "knowledge", "validation", "solutions", "data_dir", "seed", "reward", "trust_remote_code")
+_FLAGS = (
+    "model", "group_size", "problems_per_step", "max_completion_tokens", "backend", "precision", "tasks", "knowledge",
+    "validation", "solutions", "data_dir", "seed", "reward", "trust_remote_code",
+)  # fmt: skip
 PREVIEW = 60
 
 
-@flags.takes({flag: flags.TRAIN[flag] for flag in (*_FLAGS, *_OF_TASKS)})
+@flags.takes({flag: flags.TRAIN[flag] for flag in _FLAGS})
 def plan(
     game: Annotated[
         str | None,
@@ -74,7 +75,7 @@ def plan(
     shape = shape_of(whole.model.name)
     run, rollouts = whole.run, played.rollouts_per_step()
     if (folder := Path(whole.model.name).expanduser()).is_dir():
-        fitted(whole, folder, run.max_completion_tokens or 512, flags.to_stderr)
+        planning.fitted(whole, folder, run.max_completion_tokens or 512, flags.to_stderr)
     rows = max(run.problems_per_step * run.group_size, (rollouts or 0) // len(played.roles))
     load = Load(rows, prompt_tokens, run.max_completion_tokens or 512)
     on_cpu = gpu is not None and gpu.lower() == "cpu"
@@ -97,8 +98,8 @@ def plan(
         for each in chosen
     )
     advice = advise(whole, shape, load, one) if one is not None else ()
-    end = "\nAn estimate: its parts were checked by measurement on a CPU, its peak on one H200."
-    lines = [*_about(whole, shape, load, rollouts, most), *why, "", *_table(found), "", *gpus, *advice, end]
+    lines = [*_about(whole, shape, load, rollouts, most), *why, "", *_table(found), "", *gpus, *advice]
+    lines.append("\nAn estimate: its parts were checked by measurement on a CPU, its peak on one H200.")
     flags.show(as_json, facts, lines)
 
 
@@ -123,32 +124,33 @@ def _table(found: Any) -> list[str]:
 
 
 def _show_prompts(asked: Any, as_json: bool) -> None:
-    ready = planned(asked, own_checker=asked.run.reward is not None)
-    found, silent = rendered_prompts(ready, PlainProgress(flags.to_stderr))
+    found, silent = rendered_prompts(
+        planning.plan(asked, own_checker=asked.run.reward is not None), PlainProgress(flags.to_stderr)
+    )
     lines = []
     for each in found:
-        how = "" if each.thinking == "auto" else f", thinking {each.thinking}"
-        lines.append(f"== {each.role} (seat {each.seat}){how}: {each.tokens} tokens")
-        lines += [*(f"    {line}" for line in printable(each.text).splitlines()), ""]
-    if found and all(each.thinking == "auto" for each in found):
+        how = "" if each["thinking"] == "auto" else f", thinking {each['thinking']}"
+        lines.append(f"== {each['role']} (seat {each['seat']}){how}: {each['tokens']} tokens")
+        lines += [*(f"    {line}" for line in printable(each["text"]).splitlines()), ""]
+    if found and all(each["thinking"] == "auto" for each in found):
         lines.append("The model's chat template has no thinking switch.")
     lines += [f"\n{role}: not asked in the first {MOST_STEPS} steps of a made-up game" for role in silent]
-    flags.show(as_json, {"prompts": [vars(each) for each in found], "not_asked": silent}, lines)
+    flags.show(as_json, {"prompts": found, "not_asked": silent}, lines)
 
 
 def _try_reward(asked: Any, as_json: bool) -> None:
     function = load(asked.run.reward, "--reward", "function")
-    found = tried(function, planned(asked, own_checker=True).task, PlainProgress(flags.to_stderr))
+    found = tried(function, planning.plan(asked, own_checker=True).task, PlainProgress(flags.to_stderr))
     verdict = in_a_sentence(found)
     rows = [
         [
-            flags.short(each.problem, PREVIEW),
-            each.kind,
-            f"{each.reward:g}",
-            "right" if each.right else "wrong",
-            flags.short(each.text, PREVIEW),
+            flags.short(each["problem"], PREVIEW),
+            each["kind"],
+            f"{each['reward']:g}",
+            "right" if each["right"] else "wrong",
+            flags.short(each["text"], PREVIEW),
         ]
         for each in found
     ]
     lines = [as_text(["problem", "completion", "reward", "checker", "text"], rows), f"\n{verdict}"]
-    flags.show(as_json, {"samples": [vars(each) for each in found], "verdict": verdict}, lines)
+    flags.show(as_json, {"samples": found, "verdict": verdict}, lines)

@@ -13,13 +13,13 @@ from lite_selfplay.errors import ConfigError
 from lite_selfplay.evaluation.result import as_text, change, comparison, headline
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import Transcript, value_in_words
-from lite_selfplay.runs.api import load_run
-from lite_selfplay.runs.folder import BUDGET, RunFolder, as_written, ignored
+from lite_selfplay.runs.folder import ADAPTERS, BUDGET, RunFolder, as_written, ignored
 from lite_selfplay.runs.report.closing import counted
 from lite_selfplay.runs.report.diagnosis import Diagnosis, diagnose
 from lite_selfplay.runs.report.figures import find_meaning, game_of, values_of
 from lite_selfplay.runs.report.pages import choose_transcripts, earned, transcripts_markdown
 from lite_selfplay.runs.report.step_rows import only_finite, stream_words
+from lite_selfplay.scan import extra
 from lite_selfplay.tasks.files import read_json, write_errors
 from lite_selfplay.training.progress import printable
 from lite_selfplay_cli import flags
@@ -55,31 +55,28 @@ def report(
     """
     if out is not None and os.path.lexists(out) and not (figures and out.is_dir()):
         raise ConfigError(f"{out} exists already: choose another --out")
-    folder = load_run(run)
-    drawn = []
-    if figures:
-        from lite_selfplay.extras.charts import save_figures
-
-        drawn = [*map(str, save_figures(run, out))]
+    opened = RunFolder.open(run)
+    config = opened.config()
+    drawn = [*map(str, extra("charts").save_figures(run, out))] if figures else []
     page = None if figures else out
     with as_written(run):
-        opened, first, last, count = RunFolder.open(run), None, None, 0
+        first, last, count = None, None, 0
         for last in opened.steps():  # there may be a million
             first, count = first or last, count + 1
         (game, warning), rewards = game_of(opened), printable(opened.rewards())
-        title = f"{folder.config.game.label} on {folder.config.model.name}"
+        title = f"{config.game.label} on {config.model.name}"
         if warning:
             warn(warning)
-        chosen = choose_transcripts(game, folder.episodes(), duels, choose) if duels else []
+        chosen = choose_transcripts(game, opened.episodes(), duels, choose) if duels else []
         if page is not None:
             text = transcripts_markdown(game, f"Transcripts of {title}, {counted(count, 'step')}", chosen, choose)
             with write_errors(page, ConfigError):
                 page.write_text(text, encoding="utf-8")
         moments, later = opened.evaluations(warn), opened.later_evaluations(ignored)
         about = {
-            "run": str(folder.path),
-            "game": folder.config.game.name,
-            "model": folder.config.model.name,
+            "run": str(run),
+            "game": config.game.name,
+            "model": config.model.name,
             "rewards": rewards,
             "steps": count,
             "first_step": first,
@@ -87,18 +84,15 @@ def report(
             "evaluations": moments,
             "later_evaluations": later,
             "transcripts": [{"kind": one.kind, "problem": one.subject, "completions": one.rows} for one in chosen],
-            "adapters": {seat: str(path) for seat, path in folder.seats.items()},
+            "adapters": {seat: str(run / ADAPTERS / seat) for seat in config.seats},
             "figures": drawn,
         }
         transcripts = [f"\nwrote {len(chosen)} transcripts to {page}"] if page else _transcripts(game, chosen)
         adapters = f"\nadapters (plain PEFT loads them): {', '.join(about['adapters'].values())}"
-        held = read_json(run / BUDGET).get("outcome") if os.path.isfile(run / BUDGET) else None
-        end = [*([f"\nfigures: {', '.join(drawn)}"] if drawn else []), adapters, *([str(held)] if held else [])]
-        flags.show(
-            as_json,
-            about,
-            [*_lines(game, f"{title}: {counted(count, 'step')} in {folder.path}", rewards, about), *transcripts, *end],
-        )
+        outcome = read_json(run / BUDGET).get("outcome") if os.path.isfile(run / BUDGET) else None
+        lines = [*_lines(game, f"{title}: {counted(count, 'step')} in {run}", rewards, about), *transcripts]
+        lines += [f"\nfigures: {', '.join(drawn)}"] if drawn else []
+        flags.show(as_json, about, [*lines, adapters, *([str(outcome)] if outcome else [])])
 
 
 def warn(sentence: str) -> None:
@@ -140,7 +134,6 @@ def _transcripts(game: "type[Game]", chosen: "Sequence[Transcript]") -> Iterator
 
 
 _MARKS = {"wrong": "! ", "normal": ""}
-_PREVIEW = 100
 
 
 def why(
@@ -180,16 +173,19 @@ def why(
 
 
 def _why(run: Path, step: int | None, as_json: bool) -> None:
-    found = diagnose(run, step)
-    folder = load_run(run)
+    found, folder = diagnose(run, step), RunFolder.open(run)
     with as_written(run):
-        if found.without_game:
-            flags.to_stderr(f"warning: {found.without_game}")
-        moved = [dict(row) for row in found.moved_most]
-        about = {"run": str(run), "steps": found.steps, "findings": [asdict(cause) for cause in found.causes],
-                 "moved_most": only_finite(moved), "preflight": list(found.preflight)}  # fmt: skip
-        title = f"{folder.config.game.label} on {folder.config.model.name}"
-        flags.show(as_json, about, _findings(title, game_of(RunFolder.open(run))[0], found))
+        (game, warning), config = game_of(folder), folder.config()
+        if warning:
+            warn(warning)
+        about = {
+            "run": str(run),
+            "steps": found.steps,
+            "findings": [asdict(cause) for cause in found.causes],
+            "moved_most": only_finite(found.moved_most),
+            "preflight": found.preflight,
+        }
+        flags.show(as_json, about, _findings(f"{config.game.label} on {config.model.name}", game, found))
 
 
 def _findings(title: str, game: "type[Game]", found: "Diagnosis") -> Iterator[str]:
@@ -206,7 +202,7 @@ def _findings(title: str, game: "type[Game]", found: "Diagnosis") -> Iterator[st
     for row in found.moved_most:
         about = f"  step {row['step']}, {row['role']} (seat {row['seat']}), {row.get('problem_id') or 'a problem'}"
         yield f"{about}: {game.verdict(row)}, advantage {row['advantage']:+.2f}"
-        yield f"    {flags.short(str(row['text']), _PREVIEW)}"
+        yield f"    {flags.short(str(row['text']), 100)}"
     if found.preflight:
         yield "\nbefore the first step:"
     yield from (f"  {line}" for line in found.preflight)
@@ -228,8 +224,11 @@ def _explain(figure: str, run: Path | None, as_json: bool) -> None:
             words = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in shown.items())
             lines.append(f"this run{f', {name}' if name else ''}: {words}; {counted(int(summary['steps']), 'step')}")
     facts = {key: getattr(meaning, key) for key in ("key", "part", "meaning", "healthy", "change")}
-    told = [f"{meaning.key}: {meaning.meaning}", f"healthy: {meaning.healthy}"]
-    told += [f"to change: {meaning.change}"] if meaning.change else []
+    told = [
+        f"{meaning.key}: {meaning.meaning}",
+        f"healthy: {meaning.healthy}",
+        *([f"to change: {meaning.change}"] if meaning.change else []),
+    ]
     flags.show(as_json, {"name": meaning.name or meaning.key, **facts, **own}, [*told, *lines])
 
 

@@ -86,12 +86,14 @@ def _dry_run(config: Any) -> None:
     typer.echo("dry run: nothing was started")
 
 
-_OWN = ("source", "steps", "examples_per_step", "lr")
 _SHARED = (
     "model", "tasks", "data_dir", "knowledge", "max_completion_tokens", "seed", "run_dir", "eval_tasks", "eval_limit",
     "backend", "precision", "trust_remote_code", "reward", "rollouts",
 )  # fmt: skip
-_PATHS = {**{flag: flags.TRAIN[flag] for flag in _SHARED}, **{flag: f"cold_start.{flag}" for flag in _OWN}}
+_PATHS = {
+    **{flag: flags.TRAIN[flag] for flag in _SHARED},
+    **{flag: f"cold_start.{flag}" for flag in ("source", "steps", "examples_per_step", "lr")},
+}
 
 
 @flags.takes(_PATHS)
@@ -116,8 +118,8 @@ def cold_start(
       lite-selfplay cold-start agon --model smollm2-135m --tasks arithmetic --run-dir runs/taught
       lite-selfplay train agon --model smollm2-135m --tasks arithmetic --init runs/taught
     """
-    values = {"game": game, "cold_start.enabled": True, **given}
-    asked = RunConfig.of(*flags.layers(values, preset, config, assignments, _PATHS))
+    given |= {"game": game, "cold_start.enabled": True}
+    asked = RunConfig.of(*flags.layers(given, preset, config, assignments, _PATHS))
     if dry_run:
         _dry_run(asked)
         return

@@ -39,15 +39,14 @@ def save_figures(run: Path, out: Path | None = None) -> list[Path]:
         charts = charts_of(game_of(folder)[0], folder, folder.steps())
     paths = []
     for group in GROUPS:
-        if not (chosen := [chart for chart in charts if chart["group"] == group]):
-            continue
-        path = out / f"{group.lower().replace(' ', '-')}.png"
-        require_no_link(path)
-        with write_errors(path), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about letters that the font does not have
-            out.mkdir(parents=True, exist_ok=True)
-            draw(chosen).savefig(path, dpi=120)
-        paths.append(path)
+        if chosen := [chart for chart in charts if chart["group"] == group]:
+            path = out / f"{group.lower().replace(' ', '-')}.png"
+            require_no_link(path)
+            with write_errors(path), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about letters that the font does not have
+                out.mkdir(parents=True, exist_ok=True)
+                draw(chosen).savefig(path, dpi=120)
+            paths.append(path)
     return paths
 
 

@@ -1,11 +1,12 @@
 """Describes this machine, such as its packages, GPU and sandbox. No check raises: a broken package is a result, too."""
 
+import contextlib
 import os
 import platform
 import shutil
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 from lite_selfplay.errors import RequestError
 from lite_selfplay.models.backends import availability, why_auto
@@ -18,18 +19,9 @@ from lite_selfplay.verify import programs
 BESIDE = ("triton", "xformers", "flash-attn", "flash-linear-attention")  # packages that only some backends or bases use
 
 
-@dataclass(frozen=True)
-class Check:
-    """The result of checking one `part` of this machine. `text` describes its state, and `fine` is false if it has a
-    problem."""
-
-    part: str
-    text: str
-    fine: bool = True
-
-
-def machine() -> list[Check]:
-    """A Check for each part of this machine: Python, packages, device, backend, precision, sandbox and others."""
+def machine() -> list[dict[str, Any]]:
+    """The result of checking each `part` of this machine: Python, packages, device, backend, precision, sandbox and
+    others. `text` describes its state, and `fine` is false if it has a problem."""
     every = (*PACKAGES, *BESIDE)
     found = versions(every)
     parts: dict[str, Callable[[], str]] = {
@@ -45,20 +37,21 @@ def machine() -> list[Check]:
     if version_of("xformers") is not None:
         # Only Unsloth uses it, if flash-attn is missing; the transformers backend has torch's own attention.
         fine = "its operators load; Unsloth uses them if flash-attn is not installed"
-        problem = availability.xformers_problem
-        parts["xformers"] = lambda: f"{why}: Unsloth uses torch's own attention" if (why := problem()) else fine
+        parts["xformers"] = lambda: (
+            f"{why}: Unsloth uses torch's own attention" if (why := availability.xformers_problem()) else fine
+        )
     with warnings.catch_warnings():  # torch warns about drivers; the checks cover them
         warnings.simplefilter("ignore")
-        return [_checked(part, check) for part, check in parts.items()]
+        return [{"part": part, **_checked(check)} for part, check in parts.items()]
 
 
-def _checked(part: str, check: Callable[[], str]) -> Check:
+def _checked(check: Callable[[], str]) -> dict[str, Any]:
     try:
-        return Check(part, check())
+        return {"text": check(), "fine": True}
     except RequestError as wrong:
-        return Check(part, str(wrong), fine=False)
+        return {"text": str(wrong), "fine": False}
     except Exception as error:  # a broken torch raises nearly anything
-        return Check(part, f"cannot be checked: a package is broken ({availability.first_line(error)})", fine=False)
+        return {"text": f"cannot be checked: a package is broken ({availability.first_line(error)})", "fine": False}
 
 
 def _device() -> str:
@@ -119,8 +112,7 @@ def _sandbox() -> str:
     """A sentence on how programs written by a model would run on this machine. It describes the sandbox that this
     function opens as a test, or says why none can be opened."""
     try:
-        sandbox = programs.open_sandbox(size=1)
+        with contextlib.closing(programs.open_sandbox(size=1)) as sandbox:
+            return sandbox.sentence()
     except RequestError as error:
         return f"none: {error}"
-    sandbox.close()
-    return sandbox.sentence()

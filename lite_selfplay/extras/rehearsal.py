@@ -4,15 +4,16 @@ loading a model. Made-up completions stand in for sampled ones, also where a pro
 import contextlib
 import random
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from lite_selfplay.config.user_files import guarded
-from lite_selfplay.data import Completion, Problem, Sampling, StopReason
+from lite_selfplay.data import Completion, Example, Problem, Sampling, StopReason, TokenScores
 from lite_selfplay.errors import ConfigError, GameError, RewardError
 from lite_selfplay.games import Game
 from lite_selfplay.games.prompts import fill
@@ -30,29 +31,15 @@ from lite_selfplay.verify.reward_functions import RewardFunction, call_reward, n
 MOST_STEPS = 40  # the most steps to play until every role has been asked
 
 
-@dataclass(frozen=True)
-class Rendered:
-    """The prompt for one role of a game, as the model reads it.
+def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[dict[str, Any]], list[str]]:
+    """The first prompt of each role in the planned run `ready`, as the model reads it, and the names of the roles that
+    were never asked when the game was played with made-up completions.
 
-    - `role`: the role's name in the game.
-    - `seat`: the name of the LoRA adapter that plays the role.
-    - `thinking`: the chat template's reasoning switch, `on` or `off`. `auto` if the template has no such switch.
-    - `tokens`: the length of the prompt in tokens.
-    - `text`: the prompt with its special tokens.
+    Each prompt has the `role`, the `seat` that plays it, the prompt's `text` with its special tokens, its number of
+    `tokens`, and `thinking`, the chat template's reasoning switch: a role has two prompts, `on` and `off`, or one,
+    `auto`, if the template has no such switch. Only the base model's tokenizer is loaded. Raises ModelNotFoundError if
+    the base model's files are missing.
     """
-
-    role: str
-    seat: str
-    thinking: str
-    tokens: int
-    text: str
-
-
-def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], list[str]]:
-    """The first prompt of each role in the planned run `ready`, and the names of the roles that were never asked when
-    the game was played with made-up completions. A role has two prompts, with reasoning switched on and off, if the
-    base model's chat template has a switch for it. Only the base model's tokenizer is loaded. Raises ModelNotFoundError
-    if the base model's files are missing."""
     section = ready.config.model
     import_first(section)
     with quiet():
@@ -65,7 +52,8 @@ def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[Rendered], l
     for role, first in said.items():
         for kind, chat in chats.items():
             ids = chat.encode(first.prompt).ids
-            found.append(Rendered(role, first.seat, kind, len(ids), str(chat.tokenizer.decode(ids))))
+            about = {"role": role, "seat": first.seat, "thinking": kind, "tokens": len(ids)}
+            found.append({**about, "text": chat.tokenizer.decode(ids)})
     return found, [role for role in ready.game.roles if role not in said]
 
 
@@ -73,27 +61,48 @@ def _made_up_game(ready: Plan, chat: Chat) -> dict[str, Completion]:
     """Play the game of the planned run `ready` with made-up completions until every role has been asked, for at most 40
     training steps. Returns a dict from the name of each role that was asked to the role's first made-up completion; a
     completion also holds its prompt. `chat` holds the base model's tokenizer. No model is loaded."""
-    from lite_selfplay.runs.preflight import RecordingTable
-    from lite_selfplay.training.rollout import Loaded
+    from lite_selfplay.training.rollout import LiveTable, Loaded
 
     game, config = ready.game, ready.config
+    said, drawn = dict[str, Completion](), list[Problem]()
+    words = _made_up_words(game, random.Random(config.run.seed))
+
+    class MadeUpTable(LiveTable):
+        def draw(self, source: str, n: int) -> list[Problem]:
+            found = super().draw(source, n)
+            drawn.extend(found)
+            return found
+
+        def sample(
+            self, seat: str, prompts: Any, n: int, sampling: Sampling, *others: Any, **how: Any
+        ) -> list[list[Completion]]:
+            found = [[self.made_up(seat, prompt, sampling) for _ in range(n)] for prompt in prompts]
+            for first, *_ in found:
+                said.setdefault(self.role, first)
+            return found
+
+        def made_up(self, seat: str, prompt: str, sampling: Sampling) -> Completion:
+            made = self.completed(Example(prompt, words(self.role, prompt, drawn)))
+            return replace(made, seat=seat, logprobs=(-1.0,) * len(made.token_ids), sampling=sampling)
+
+        def score(self, role: str, completions: Sequence[Completion], **how: Any) -> list[TokenScores]:
+            return [TokenScores(each.logprobs, each.logprobs) for each in completions]
+
     sources = {
         name: Source(problems, seed=config.run.seed, name=name, may_be_empty=name in OPTIONAL)
         for name, problems in ready.sources.items()
     }
     no_backend: Any = None
-    words = _made_up_words(game, random.Random(config.run.seed))
     with tempfile.TemporaryDirectory() as folder, Verifier(deadline=config.run.verify_timeout_s) as verifier:
         loaded, own = Loaded(chat, no_backend, verifier), Path(folder) / "own"
-        tokens = ready.max_completion_tokens
-        table = RecordingTable(loaded, sources, config, words=words, max_completion_tokens=tokens, folder=own)
+        table = MadeUpTable(loaded, sources, config, max_completion_tokens=ready.max_completion_tokens, folder=own)
         with contextlib.suppress(GameError):  # the game cannot continue with made-up completions
             for step in range(MOST_STEPS):
-                if game.over() or len(table.completions) == len(game.roles):
+                if game.over() or len(said) == len(game.roles):
                     break
                 table.open(step, game.seats(step))
                 game.play(step, table)
-    return {role: table.completions[role][0] for role in game.roles if table.completions.get(role)}
+    return {role: said[role] for role in game.roles if role in said}
 
 
 def _made_up_words(game: Game, rng: random.Random) -> Callable[[str, str, Sequence[Problem]], str]:
@@ -116,31 +125,17 @@ def _made_up_words(game: Game, rng: random.Random) -> Callable[[str, str, Sequen
 # Rewards
 
 
-@dataclass(frozen=True)
-class Tried:
-    """One call of a reward function on a made-up completion, and its result.
-
-    - `problem`: the text of the problem.
-    - `kind`: the way in which the completion was made up, such as `wrong` or `cut off`.
-    - `text`: the text of the completion.
-    - `reward`: the number that the reward function returned.
-    - `right`: whether the answer checker judges the completion as right.
-    """
-
-    problem: str
-    kind: str
-    text: str
-    reward: float
-    right: bool
-
-
-def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[Tried]:
+def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[dict[str, Any]]:
     """Call the reward function `reward` on made-up completions, and return one result for each. Five completions are
     made up for each of the first two problems of `task` that have a reference answer: right, right without the required
     format, wrong, empty, and cut off. A completion's token ids are the bytes of its text. `progress` receives a warning
     if `reward` changes global state, such as the working folder. Raises ConfigError if none of the first 200 problems
     has a reference answer. Raises RewardError if `reward` raises an exception or does not return one finite number for
-    each completion."""
+    each completion.
+
+    A result has the text of the `problem`, the `kind` of completion, its `text`, its `reward`, and whether the answer
+    checker judges it as `right`.
+    """
     answered = [problem for problem in islice(task.problems, 200) if problem.answer is not None][:2]
     if not answered:
         raise ConfigError(f"{task.name} has no problem with an answer, which made-up completions need")
@@ -164,17 +159,22 @@ def tried(reward: RewardFunction, task: Task, progress: Progress) -> list[Tried]
     with Verifier() as verifier:
         judged = verifier.verify(pairs)
     return [
-        Tried(problem.text, kind, completion.text, verdict.score, checked.correct)
+        {
+            "problem": problem.text,
+            "kind": kind,
+            "text": completion.text,
+            "reward": verdict.score,
+            "right": checked.correct,
+        }
         for kind, (completion, problem), verdict, checked in zip(kinds, pairs, paid, judged, strict=True)
     ]
 
 
-def in_a_sentence(found: Sequence[Tried]) -> str:
+def in_a_sentence(found: Sequence[Mapping[str, Any]]) -> str:
     """A sentence on whether a reward function is fit for training, judged by its rewards `found` for made-up
     completions. It is fit if the rewards are not all equal, and right answers earn more than wrong ones on average."""
-    if len({each.reward for each in found}) == 1:
-        return f"Every completion earns {found[0].reward:g}: a group without variance gives no signal."
-    right, wrong = ([each.reward for each in found if each.kind == kind] for kind in ("right", "wrong"))
-    means = [sum(rewards) / len(rewards) for rewards in (right, wrong)]
-    words = f"right answers earn {means[0]:.3g} on average, wrong ones {means[1]:.3g}"
-    return f"As it should be, {words}." if means[0] > means[1] else f"Check this reward: {words}."
+    if len({each["reward"] for each in found}) == 1:
+        return f"Every completion earns {found[0]['reward']:g}: a group without variance gives no signal."
+    right, wrong = (fmean(each["reward"] for each in found if each["kind"] == kind) for kind in ("right", "wrong"))
+    words = f"right answers earn {right:.3g} on average, wrong ones {wrong:.3g}"
+    return f"As it should be, {words}." if right > wrong else f"Check this reward: {words}."

@@ -40,7 +40,6 @@ from lite_selfplay.models.generation.sampling import Generation, GenerationReque
 from lite_selfplay.tasks.files import JSON_LIMIT, write_errors
 
 KEY_VARIABLE = "VLLM_API_KEY"  # the environment variable with the API key, for vLLM and for this library
-CONNECT_S = 10.0  # seconds that a server may take to accept a connection
 ANSWER_LIMIT = JSON_LIMIT  # bytes of a server's answer
 LEAST, MOST = -1e4, 1e-3
 """Bounds of valid log-probabilities: vLLM's lowest is -9,999, and rounding may bring one above 0."""
@@ -75,7 +74,7 @@ class Server:
         self._client = httpx.AsyncClient(
             base_url=address,
             headers={"Authorization": f"Bearer {os.environ[KEY_VARIABLE]}"} if os.environ.get(KEY_VARIABLE) else {},
-            timeout=httpx.Timeout(timeout_s, connect=CONNECT_S),
+            timeout=httpx.Timeout(timeout_s, connect=10.0),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
         )
 
@@ -208,7 +207,6 @@ def read_completion(content: bytes, request: Mapping[str, Any], vocabulary: int)
 
 
 RESTS_S = (0.0, 0.5, 2.0, 8.0)  # seconds to wait before each of the four attempts at a completion
-POLL_EVERY_S = 0.05  # seconds between two calls of `poll` while waiting for servers
 MOST_ADAPTERS = 16  # the most versions of seats and snapshots kept on disk for servers
 
 
@@ -232,9 +230,9 @@ class ServedBackend(TransformersBackend):
         self._undoing.callback(shutil.rmtree, folder if self._section.folder else self._root, ignore_errors=True)
         self._requests = LoraRequests(self.adapters, folder, self._adapter, MOST_ADAPTERS)
         self._portal = self._undoing.enter_context(start_blocking_portal())
-        limits = "--max-loras {max_loras} --max-lora-rank {max_lora_rank}"
+        limits = lora_limits(self.adapters.ranks())
+        self._flags = "--enable-lora --max-loras {max_loras} --max-lora-rank {max_lora_rank}".format(**limits)
         try:
-            self._flags = f"--enable-lora {limits.format(**lora_limits(self.adapters.ranks()))}"
             for server in self._servers:
                 self._meet(server)
         except BaseException:
@@ -319,7 +317,7 @@ class ServedBackend(TransformersBackend):
         cancelled and the exception of `poll` is passed on."""
         future = self._portal.start_task_soon(work, *arguments)
         try:
-            while not wait([future], POLL_EVERY_S).done:
+            while not wait([future], timeout=0.05).done:
                 self._decoding.poll()
         finally:
             future.cancel()  # does nothing if it is done

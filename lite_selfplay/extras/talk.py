@@ -20,7 +20,6 @@ from lite_selfplay.games.table import Reader
 from lite_selfplay.models.backends import import_first
 from lite_selfplay.models.memory import TOKENS_ON_CPU
 from lite_selfplay.models.silence import quiet
-from lite_selfplay.models.sources import base_of
 from lite_selfplay.models.sources.folders import positions
 from lite_selfplay.runs.targets import Target
 from lite_selfplay.tasks import load_task
@@ -35,14 +34,10 @@ if TYPE_CHECKING:
 ARROW = "->"
 
 
-@dataclass(frozen=True)
-class Stage:
-    """One completion of an answer. An answer has one completion, or two if the cascade `A->B` gave it: seat A's
-    completion, and then seat B's, sampled after reading A's. `saw` is the part of A's completion that B's prompt
-    contained. It is None for all completions except B's."""
-
-    completion: Completion
-    saw: str | None = None
+Stage = tuple[Completion, str | None]
+"""One completion of an answer, and what it saw of another. An answer has one completion, or two if the cascade `A->B`
+gave it: seat A's completion, and then seat B's, sampled after reading A's. Only B saw something: the part of A's
+completion that B's prompt contained."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +115,7 @@ class Speakers:
             assert self.reads is not None
             problem = self._problem(str(prompt))
             draft = self._stage(first, asked(problem), sampling, seed)
-            saw, after = self.reads(self.table, draft.completion, problem)
+            saw, after = self.reads(self.table, draft[0], problem)
             return [draft, self._stage(others[0], after, sampling, derived_seed(seed, "answer"), saw)]
 
     def _problem(self, text: str) -> Problem:
@@ -136,7 +131,7 @@ class Speakers:
                 f"have at most {self.context:,}"
             )
         ((completion,),) = self.table.sample(seat, [prompt], 1, sampling, [[seed]])
-        return Stage(completion, saw)
+        return completion, saw
 
 
 @contextlib.contextmanager
@@ -174,13 +169,10 @@ def speakers_of(
     target.require_adapters()
     import_first(target.config.model)
     with quiet():
-        model = base_of(target.config.model, shown)
-        target.require_base(model, shown.warn)
-        shown.say(f"loading {model.name} in {target.config.model.precision}")
+        model = target.base(shown)
         context = min(positions(model.path) or 2048, target.config.run.generation_tokens or TOKENS_ON_CPU)
         # Prompts may have as many tokens as the base can read, not only the run's limit, which kept training cheap.
-        config = target.config.having({"run": {"max_prompt_tokens": context}})
-        target = replace(target, config=config)
+        target = replace(target, config=target.config.having({"run": {"max_prompt_tokens": context}}))
         tokens = min(max_tokens or target.config.run.max_completion_tokens or 512, context - 1)
         interrupts = [Interrupts()]  # replaced for every answer
         with target.table(model, tokens, shown, Poll(shown, lambda: interrupts[0].poll())) as table:
@@ -298,18 +290,18 @@ class Talk:
         found = self.speakers.say(name, prompt, sampling, seed)
         stages = [
             {
-                "seat": stage.completion.seat,
-                "saw": stage.saw,
-                "text": stage.completion.text,
-                "answer": self.speakers.table.read_answer(stage.completion),
+                "seat": completion.seat,
+                "saw": saw,
+                "text": completion.text,
+                "answer": self.speakers.table.read_answer(completion),
             }
-            for stage in found
+            for completion, saw in found
         ]
         return {
             "text": stages[-1]["text"],
             "answer": stages[-1]["answer"],
-            "finish": found[-1].completion.stop,
-            "tokens": sum(len(stage.completion.token_ids) for stage in found),
+            "finish": found[-1][0].stop,
+            "tokens": sum(len(completion.token_ids) for completion, _ in found),
             "seconds": round(time.monotonic() - started, 2),
             **({"stages": stages} if len(stages) > 1 else {}),
         }

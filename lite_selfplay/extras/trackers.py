@@ -64,8 +64,11 @@ class AccelerateTracker(Progress):
                 TENSORBOARD, self._folder, purge_step=self._done + 1 if self._done else None
             )
         identity, project = self._identity(), os.environ.get(f"{self._kind.upper()}_PROJECT") or "lite-selfplay"
-        name = f"{printable(self._folder.resolve().name)}-{identity}"
-        about: dict[str, Any] = {"name": name, "config": self._config.values(), "resume": "allow"}
+        about: dict[str, Any] = {
+            "name": f"{printable(self._folder.resolve().name)}-{identity}",
+            "config": self._config.values(),
+            "resume": "allow",
+        }
         if self._kind == "trackio":
             return tracking.TrackioTracker(project, embed=False, **about)
         settings = {"console": "off", "silent": True}
@@ -93,8 +96,8 @@ class AccelerateTracker(Progress):
             self._log({_tag(curve.group, curve.name, curve.line): curve.values[-1] for curve in curves}, self._done)
 
     def evaluated(self, name: str, result: Mapping[str, Any], line: str) -> None:
-        about = f"pass@1, {result['n']} held-out problems"
-        values = {_tag(LEARNING, about, seat): score["pass_at_1"] for seat, score in scores_of(result).items()}
+        chart = f"pass@1, {result['n']} held-out problems"
+        values = {_tag(LEARNING, chart, seat): score["pass_at_1"] for seat, score in scores_of(result).items()}
         self._log(values, max(0, result.get("step", self._done)))
 
     def warn(self, sentence: str) -> None:

@@ -150,11 +150,11 @@ class Run:
         """`metrics.jsonl` as a table with one row per step; nested keys are joined by dots."""
         import pandas as pd
 
-        return pd.json_normalize(self._folder.metrics())
+        return pd.json_normalize(self.metrics_rows())
 
     def metrics_rows(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl`, one object per step."""
-        return self._folder.metrics()
+        return list(self._folder.steps())
 
     def episodes(self) -> list[dict[str, Any]]:
         """The lines of `episodes.jsonl`, one object per completion."""

@@ -33,9 +33,8 @@ SPARE = 0.05
 BEFORE = 1 / 3
 # The share of the minutes above which fewer problems are evaluated.
 MEASURED = 1 / 4
-_COUNTS: dict[str, Any] = dict.fromkeys(("problems", "problems_per_step", "steps", "asked_steps"), (int, 0))
 # The checked keys of `budget.json`.
-_Chosen = create_model("_Chosen", **_COUNTS)
+_Chosen = create_model("_Chosen", problems=(int, 0), problems_per_step=(int, 0), steps=(int, 0), asked_steps=(int, 0))
 # The fewest problems to evaluate; the fewest if those would take too long before the first step; steps below which a
 # run shows little.
 LEAST_PROBLEMS, FEWEST_PROBLEMS, FEW = 20, 10, 10
@@ -178,8 +177,7 @@ class Budget:
         # The first step may be slow, or have had no long answer.
         few = [took[0] / 2, 2 * took[0]] if len(took) == 1 else [min(took), max(took)]
         each = few if len(took) <= FIRST_STEPS else [fmean(took[1:])]
-        bound = self.minutes and not self._resumed
-        most = max(0.0, self._left_s() - self._closing_s()) if bound else math.inf
+        most = max(0.0, self._left_s() - self._closing_s()) if self.minutes and not self._resumed else math.inf
         return f"{' to '.join(dict.fromkeys(as_clock(min(step_s * steps, most)) for step_s in each))} left"
 
     def few(self, done: int, asked: int, shorter: Callable[[float], str]) -> str:
@@ -209,9 +207,8 @@ class Budget:
                 self._write()
             return []
         sentence = f"{steps} of the {asked} steps asked for fitted into {self.minutes:g} min"
-        missing = asked - steps
         if doubtful:
-            needed = math.ceil(self.minutes + missing * self.chosen["step_s"] / 60 / (1 - MEASURED - SPARE))
+            needed = math.ceil(self.minutes + (asked - steps) * self.chosen["step_s"] / 60 / (1 - MEASURED - SPARE))
             sizes = f"{self.chosen['sizes']}; " if "sizes" in self.chosen else ""
             own = f" (make demo MINUTES={needed})" if demo else ""
             sentence += f": too little to tell what training does. {sizes}--minutes {needed} would do{own}"

@@ -18,10 +18,10 @@ from lite_selfplay.models.backends import chosen, import_first
 from lite_selfplay.models.packages import versions
 from lite_selfplay.models.silence import quiet
 from lite_selfplay.models.sources import base_of
-from lite_selfplay.runs.defaults import Default, layer_of
+from lite_selfplay.runs import planning
+from lite_selfplay.runs.checkpoints import Checkpoint, check_identity, hash_of, kept_of, newest_whole
+from lite_selfplay.runs.defaults import layer_of
 from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, PACKAGES, RunFolder, writing
-from lite_selfplay.runs.planning import Plan
-from lite_selfplay.runs.planning import plan as make_plan
 from lite_selfplay.tasks.registry import OBJECTS
 from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Progress, as_progress
@@ -29,7 +29,6 @@ from lite_selfplay.training.ranks import Ranks
 from lite_selfplay.verify.reward_functions import RewardFunction
 
 if TYPE_CHECKING:
-    from lite_selfplay.runs.checkpoints import Checkpoint
     from lite_selfplay.runs.loop import RunLoop
     from lite_selfplay.runs.resources import Resources
 
@@ -50,41 +49,39 @@ def fresh(
         config = RunConfig.of(config.chosen(), {"run": {"reward": None}})
     elif config.run.reward is not None:
         reward = load(config.run.reward, "--reward", "function")
-    plan = make_plan(config, own_checker=reward is not None, ranks=ranks)
+    plan = planning.plan(config, own_checker=reward is not None, ranks=ranks)
     for line in plan.chosen():
         progress.say(line)
     if minutes := plan.config.run.minutes:
         progress.say(f"{minutes:g} minutes: as many of the {plan.config.run.steps} steps as fit")
     path = ranks.from_main("the run folder", lambda: str(free_folder(plan.config)))
-    folder, values = RunFolder(Path(path), ours=ranks.main), plan.config.values()
-    given = {key: values[section][name] or "" for key in OBJECTS for section, _, name in [key.partition(".")]}
-    objects = {key: text for key, text in given.items() if text.startswith("{")}
+    folder, given = RunFolder(Path(path), ours=ranks.main), dict(leaves(plan.config.values()))
+    objects = {key: given[key] for key in OBJECTS if (given[key] or "").startswith("{")}
     if objects:
-        files = {key: str((folder.path / OBJECTS[key]).absolute()) for key in objects}
-        plan = replace(plan, config=plan.config.having(layer_of([Default("", files)])))
+        files = layer_of({key: str((folder.path / OBJECTS[key]).absolute()) for key in objects})
+        plan = replace(plan, config=plan.config.having(files))
     with _at_work(ranks, plan) as poll:
         model = base_of(plan.config.model, progress)  # raises before the libraries are loaded
         from lite_selfplay.runs.loop import RunLoop
         from lite_selfplay.runs.preflight import probe_base
         from lite_selfplay.runs.resources import Resources, leaving_as_an_error
 
-        loaded = Resources.of(plan, model, folder, reward, progress=progress, poll=poll, ranks=ranks)
-        with contextlib.closing(loaded) as resources:
+        with contextlib.closing(
+            Resources.of(plan, model, folder, reward, progress=progress, poll=poll, ranks=ranks)
+        ) as resources:
             if plan.open and ranks.alone:
                 with leaving_as_an_error():
                     probe_base(resources)
             loop = RunLoop(resources, began=began)
             require_one_kind(ranks, resources)
             if plan.config.run.init is not None:
-                before = RunFolder.open(Path(plan.config.run.init), or_adapter=True)
-                resources.seats_of(before, progress.warn)  # raises before anything is written
-            if not ranks.main:
-                yield loop
-                return
-            poll()  # from here on a signal waits for the run, which saves
-            folder.create(resources.config, objects, **resources.facts())
-            agree(*folder.outside(resources.config).values())
-            with writing(folder.path, warn=progress.warn):
+                # Raises before anything is written.
+                resources.seats_of(RunFolder.open(Path(plan.config.run.init), or_adapter=True), progress.warn)
+            if ranks.main:
+                poll()  # from here on a signal waits for the run, which saves
+                folder.create(resources.config, objects, **resources.facts())
+                agree(*folder.outside(resources.config).values())
+            with writing(folder.path, warn=progress.warn) if ranks.main else contextlib.nullcontext():
                 yield loop
 
 
@@ -109,8 +106,7 @@ def resumed(
         # A stranger's folder must not choose which servers are contacted.
         raise ConfigError(f"{path} sampled on servers: repeat --rollouts {servers}, or give other servers, or none")
     changes: dict[str, Any] = {} if rollouts is None else nested({"rollouts": rollouts})
-    named = {"steps": steps, "report_to": report_to}
-    changes["run"] = {key: value for key, value in named.items() if value is not None}
+    changes["run"] = {key: value for key, value in (("steps", steps), ("report_to", report_to)) if value is not None}
     before = folder.noted("code")
     if reward is not None:
         changes["run"]["reward"] = absolute(reward) if isinstance(reward, str) else None
@@ -120,8 +116,9 @@ def resumed(
             f"{before['reward'].get('file') or 'no file'}: continue it with {folder.resume_command()}"
         )
     config = config.having(changes)
-    chosen = {"trust_remote_code": trust_remote_code, "unsafe_code": unsafe_code}
-    require_accepted(config.values(), path / CONFIG, {**chosen, **({"reward": config.run.reward} if reward else {})})
+    chosen: dict[str, Any] = {"trust_remote_code": trust_remote_code, "unsafe_code": unsafe_code}
+    chosen |= {"reward": config.run.reward} if reward else {}
+    require_accepted(config.values(), path / CONFIG, chosen)
     for key, what in folder.outside(config).items():
         if key not in dict(leaves(changes)) and not agreed(what):
             raise ConfigError(
@@ -129,16 +126,19 @@ def resumed(
                 f"{what[key]}. If you want it, repeat it: --report-to {config.run.report_to}, or in Python "
                 "resume(path, rollouts={'servers': ..., 'folder': ...})"
             )
-    plan = make_plan(config, own_checker=(reward or config.run.reward) is not None)
-    former = {what: of.get("fingerprint") for what, of in folder.noted("data").items()}
-    if others := [what for what, of in plan.data().items() if former.get(what) not in (None, of.get("fingerprint"))]:
+    plan = planning.plan(config, own_checker=(reward or config.run.reward) is not None)
+    former = folder.noted("data")
+    if others := [
+        what
+        for what, of in plan.data().items()
+        if former.get(what, {}).get("fingerprint") not in (None, of.get("fingerprint"))
+    ]:
         raise RunFolderError(
             f"{path} was made with other problems: the texts, answers or order of those for {' and '.join(others)} "
             f"have changed. Restore the file, or start another run from the seats: --init {path}"
         )
     lock = writing(path, again=config.rollouts.again, warn=progress.warn) if ranks.main else contextlib.nullcontext()
     with lock, _at_work(ranks, plan) as poll:
-        from lite_selfplay.runs.checkpoints import check_identity, hash_of, kept_of
         from lite_selfplay.runs.loop import RunLoop
         from lite_selfplay.runs.resources import Resources, identity_of
 
@@ -152,8 +152,9 @@ def resumed(
                 progress.warn(f"the source of {one['name']} ({key}) has changed since the run was made")
         if plan.config.run.reward is not None:
             given = load(plan.config.run.reward, "--reward", "function")
-        loaded = Resources.of(plan, model, folder, given, progress=progress, poll=poll, ranks=ranks)
-        with contextlib.closing(loaded) as resources:
+        with contextlib.closing(
+            Resources.of(plan, model, folder, given, progress=progress, poll=poll, ranks=ranks)
+        ) as resources:
             loop = RunLoop(resources)
             require_one_kind(ranks, resources)
             loop.load(last)
@@ -168,7 +169,7 @@ def resumed(
 
 
 @contextlib.contextmanager
-def _at_work(ranks: Ranks, plan: Plan) -> Iterator[Callable[[], None]]:
+def _at_work(ranks: Ranks, plan: planning.Plan) -> Iterator[Callable[[], None]]:
     """A context for loading and training a base without the libraries' output. Yields a function that must be called
     often, and raises Interrupted after a signal."""
     require_one_run(ranks, plan)
@@ -177,9 +178,7 @@ def _at_work(ranks: Ranks, plan: Plan) -> Iterator[Callable[[], None]]:
         yield interrupts.poll
 
 
-def _last_checkpoint(folder: RunFolder, plan: Plan, progress: Progress) -> "Checkpoint":
-    from lite_selfplay.runs.checkpoints import newest_whole
-
+def _last_checkpoint(folder: RunFolder, plan: planning.Plan, progress: Progress) -> Checkpoint:
     skipped: list[str] = []
     last = newest_whole(folder.path / CHECKPOINTS, skipped.append)
     if last is None:
@@ -207,7 +206,7 @@ def free_folder(config: RunConfig) -> Path:
 # Runs of several processes
 
 
-def require_one_run(ranks: Ranks, plan: Plan) -> None:
+def require_one_run(ranks: Ranks, plan: planning.Plan) -> None:
     """Raises RequestError if another process was started with something else, naming the difference, or if the backend
     is untested with several processes."""
     if ranks.alone:

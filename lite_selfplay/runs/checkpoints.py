@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import NonNegativeInt, create_model
-from safetensors import SafetensorError
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError, SaveFailed
@@ -30,6 +29,7 @@ from lite_selfplay.tasks.files import (
     read_json,
     read_tensors,
     sha256_of,
+    write_errors,
     write_whole,
     written_whole_folder,
 )
@@ -89,13 +89,10 @@ def save_checkpoint(
     """
     target = folder / f"step-{step}"
     about = {"step": step, **identity, "ranks": adapters.ranks(), "versions": versions(VERSIONS)}
-    try:
+    with write_errors(target, SaveFailed):
         tidy(folder)
         with written_whole_folder(target) as partial:
             _write(partial, about, adapters, optimizer, state)
-    except (OSError, SafetensorError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise SaveFailed(f"cannot save {target}: {why}; the checkpoints before it are intact") from error
     whole = 0
     for found in reversed(list_checkpoints(folder)):
         if whole < keep:
@@ -117,12 +114,12 @@ def tidy(folder: Path) -> None:
     for left in folder.glob(".step-*.partial"):
         shutil.rmtree(left, ignore_errors=True)
     for left in folder.glob(".step-*.old"):
-        if not (named := _OLD.fullmatch(left.name)):
-            continue
-        if _problem(folder / f"step-{named[1]}", int(named[1])) is None:
-            shutil.rmtree(left, ignore_errors=True)
-        elif not (folder / f"step-{named[1]}").exists():
-            left.rename(folder / f"step-{named[1]}")
+        if named := _OLD.fullmatch(left.name):
+            target = folder / f"step-{named[1]}"
+            if _problem(target, int(named[1])) is None:
+                shutil.rmtree(left, ignore_errors=True)
+            elif not target.exists():
+                left.rename(target)
 
 
 def list_checkpoints(folder: Path, *, full: bool = False) -> list[Checkpoint]:
@@ -228,8 +225,11 @@ def check_identity(
             raise RunFolderError(f"{checkpoint.path} was made with another {key}: {what}")
     if manifest.get("config_hash") != config_hash:
         ours = dict(dotted(dict(kept or {})))
-        changed = [(key, was) for key, was in dotted(manifest.get("config")) if was != ours.get(key)]
-        odd = [f"{key} is {ours.get(key)!r}, and was {was!r}" for key, was in changed]
+        odd = [
+            f"{key} is {ours.get(key)!r}, and was {was!r}"
+            for key, was in dotted(manifest.get("config"))
+            if was != ours.get(key)
+        ]
         raise RunFolderError(
             f"{checkpoint.path} was made with another configuration: in config.yaml "
             f"{'; '.join(odd) or 'the game, the precision, the seed, or the rank or alpha of a seat has changed'}, "
@@ -276,9 +276,13 @@ def _write(
     for number, (_, kept) in enumerate(sorted(adapters.snapshots.items())):
         save_file(kept.state, _snapshot(partial, number))  # its name and seat are in the state, in the same order
     save_file(dict(optimizer), partial / OPTIMIZER)
-    snapshots = [{"name": name, "seat": kept.seat} for name, kept in sorted(adapters.snapshots.items())]
-    counts = {"step": about["step"], "versions": adapters.versions, "updates": adapters.updates}
-    write_whole(partial / STATE, _as_json({**counts, "snapshots": snapshots, **state}), STATE_LIMIT)
+    own = {
+        "step": about["step"],
+        "versions": adapters.versions,
+        "updates": adapters.updates,
+        "snapshots": [{"name": name, "seat": kept.seat} for name, kept in sorted(adapters.snapshots.items())],
+    }
+    write_whole(partial / STATE, _as_json({**own, **state}), STATE_LIMIT)
     listed = {
         path.relative_to(partial).as_posix(): {"size": path.stat().st_size, "sha256": sha256_of(path)}
         for path in sorted(partial.rglob("*"))
@@ -289,8 +293,10 @@ def _write(
 
 def kept_snapshots(checkpoint: Checkpoint) -> dict[str, tuple[str, Path]]:
     """The snapshots of a complete checkpoint by name: (seat, file of its weights)."""
-    kept = read_state(checkpoint)["snapshots"]
-    return {each["name"]: (each["seat"], _snapshot(checkpoint.path, number)) for number, each in enumerate(kept)}
+    return {
+        kept["name"]: (kept["seat"], _snapshot(checkpoint.path, number))
+        for number, kept in enumerate(read_state(checkpoint)["snapshots"])
+    }
 
 
 def _snapshot(folder: Path, number: int) -> Path:

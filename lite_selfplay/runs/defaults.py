@@ -58,50 +58,44 @@ class Default(NamedTuple):
     flag: str = ""
 
 
-def layer_of(choices: Iterable[Default]) -> dict[str, Any]:
-    """The keys that choices set, as a layer of a configuration."""
+def layer_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by dotted keys, as a layer of a configuration."""
     layer: dict[str, Any] = {}
-    for choice in choices:
-        for key, value in choice.values.items():
-            set_key(layer, key, value)
+    for key, value in values.items():
+        set_key(layer, key, value)
     return layer
 
 
 def filled_in(config: RunConfig, chosen: Iterable[Default] = (), game: Game | None = None) -> tuple[RunConfig, Game]:
-    """The configuration with the choices and the game's recipe below it, and its game with the sizes of its steps.
+    """The game's recipe, the choices, the model's suggestions and the user's keys, merged into a configuration with `*`
+    expanded to roles and seats; and its game with the sizes of its steps.
 
-    Does not look at tasks. `game`: the configuration's, with any sizes, if it was made before. Raises ConfigError or
-    UnknownNameError.
+    Does not look at tasks. `game`: the configuration's, with any sizes, if it was made before. Raises UnknownNameError,
+    and ConfigError, also if the recipe sets options of its game, whose defaults belong into its `Options`.
     """
     game = game or make_game(config.game.name, config.game.options)
-    resolved = _layered(game, config, layer_of(chosen))
-    return resolved, sized(game, resolved.run.group_size, resolved.run.problems_per_step)
-
-
-def sized(game: Game, group_size: int, problems_per_step: int) -> Game:
-    """A new game of the same kind, before its first step, with steps of another size."""
-    return type(game)(game.options, group_size=group_size, problems_per_step=problems_per_step)
-
-
-def _layered(game: Game, config: RunConfig, chosen: Mapping[str, Any]) -> RunConfig:
-    """Merge the game's recipe, the choices, the model's suggestions and the user's keys, with `*` expanded to roles and
-    seats. Raises ConfigError if the recipe sets options of its game, whose defaults belong into its `Options`."""
     if "game" in nested(game.recipe):
         raise ConfigError(f"the recipe of {type(game).__name__} sets keys of game: set their defaults in its Options")
-    hints: dict[str, Any] = {}
-    for dotted, value in suggested(config.model.name).items():
-        if not (game.without_tasks and dotted.startswith("seats.")):  # a toy base's suggestions are for problems
-            set_key(hints, dotted, value)
+    choices = layer_of(dict(pair for choice in chosen for pair in choice.values.items()))
+    hints = suggested(config.model.name)
+    if game.without_tasks:  # a toy base's suggestions for seats are for problems
+        hints = {key: value for key, value in hints.items() if not key.startswith("seats.")}
     merged: dict[str, Any] = {}
     sections = {"seats": game.trained_seats(), "roles": game.roles}
-    for layer in (game.recipe, chosen, hints, config.chosen()):
+    for layer in (game.recipe, choices, layer_of(hints), config.chosen()):
         spread_out: Mapping[str, Any] = nested(layer)
         for section, names in sections.items():
             spread_out = spread(spread_out, section, names)
         merged = merge(merged, spread_out)
     for section, names in sections.items():
         merged[section] = {name: merged.get(section, {}).get(name, {}) for name in names}
-    return RunConfig.of(merged)
+    whole = RunConfig.of(merged)
+    return whole, sized(game, whole.run.group_size, whole.run.problems_per_step)
+
+
+def sized(game: Game, group_size: int, problems_per_step: int) -> Game:
+    """A new game of the same kind, before its first step, with steps of another size."""
+    return type(game)(game.options, group_size=group_size, problems_per_step=problems_per_step)
 
 
 def choices_of(config: RunConfig, game: Game) -> list[Default]:
@@ -154,15 +148,13 @@ def _cold_start(config: RunConfig, problems: list[Default]) -> list[Default]:
 def _evaluation(config: RunConfig, game: Game, problems: list[Default]) -> list[Default]:
     """Held-out problems of the task, if that was chosen and the mode can use them; for a file given for both training
     and evaluation, a limit; two thirds are trained on."""
-    tasks = config.tasks.train or ""
+    tasks, limit = config.tasks.train or "", {} if given(config, "eval.limit") else {"eval.limit": DEFAULT_LIMIT}
     if (data_of(tasks) or tasks.startswith("{")) and config.eval.tasks == tasks:
-        values = {} if given(config, "eval.limit") else {"eval.limit": DEFAULT_LIMIT}
         why = "at most a third of the file; the others are trained on"
-        return [Default("evaluation", values, why, "--eval-tasks OTHER, or a smaller --eval-limit,")]
+        return [Default("evaluation", limit, why, "--eval-tasks OTHER, or a smaller --eval-limit,")]
     if not problems or given(config, "eval.tasks") or find_mode(game.evaluation().mode).tasks is not None:
         return []
-    values = {"eval.tasks": problems[0].values["tasks.train"]}
-    values |= {} if given(config, "eval.limit") else {"eval.limit": DEFAULT_LIMIT}
+    values = {"eval.tasks": problems[0].values["tasks.train"], **limit}
     return [Default("evaluation", values, "problems of the training task", "--eval-tasks T, or none,")]
 
 
@@ -174,8 +166,11 @@ def size(config: RunConfig, game: Game, gpu: Card | None) -> list[Default]:
     if gpu is None or _toy(config):
         return [_sizes_of("cpu", config, game, "for runs on a CPU")]
     memory = gpu.memory / GIB
-    names = [name for name, least, needs in SIZES if memory >= least and (gpu.bf16 or not needs)]
-    found = [_sizes_of(name, config, game, f"for {memory:.1f} GiB") for name in names]
+    found = [
+        _sizes_of(name, config, game, f"for {memory:.1f} GiB")
+        for name, least, needs_bf16 in SIZES
+        if memory >= least and (gpu.bf16 or not needs_bf16)
+    ]
     return [next((one for one in found if _fits(one, config, game, gpu)), found[-1])]
 
 
@@ -307,15 +302,14 @@ def after_probe(asked: Iterable[str], tokens: int, limit: int, thinks: bool, str
         if loud:
             return Default("thinking", {"model.thinking": "off"}, f"with it, {why}", "--set model.thinking=on")
         if "the token limit" in asked and 2 * tokens <= limit:
-            values = {"run.max_completion_tokens": 2 * tokens}
-            return Default("a step", values, f"{why}, so the limit is doubled", "--max-completion-tokens N")
+            doubled = {"run.max_completion_tokens": 2 * tokens}
+            return Default("a step", doubled, f"{why}, so the limit is doubled", "--max-completion-tokens N")
         return None
-    judged = {role: s for role, s in streams.items() if s["judged"]}
-    never = [r for r, s in judged.items() if is_above(s["well_formed"], s["judged"], FEWEST_WELL_FORMED) is False]
+    judged = [s for s in streams.values() if s["judged"]]
+    never = [s for s in judged if is_above(s["well_formed"], s["judged"], FEWEST_WELL_FORMED) is False]
     if "a cold start" not in asked or not never:
         return None
-    count = sum(streams[role]["judged"] for role in never)
-    shaped = round(sum(streams[role]["judged"] * streams[role]["well_formed"] for role in never))
+    count, shaped = sum(s["judged"] for s in never), round(sum(s["judged"] * s["well_formed"] for s in never))
     why = f"{shaped} of {count} answers of the base had the format"
     return Default("cold start", {"cold_start.enabled": True}, why, "--no-cold-start")
 

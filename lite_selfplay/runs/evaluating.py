@@ -18,13 +18,11 @@ from lite_selfplay.config import RunConfig, TasksSection
 from lite_selfplay.config.user_files import task_of
 from lite_selfplay.data import NOT_JUDGED, EvalSpec, Problem
 from lite_selfplay.errors import Interrupted, ProcessLost, RequestError, RunFolderError, TaskError
+from lite_selfplay.evaluation import Evaluation, Settings, headline
 from lite_selfplay.evaluation.examiner import SUFFIX, Answers, Exam, key_of, measure, problem_keys, require_enough
-from lite_selfplay.evaluation.result import Evaluation, headline
-from lite_selfplay.evaluation.suites import Settings
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.backends import import_first
 from lite_selfplay.models.silence import quiet
-from lite_selfplay.models.sources import base_of
 from lite_selfplay.runs.build import ProgressLike, require_shareable
 from lite_selfplay.runs.folder import EVALUATIONS
 from lite_selfplay.runs.planning import fitted
@@ -141,8 +139,7 @@ def evaluate_all(
         require_shareable(ranks, section)
         import_first(section)
         with quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
-            model = base_of(section, shown)
-            found.require_base(model, shown.warn)
+            model = found.base(shown)
             asked = {
                 "base model": model.identity,
                 "set of adapters": found.weights(),
@@ -152,7 +149,6 @@ def evaluate_all(
             answers = _answers(found, asked, settings, shown) if write and ranks.main else Answers()
             tokens = max(each.sampling.max_tokens for each in chosen)
             found = replace(found, config=fitted(found.config, model.path, tokens, shown.warn))
-            shown.say(f"loading {model.name} in {section.precision}")
             poll = Poll(shown, interrupts.poll)
             with found.table(model, tokens, shown, poll, ranks) as table:
                 ranks.poll = poll
@@ -162,13 +158,18 @@ def evaluate_all(
                 try:
                     if found.weights() != asked["set of adapters"]:
                         raise RunFolderError(f"{found.name} was saved again meanwhile: repeat the command")
-                    about = {"model": model.name, "precision": section.precision, "weights": asked["set of adapters"]}
-                    about |= {"answer_from": found.config.tasks.answer_from}
+                    about = {
+                        "model": model.name,
+                        "precision": section.precision,
+                        "weights": asked["set of adapters"],
+                        "answer_from": found.config.tasks.answer_from,
+                    }
                     evaluations = _evaluations(found, about, table, chosen, specs, answers, shown, interrupts.poll)
                 except (Interrupted, ProcessLost) as stop:
-                    begun = answers.path is not None and answers.path.is_file()
-                    kept = f"; {answers.path} has the answers so far: repeat the command to continue" if begun else ""
-                    raise type(stop)(f"{stop}{kept}") from None
+                    if answers.path is None or not answers.path.is_file():
+                        raise
+                    kept = f"{answers.path} has the answers so far: repeat the command to continue"
+                    raise type(stop)(f"{stop}; {kept}") from None
         if write and found.folder is not None and ranks.main:
             for evaluation in evaluations:
                 shown.say(f"written: {write_result(found.folder, evaluation.to_json())}")
@@ -234,8 +235,16 @@ def _choose(
     if repeated := data.get("repeated"):
         progress.say(f"{repeated} of {data['rows']} rows of {task.name} repeat another row and are skipped")
     ks = settings.k or ((1, samples) if samples > 1 else ())
-    about = {"data": data, **({"overlap": seen} if seen else {})}
-    return Exam(problems, sampling, samples, ks, settings.shots, settings.seed, name, about)
+    return Exam(
+        problems,
+        sampling,
+        samples,
+        ks,
+        settings.shots,
+        settings.seed,
+        name,
+        {"data": data, **({"overlap": seen} if seen else {})},
+    )
 
 
 def _limit(config: RunConfig, spec: str, task: Task) -> int:
@@ -319,19 +328,18 @@ def _evaluations(
         names = f"{', '.join(each.tasks for each in chosen)} in {', '.join(spec.mode for spec in specs)}"
         progress.phase(f"evaluation of {target.name} on {names}", sum(parts))
     for number, (each, spec) in enumerate(pairs):
+        part = f"{each.tasks}, {spec.mode}"
         evaluation = measure(
             table,
             spec,
             replace(each, about={**about, **each.about}),
-            name=f"{each.tasks}, {spec.mode}" if several else f"evaluation of {target.name} on {each.tasks}",
+            name=part if several else f"evaluation of {target.name} on {each.tasks}",
             answers=answers,
             rows_at_once=table.rows_at_once(each.sampling.max_tokens),
             progress=progress,
             begun=sum(parts[:number]) if several else None,
         )
-        evaluation = _graded_otherwise(evaluation, target.config.tasks, poll)
-        result = evaluation.to_json()
-        what = f"{target.name}, {each.tasks}, {spec.mode}" if several else target.name
-        progress.evaluated(what, result, headline(result))
-        found.append(evaluation)
+        found.append(_graded_otherwise(evaluation, target.config.tasks, poll))
+        result = found[-1].to_json()
+        progress.evaluated(f"{target.name}, {part}" if several else target.name, result, headline(result))
     return found

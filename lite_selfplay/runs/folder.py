@@ -11,12 +11,12 @@ import re
 import shlex
 import shutil
 import socket
-import stat
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard
+from typing import Annotated, Any, Literal, TypeGuard
 
 from filelock import FileLock, Timeout, lock_descriptor
 from pydantic import Field, create_model, model_validator
@@ -27,6 +27,7 @@ from lite_selfplay.config.user_files import failing_as, open_file
 from lite_selfplay.errors import LiteSelfPlayError, RunFolderError
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.models.packages import versions
+from lite_selfplay.models.sources import ResolvedModel
 from lite_selfplay.models.sources.folders import difference
 from lite_selfplay.runs.checkpoints import (
     MANIFEST,
@@ -49,12 +50,6 @@ from lite_selfplay.tasks.files import (
 )
 from lite_selfplay.tasks.registry import OBJECTS
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    from lite_selfplay.models.sources import ResolvedModel
-
-
 CONFIG, ENVIRONMENT, METRICS, EPISODES = "config.yaml", "environment.json", "metrics.jsonl", "episodes.jsonl"
 ADAPTERS, CHECKPOINTS, CARD, BUDGET = "adapters", "checkpoints", "README.md", "budget.json"
 EVALUATIONS, EXAMPLES, COLLECTIONS, PREFLIGHT = "eval", "cold_start.jsonl", "collections", "preflight.json"
@@ -63,19 +58,7 @@ ROLLOUTS, TOKENS = "rollouts", "tokens"
 _ADAPTER = "adapter_config.json"
 # The value of `only` in `environment.json` if the run was only a cold start.
 COLD_START = "cold start"
-_Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
-_Score = create_model("_Score", pass_at_1=float, ci95=_Interval)
-_FIELDS: dict[str, Any] = {
-    **dict.fromkeys(("tasks", "best"), str),
-    **dict.fromkeys(("n", "samples"), int),
-    **dict.fromkeys(("pass_at_1", "tokens_final_mean", "tokens_total_mean"), float),
-    "seats": dict[str, _Score],
-    "directions": (dict[str, _Score], {}),
-    "per_problem": dict[str, Any],
-    "moment": (str, None),
-    "step": (int, None),
-    "mean_of_directions": (float | None, None),
-}
+_Score = create_model("_Score", pass_at_1=float, ci95=Annotated[list[float], Field(min_length=2, max_length=2)])
 
 
 def _whole(found: Any) -> Any:
@@ -90,7 +73,23 @@ def _whole(found: Any) -> Any:
 
 _CHECKS: dict[str, Any] = {"whole": model_validator(mode="after")(_whole)}
 # The checked keys of an evaluation, and of `environment.json`.
-_Evaluation = create_model("_Evaluation", __validators__=_CHECKS, **_FIELDS)
+_Evaluation = create_model(
+    "_Evaluation",
+    __validators__=_CHECKS,
+    tasks=str,
+    best=str,
+    n=int,
+    samples=int,
+    pass_at_1=float,
+    tokens_final_mean=float,
+    tokens_total_mean=float,
+    seats=dict[str, _Score],
+    directions=(dict[str, _Score], {}),
+    per_problem=dict[str, Any],
+    moment=(str, None),
+    step=(int, None),
+    mean_of_directions=(float | None, None),
+)
 _Environment = create_model("_Environment", base=str)
 PACKAGES = ("lite-selfplay", "torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "unsloth")
 
@@ -123,10 +122,9 @@ class RunFolder:
                 raise self._taken()
 
     def _taken(self) -> RunFolderError:
-        again = f", or continue the run with `{self.resume_command()}`"
+        again = f", or continue the run with `{self.resume_command()}`" if not self.brought else ""
         return RunFolderError(
-            f"{self.path} exists already and a run folder is never overwritten: choose another --run-dir"
-            f"{again if os.path.isfile(self.path / CONFIG) else ''}"
+            f"{self.path} exists already and a run folder is never overwritten: choose another --run-dir{again}"
         )
 
     def create(self, config: RunConfig, objects: Mapping[str, str] | None = None, **facts: Any) -> None:
@@ -212,18 +210,8 @@ class RunFolder:
     def require_own_files(self) -> None:
         """Raises RunFolderError if a part of the folder is a link, so that something else is read or written."""
         files = (CONFIG, ENVIRONMENT, METRICS, EPISODES, CARD, BUDGET, EXAMPLES, PREFLIGHT, LOCK, TRACKER)
-        for name in (
-            *files,
-            *OBJECTS.values(),
-            ADAPTERS,
-            CHECKPOINTS,
-            EVALUATIONS,
-            COLLECTIONS,
-            TENSORBOARD,
-            WANDB,
-            ROLLOUTS,
-            TOKENS,
-        ):
+        folders = (ADAPTERS, CHECKPOINTS, EVALUATIONS, COLLECTIONS, TENSORBOARD, WANDB, ROLLOUTS, TOKENS)
+        for name in (*files, *folders, *OBJECTS.values()):
             require_no_link(self.path / name)
 
     def noted(self, what: Literal["code", "data"]) -> dict[str, dict[str, Any]]:
@@ -269,17 +257,19 @@ class RunFolder:
         """
         last = newest_whole(self.path / CHECKPOINTS, warn)
         if last is not None and not is_taught(last):
-            again = self.resume_command()
-            raise RunFolderError(f"{self.path} was stopped in its cold start, which `{again}` does again")
+            raise RunFolderError(
+                f"{self.path} was stopped in its cold start, which `{self.resume_command()}` does again"
+            )
         return last
 
     def seats(self, warn: Warn = ignored) -> dict[str, Path]:
         """The folder of each seat's adapter: in `saved`, in `adapters/` if that is all there is, or the folder itself
         if PEFT wrote it. Raises RunFolderError like `saved`, and if `adapters` is a link."""
+        if self.brought:
+            return {self.path.name: self.path}
         place = (self.saved(warn) or self).path / ADAPTERS
         require_no_link(place)
-        found = [self.path / _ADAPTER] if self.brought else sorted(place.glob(f"*/{_ADAPTER}"))
-        return {file.parent.name: file.parent for file in found}
+        return {file.parent.name: file.parent for file in sorted(place.glob(f"*/{_ADAPTER}"))}
 
     @property
     def brought(self) -> bool:
@@ -294,11 +284,12 @@ class RunFolder:
         except RunFolderError as error:
             raise RunFolderError(f"{path} does not say which base the run was made over ({error})") from None
 
-    def require_base(self, model: "ResolvedModel") -> None:
+    def require_base(self, model: ResolvedModel) -> None:
         """Raises RunFolderError, naming what differs, if the run was made over another base."""
         if (was := self.base()) != model.identity:
-            what = difference(was, model.identity)
-            raise RunFolderError(f"{self.path} was made over another base than {model.name} is now: {what}")
+            raise RunFolderError(
+                f"{self.path} was made over another base than {model.name} is now: {difference(was, model.identity)}"
+            )
 
     # Evaluations
 
@@ -317,8 +308,8 @@ class RunFolder:
     def evaluations(self, warn: Warn | None = None) -> dict[str, dict[str, Any]]:
         """The evaluations made in training by their moment, in the order of steps, like `later_evaluations` without
         those whose file is damaged: `warn` is told of them. None: raises RunFolderError for one."""
-        found = [result for _, result in self.evaluation_files(warn) if "moment" in result]
-        return {result["moment"]: result for result in sorted(found, key=lambda result: result["step"])}
+        found = (result for _, result in self.evaluation_files(warn) if "moment" in result)
+        return {result["moment"]: result for result in sorted(found, key=itemgetter("step"))}
 
     def best(self, among: Iterable[dict[str, Any]] | None = None) -> dict[str, Any] | None:
         """The evaluation made in training with the highest pass@1 (of its best seat or direction) `among` some, else
@@ -353,20 +344,17 @@ class RunFolder:
         append_lines(self.path / METRICS, [metrics])
         return room
 
-    def keep_tokens(self, step: int, columns: Mapping[str, "np.ndarray"]) -> None:
-        """Write `tokens/step-N.safetensors`, or replace it if the step is repeated. Raises OSError."""
+    def keep_tokens(self, step: int, columns: Mapping[str, Any]) -> None:
+        """Write arrays to `tokens/step-N.safetensors`, or replace it if the step is repeated. Raises OSError."""
         from safetensors.numpy import save
 
         (self.path / TOKENS).mkdir(exist_ok=True)
         with written_whole(self.path / TOKENS / f"step-{step}.safetensors") as file:
             file.write(save(dict(columns)))
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """The lines of `metrics.jsonl`. Raises RunFolderError for a damaged line, like `steps` and `episodes`."""
-        return list(self.steps())
-
     def steps(self, first: int = 0, last: float = math.inf) -> "Steps":
-        """The lines of `metrics.jsonl` from step `first` to step `last`."""
+        """The lines of `metrics.jsonl` from step `first` to step `last`. Raises RunFolderError for a damaged line, like
+        `episodes`."""
         return Steps(self.path / METRICS, first, last)
 
     def episodes(self) -> Iterator[dict[str, Any]]:
@@ -383,10 +371,7 @@ class RunFolder:
             with contextlib.ExitStack() as stack:  # both are written before either replaces its file
                 for path, file in [(path, stack.enter_context(written_whole(path))) for path in paths]:
                     file.writelines(line for line, row in _lines(path) if row["step"] <= step)
-            for path in (
-                *self.path.glob(f"{TOKENS}/step-*.safetensors"),
-                *self.path.glob(f"{EVALUATIONS}/step-*.json"),
-            ):
+            for path in (*self.path.glob(f"{TOKENS}/step-*"), *self.path.glob(f"{EVALUATIONS}/step-*.json")):
                 if (number := path.stem.removeprefix("step-")).isdecimal() and int(number) > step:
                     path.unlink()
 
@@ -441,10 +426,7 @@ def _as_json(facts: Mapping[str, Any]) -> str:
 
 def _commit() -> str | None:
     """The commit of the checkout that this library is imported from, None if it is installed otherwise."""
-    here = Path(__file__).resolve().parents[2]
-    if not (here / ".git").exists():
-        return None
-    asked = ["git", "-C", str(here), "rev-parse", "HEAD"]
+    asked = ["git", "--git-dir", str(Path(__file__).resolve().parents[2] / ".git"), "rev-parse", "HEAD"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.check_output(asked, stderr=subprocess.DEVNULL, text=True, timeout=5).strip()
     return None
@@ -465,21 +447,21 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
 LOCK = ".lock"
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
-_PATIENCE_S = 0.2  # `writer` also takes the lock for a moment
 
 
 @contextlib.contextmanager
 def writing(
-    folder: Path, patience_s: float = _PATIENCE_S, *, insist: bool = False, again: str = "", warn: Warn = ignored
+    folder: Path, patience_s: float = 0.2, *, insist: bool = False, again: str = "", warn: Warn = ignored
 ) -> Iterator[None]:
-    """A context that holds a run folder's lock, after waiting for it up to `patience_s` seconds.
+    """A context that holds a run folder's lock, after waiting for it up to `patience_s` seconds: `writer` also takes it
+    for a moment.
 
     `again`: further arguments of a resume (`RolloutsSection.again`). `insist`: a file system without locks is an error,
     too; else `warn` is told of it. Raises RunFolderError if another process holds the lock, naming it, or if the folder
     cannot be written.
     """
     path = folder / LOCK
-    if os.path.exists(path) and not stat.S_ISREG(path.stat().st_mode):
+    if os.path.exists(path) and not os.path.isfile(path):
         raise RunFolderError(f"{path} is not a file: remove it if no run writes {folder}")
     lock = FileLock(path, timeout=patience_s, on_acquired=_sign)
     try:
@@ -581,9 +563,7 @@ def state_of(path: Path) -> RunState:
         )
     except (LiteSelfPlayError, OSError) as error:
         return RunState(path, size=size, problem=str(error))
-    stage: Stage = "finished" if ended else "stopped" if step else "not begun"
-    if taught and not step:
-        stage = "cold start"
+    stage: Stage = "finished" if ended else "stopped" if step else "cold start" if taught else "not begun"
     if writer(path) is not None:
         stage = "running"
     can = stage in ("stopped", "not begun") and any((path / CHECKPOINTS).glob("step-*/manifest.json"))

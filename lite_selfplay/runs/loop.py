@@ -127,11 +127,10 @@ class RunLoop:
             self.save()
             self._evaluate_what_is_missing()
             self._saver.write_card(0)
-        path = self.folder.path
         if self.folder.ours:
             self.folder.note({**self.resources.facts(), "only": COLD_START})
-        train = f"lite-selfplay train {self.resources.config.game.name} --init {path} ..."
-        self.resources.progress.finished([f"run folder: {path}", f"train from it: {train}"])
+        train = f"lite-selfplay train {self.resources.config.game.name} --init {self.folder.path} ..."
+        self.resources.progress.finished([f"run folder: {self.folder.path}", f"train from it: {train}"])
 
     # A step
 
@@ -139,21 +138,20 @@ class RunLoop:
         """Play a step and train on it. Returns its report and its line of `metrics.jsonl`."""
         step, self._start_state = self.done, self.state()
         with self._budget.timing("step"):
-            self._step_log.begin_step()
-            seats = self.game.seats(step)
+            started, seats = time.perf_counter(), self.game.seats(step)
             self.table.open(step, seats)
             with self.resources.guarded():
                 episode = self.game.play(step, self.table)
                 if not isinstance(episode, Episode):
-                    label = self.resources.config.game.label
-                    raise GameError(f"{label} played a step and returned {episode!r:.200}, not an Episode")
+                    game = self.resources.config.game.label
+                    raise GameError(f"{game} played a step and returned {episode!r:.200}, not an Episode")
             report = self.trainer.update(step, episode, seats)
             # Before the shared clock is read: that may fail, and the weights have changed by now.
-            return report, self._write_down(report)
+            return report, self._write_down(report, started)
 
-    def _write_down(self, report: StepReport) -> dict[str, Any]:
+    def _write_down(self, report: StepReport, started: float) -> dict[str, Any]:
         self.done, self._start_state = self.done + 1, {}
-        metrics = self._step_log.write_step(report)
+        metrics = self._step_log.write_step(report, started)
         self._saver.count(metrics)
         return metrics
 
@@ -231,8 +229,8 @@ class RunLoop:
             config, evaluations = self.resources.config, self.folder.evaluations(self.resources.progress.warn)
             closing = closing_report(type(self.game), config, self.folder.steps(), evaluations, self.folder.path)
             doubtful = not any(each.sure for each in changes(evaluations))
-            outcome = self._budget.outcome(self.done, doubtful=doubtful, demo=is_demo(config))
-            self.resources.progress.finished([*closing, *outcome])
+            closing += self._budget.outcome(self.done, doubtful=doubtful, demo=is_demo(config))
+            self.resources.progress.finished(closing)
 
     @contextlib.contextmanager
     def _saved_when_stopped(self) -> Iterator[None]:
@@ -274,13 +272,12 @@ class RunLoop:
     def _answers(
         self, spec: EvalSpec, problems: Sequence[Problem], name: str, about: Mapping[str, Any] | None = None
     ) -> Evaluation:
-        config, tokens = self.resources.config, self.resources.plan.max_completion_tokens
-        sampling = Sampling(temperature=config.eval.temperature, top_p=config.eval.top_p, max_tokens=tokens)
-        tasks = config.eval.tasks or ""
+        section, tokens = self.resources.config.eval, self.resources.plan.max_completion_tokens
+        sampling = Sampling(temperature=section.temperature, top_p=section.top_p, max_tokens=tokens)
         return measure(
             self._measuring,
             spec,
-            Exam(problems, sampling, config.eval.samples, tasks=tasks, about=about or {}),
+            Exam(problems, sampling, section.samples, tasks=section.tasks or "", about=about or {}),
             name=name,
             rows_at_once=self._measuring.rows_at_once(tokens),
             progress=self.resources.progress,
@@ -289,7 +286,6 @@ class RunLoop:
 
     def _evaluate_what_is_missing(self) -> None:
         """Evaluate the untouched base and the current seats if that is due and has not been done."""
-        of_the_base = EvalSpec(mode_of_the_base(self.game), (BASE,))
         if self.done == 0 and self.resources.plan.held_out:
             untouched = filter(self.resources.loaded.adapters.is_the_base, self.resources.loaded.adapters.seats)
             self._answers_at_first.alike = dict.fromkeys(untouched, BASE)
@@ -299,7 +295,7 @@ class RunLoop:
                 self.resources.progress.say("the untouched base is not evaluated: a third of the minutes is over")
             elif due:
                 with self._budget.timing("part" if self._answers_at_first.alike else "untouched"):
-                    self._measure("base", of_the_base, step=-1, moment="untouched")
+                    self._measure("base", EvalSpec(mode_of_the_base(self.game), (BASE,)), -1, "untouched")
         if self.done in evaluation_steps(self.resources.config) and not self._was_evaluated(
             _evaluation_name(self.done)
         ):
@@ -319,8 +315,9 @@ class RunLoop:
         self._budget.choose_problems(len(held_out), evaluate)
 
     def _was_evaluated(self, name: str) -> bool:
-        names = (each for each, _ in self.folder.evaluation_files(ignored))
-        return self.resources.ranks.from_main("former evaluations", lambda: name in names)
+        return self.resources.ranks.from_main(
+            "former evaluations", lambda: any(name == each for each, _ in self.folder.evaluation_files(ignored))
+        )
 
     # Checkpoints
 
@@ -329,7 +326,8 @@ class RunLoop:
         return {
             "game": self.game.state(),
             "sources": {name: source.state() for name, source in self.resources.sources.items()},
-            **self._step_log.counts(),
+            "skipped_steps": self._step_log.skipped_steps,
+            "nonfinite": self._step_log.nonfinite_steps,
             "cold_started": self._cold_started,
             **self.trainer.state(),
         }
@@ -361,7 +359,7 @@ class RunLoop:
                 raise RunFolderError(
                     f"{path} does not belong to this run: {type(error).__name__}: {error} in game or sources"
                 ) from None
-            self._step_log.restore(state)
+            self._step_log.skipped_steps, self._step_log.nonfinite_steps = state["skipped_steps"], state["nonfinite"]
             with as_written(self.folder.path):
                 for row in self.folder.steps(last=checkpoint.step):
                     self._saver.count(row)

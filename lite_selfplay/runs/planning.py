@@ -69,7 +69,7 @@ class Plan:
 
     def after(self, choice: Default) -> "Plan":
         """This plan with one more choice. Raises ConfigError if a cold start would find no examples."""
-        config = self.config.having(layer_of([choice]))
+        config = self.config.having(layer_of(choice.values))
         tokens = config.run.max_completion_tokens or self.max_completion_tokens
         found = replace(self, config=config, choices=[*self.choices, choice], max_completion_tokens=tokens)
         _check_examples(found)
@@ -89,9 +89,8 @@ class Plan:
         """The plan's lines that show choices, how problems were read, and what to beware of, or only the lines named in
         `what`."""
         rows = self._lines_by_subject()
-        named = ("problems", "caution", *(each.what for each in self.choices))
-        names = dict.fromkeys(what for what in named if what in rows)
-        return [f"{name}: {rows[name]}" for name in names if not what or name in what]
+        names = dict.fromkeys(("problems", "caution", *(each.what for each in self.choices)))
+        return [f"{name}: {rows[name]}" for name in names if name in rows and (not what or name in what)]
 
     def lines(self) -> list[str]:
         """The whole plan in lines; each choice has its reason and the flag that changes it."""
@@ -134,8 +133,9 @@ class Plan:
         }
         if "problems" not in self.sources:
             taught = draws_problems(self.config, self.game) or "a cold start" in self.open
-            use = "for a cold start" if taught else "not used"
-            written = f"{self.task.name}, {use}: problems are written by a seat"
+            written = (
+                f"{self.task.name}, {'for a cold start' if taught else 'not used'}: problems are written by a seat"
+            )
             return {"tasks": "none are needed" if self.game.without_tasks else written, **rows}
         return {
             "tasks": f"{rows.pop('problems')} problems, {each} a {'round' if self.game.open_ended else 'step'}",
@@ -148,8 +148,11 @@ class Plan:
             return ""
         taught = section.tasks and load_task(section.tasks, data_dir=self.config.tasks.data_dir)
         source = source_of(section, training_side(taught or self.task, self.never_taught), self.game)
-        own = "moves by rule" if self.game.without_tasks else "worked solutions"
-        words = {"worked": own, "self": "what the base gets right", "file": section.source}
+        words = {
+            "worked": "moves by rule" if self.game.without_tasks else "worked solutions",
+            "self": "what the base gets right",
+            "file": section.source,
+        }
         roles = f", as {' and '.join(section.roles)} alone" if section.roles else ""
         return f"{section.steps} steps of {section.examples_per_step} examples a seat, from {words[source]}{roles}"
 
@@ -222,7 +225,7 @@ def plan(config: RunConfig, *, own_checker: bool = False, ranks: Ranks = ALONE) 
         "run.max_completion_tokens": tokens,
         "tasks.data_dir": data and os.path.realpath(data),
     }
-    whole = resolved.having(layer_of([Default("", filled)]), {"game": game.options.model_dump(mode="json")})
+    whole = resolved.having(layer_of(filled), {"game": game.options.model_dump(mode="json")})
     sources = {name: _source(name, whole, task, kept_apart) for name in game.sources}
     judge = short_name(resolved.run.reward or "your reward function") if own_checker else ""
     ready = Plan(whole, game, task, tokens, kept_apart, sources, choices, asked, judge)
@@ -313,9 +316,8 @@ def _check_problems(ready: Plan, own_checker: bool) -> None:
     name, game = ready.config.game.label, ready.game
     if game.own_labels and own_checker:
         raise ConfigError(f"{name} makes its own labels, so it takes no reward function")
-    needing = [source for source in ("problems", "validation") if source in ready.sources]
-    for source in needing if game.needs_answers and not own_checker else ():
-        problems = ready.sources[source]
+    for source in ("problems", "validation") if game.needs_answers and not own_checker else ():
+        problems = ready.sources.get(source, ())
         _require_answers(name, problems[:_CHECKED] if ready.task.procedural else problems)
     judged = [ready.held_out, *([] if own_checker else ready.sources.values())]
     checked = (p for each in judged for p in (each if isinstance(each, list) else each[:_CHECKED]))
@@ -335,9 +337,14 @@ def _require_answers(what: str, problems: Sequence[Problem]) -> None:
 
 
 def _check_examples(ready: Plan, own_checker: bool = False) -> None:
-    config = ready.config
-    options: dict[str, Any] = {"own_checker": own_checker, "data_dir": config.tasks.data_dir}
-    require_examples(config.cold_start, ready.task, ready.game, held_out=ready.never_taught, **options)
+    require_examples(
+        ready.config.cold_start,
+        ready.task,
+        ready.game,
+        held_out=ready.never_taught,
+        own_checker=own_checker,
+        data_dir=ready.config.tasks.data_dir,
+    )
 
 
 def evaluated(config: RunConfig, game: Game | None = None) -> Task | None:
@@ -353,10 +360,9 @@ def evaluated(config: RunConfig, game: Game | None = None) -> Task | None:
 def held_out(config: RunConfig, task: Task | None, trained: Sequence[Problem] = ()) -> list[Problem]:
     """The held-out problems of a run, from the task that it is evaluated on: the same for every seed, so that runs can
     be compared, and at most a third of the problems if these are also the `trained` ones."""
-    section = config.eval
     if task is None:
         return []
-    limit = section.limit
+    limit = config.eval.limit
     if not task.procedural and {*map(content_key, task.problems)} == {*map(content_key, trained)}:
         third = max(1, len(different(task.problems)) // 3)
         limit = min(limit or third, third)

@@ -18,7 +18,7 @@ from typing import Any
 
 from lite_selfplay.config import RunConfig, RunSection
 from lite_selfplay.config.user_files import unnoticed
-from lite_selfplay.data import Completion, Episode, Group, Problem, Sampling, TokenScores, Turn, Verdict
+from lite_selfplay.data import Completion, Episode, Group, Problem, Sampling, Turn, Verdict
 from lite_selfplay.errors import GameError, LiteSelfPlayError, PreflightError, SaveFailed
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import percent
@@ -40,8 +40,6 @@ SECONDS, SHARE, SAMPLED = 60.0, 1 / 20, 3 / 4
 FIRST, MOST = 8, 32
 # Causes for which answers do not end.
 ENDLESS = {"truncation": "at the token limit", "loops": "for repeating themselves"}
-# The step number that seeds the first small step; later ones have lower numbers. No step of a run has such a number.
-FIRST_SEED = -1
 
 
 @dataclass(frozen=True)
@@ -65,8 +63,11 @@ class Played:
 
     def lines(self, game: type[Game], name: str = "pre-flight") -> list[str]:
         others = f"; {self.left_off} more were stopped early" if self.left_off else ""
-        lines = [f"{name}: {self.samples} completions in {self.seconds:.0f} s{others}"]
-        return [*lines, *(_stream_line(game, role, stream) for role, stream in self.streams.items()), *self.notes]
+        return [
+            f"{name}: {self.samples} completions in {self.seconds:.0f} s{others}",
+            *(_stream_line(game, role, stream) for role, stream in self.streams.items()),
+            *self.notes,
+        ]
 
 
 def probe_base(resources: Resources) -> None:
@@ -113,15 +114,19 @@ def play(
     config, counted = resources.config, resources.loaded.verifier.reasons.copy()
     with tempfile.TemporaryDirectory(prefix="lite-selfplay-") as scratch, unnoticed():
         sources = {name: copy(untouched) for name, untouched in resources.sources.items()}
-        until = started + SAMPLED * seconds
-        table = resources.table(RecordingTable, sources=sources, folder=Path(scratch) / COLLECTIONS, until=until)
+        table = resources.table(
+            RecordingTable,
+            sources=sources,
+            folder=Path(scratch) / COLLECTIONS,
+            until=started + SAMPLED * seconds,
+        )
         try:
             with resources.loaded.poll.within(seconds):
                 while not table.samples or assumed(table.streams(played)):
                     game, before = small_game(resources.game, config.run, most), table.samples
                     played = dict(seats(game))
                     table.most = 10**9 if game.without_tasks else before + most  # matches are played to their end
-                    table.open(FIRST_SEED - before, played)
+                    table.open(-1 - before, played)  # the step seeds the table, and no step of a run is negative
                     with contextlib.suppress(Enough), resources.guarded():
                         table.note(game.play(0, table))
                     resources.loaded.poll()
@@ -159,8 +164,13 @@ def preflight(resources: Resources, seconds: float) -> None:
     found = play(resources, lambda game: game.seats(0), unsettled, min(seconds, most_seconds(config)))
     causes = doubts(found, config, game, path)
     refused = refusal(found, causes)
-    about = {"samples": found.samples, **asdict(found), "lines": found.lines(game), "refused": refused}
-    about |= {"findings": [asdict(cause) for cause in causes]}
+    about = {
+        "samples": found.samples,
+        **asdict(found),
+        "lines": found.lines(game),
+        "refused": refused,
+        "findings": [asdict(cause) for cause in causes],
+    }
     with write_errors(path / PREFLIGHT, SaveFailed):
         write_whole(path / PREFLIGHT, json.dumps(only_finite(about), indent=1, allow_nan=False) + "\n", JSON_LIMIT)
     for line in found.lines(game):
@@ -185,8 +195,8 @@ def doubts(found: Played, config: RunConfig, game: type[Game], path: Path) -> li
         groups = 0 if found.varied else stream["groups"]
         silent = is_above(stream["zero_variance_groups"] / max(groups, 1), groups, MOST_SILENT)
         certain = {"truncation": full, "loops": looped, "format": not cut and shaped is False, "no variance": silent}
-        row = {"step": 0, "streams": {role: stream}, "seats": {}, "game": {}}
-        causes += [cause for cause in foreseen(path, config, game, row) if certain[cause.name]]
+        expected = foreseen(path, config, game, {"streams": {role: stream}})
+        causes += [cause for cause in expected if certain[cause.name]]
         varied = stream["groups"] - stream["zero_variance_groups"]
         if 2 * stream["by_form"] > varied:
             said = f"{stream['by_form']} of the {role}'s {varied} groups with variance are paid for the form alone."
@@ -208,8 +218,10 @@ def refusal(found: Played, causes: Sequence[Cause]) -> str:
     named = endless or [cause for cause in causes if cause.name == "format"]
     remedy = f". Try: {named[0].next}" if named else ""
     if endless:
-        how = ENDLESS[endless[0].name]
-        return f"{cut} of {found.samples} completions were cut off {how}, and no group has variance{remedy}"
+        return (
+            f"{cut} of {found.samples} completions were cut off {ENDLESS[endless[0].name]}, and no group has variance"
+            f"{remedy}"
+        )
     high = percent(round(clopper_pearson(0, judged)[1], 2))
     return (
         f"none of {judged} completions was right or well-formed (with 95% confidence at most {high} are), and no group "
@@ -238,8 +250,6 @@ SIZES = ((4, 4), (4, 2), (4, 1), (2, 4), (2, 2), (2, 1))
 STRAGGLERS, SILENT = 1 / 8, 64
 
 Hear = Callable[[int, int, int, int], bool]
-# Makes up a completion from (role, prompt, problems drawn so far).
-Words = Callable[[str, str, Sequence[Problem]], str]
 
 
 class Enough(LiteSelfPlayError):
@@ -250,23 +260,15 @@ class RecordingTable(LiveTable):
     """A table that records the `completions` of each role, and their `verdicts` by `id` of the completion.
 
     After `most` completions it ends the game by raising Enough. The last few of a call are not awaited, nor any after
-    the time `until`; these count in no metric. With `words` completions are made up, and no backend is needed.
+    the time `until`; these count in no metric.
     """
 
-    def __init__(
-        self, *arguments: Any, most: int = 10**9, until: float = inf, words: Words | None = None, **options: Any
-    ):
-        self.most, self.until, self._words = most, until, words
+    def __init__(self, *arguments: Any, until: float, **options: Any):
+        self.most, self.until = 10**9, until
         self.completions: dict[str, list[Completion]] = {}
         self.verdicts: dict[int, Verdict] = {}
         self.episodes: list[Episode] = []
-        self._drawn: list[Problem] = []
         super().__init__(*arguments, **options)
-
-    def draw(self, source: str, n: int) -> list[Problem]:
-        found = super().draw(source, n)
-        self._drawn += found
-        return found
 
     def sample(
         self,
@@ -278,20 +280,13 @@ class RecordingTable(LiveTable):
         beginnings: Sequence[str] | None = None,
         hear: Hear | None = None,
     ) -> list[list[Completion]]:
+        if time.monotonic() >= self.until:
+            raise OutOfTime
         left = self.most - self.samples
         each = min(n, left)
         count = min(len(prompts), left // each) if each else 0
-        starts = None if beginnings is None else beginnings[:count]
-        if self._words is None:
-            if time.monotonic() >= self.until:
-                raise OutOfTime
-            first = [row[:each] for row in seeds[:count]]
-            found = super().sample(seat, prompts[:count], each, sampling, first, starts, self._patience(first, hear))
-        else:
-            pairs = zip(prompts[:count], starts or [""] * count, strict=True)
-            found = [
-                [self._made_up(seat, str(prompt), start, sampling) for _ in range(each)] for prompt, start in pairs
-            ]
+        first, starts = [row[:each] for row in seeds[:count]], None if beginnings is None else beginnings[:count]
+        found = super().sample(seat, prompts[:count], each, sampling, first, starts, self._patience(first, hear))
         self.completions.setdefault(self.role, []).extend(completion for row in found for completion in row)
         if each == n and count == len(prompts):
             return found
@@ -317,18 +312,6 @@ class RecordingTable(LiveTable):
         instead once it has half of the token limit."""
         most = completion.sampling.max_tokens * (1 / 2 if self.thinks else 1)
         return completion.stop == "length" and len(completion.token_ids) < most
-
-    def _made_up(self, seat: str, prompt: str, start: str, sampling: Sampling) -> Completion:
-        assert self._words is not None
-        text, encoded = self._words(self.role, prompt, self._drawn), self._loaded.chat.encode(prompt, start)
-        ids = tuple(self._loaded.chat.tokens(text))
-        sampled = (-1.0,) * len(ids)
-        return Completion(prompt, text, tuple(encoded.ids), ids, sampled, "eos", seat, 0, sampling, encoded.prefill)
-
-    def score(self, role: str, completions: Sequence[Completion], **how: Any) -> list[TokenScores]:
-        if self._words is None:
-            return super().score(role, completions, **how)
-        return [TokenScores(each.logprobs, each.logprobs) for each in completions]
 
     def verify(self, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:
         found = super().verify(pairs)

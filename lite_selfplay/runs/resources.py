@@ -15,8 +15,7 @@ from lite_selfplay.config.user_files import file_of, guarded, sources_of
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import GameError, RunFolderError, TaskError
 from lite_selfplay.games import Game
-from lite_selfplay.models.adapter_files import CONFIG as ADAPTER_CONFIG
-from lite_selfplay.models.adapter_files import State
+from lite_selfplay.models import adapter_files
 from lite_selfplay.models.backends.backend import REMEDY, Rollouts
 from lite_selfplay.models.backends.vllm import require_temperature
 from lite_selfplay.models.chat_template import DATE
@@ -78,8 +77,9 @@ class Resources:
         loaded = Loaded.of(config, model, progress, Poll(progress, poll), ranks=ranks, rollouts=_rollouts(plan, folder))
         tracker = None
         if ranks.main and config.run.report_to != "none":
-            made = extra("trackers").AccelerateTracker
-            tracker = made(config.run.report_to, config, type(plan.game), folder.path, progress.warn)
+            tracker = extra("trackers").AccelerateTracker(
+                config.run.report_to, config, type(plan.game), folder.path, progress.warn
+            )
             loaded.progress = Several(progress, tracker)
         scratch = tempfile.TemporaryDirectory(prefix="lite-selfplay-")
         resources = cls(plan, model, folder, reward, loaded, tracker, {}, scratch)
@@ -94,10 +94,6 @@ class Resources:
     @property
     def config(self) -> RunConfig:
         return self.plan.config
-
-    @config.setter
-    def config(self, config: RunConfig) -> None:
-        self.plan = replace(self.plan, config=config)
 
     @property
     def game(self) -> Game:
@@ -121,8 +117,11 @@ class Resources:
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What a resume is compared with: the base, the game, the problems and the user's own code."""
-        code = sources_of(self.config.values(), None if self.config.run.reward else self.reward)
-        return {**identity_of(self.plan, self.model), "data": self.plan.data(), "code": code}
+        return {
+            **identity_of(self.plan, self.model),
+            "data": self.plan.data(),
+            "code": sources_of(self.config.values(), None if self.config.run.reward else self.reward),
+        }
 
     def facts(self) -> dict[str, Any]:
         """The facts for `environment.json` besides versions."""
@@ -168,9 +167,14 @@ class Resources:
 
     def table(self, kind: type[T], **others: Any) -> T:
         """A table of a kind with the run's sources, config and reward, or `others`."""
-        asked: dict[str, Any] = {"sources": self.sources, "config": self.config, "reward": self.reward}
-        asked |= {"max_completion_tokens": self.plan.max_completion_tokens, "folder": self.collections, **others}
-        return kind(self.loaded, **asked)
+        own: dict[str, Any] = {
+            "sources": self.sources,
+            "config": self.config,
+            "reward": self.reward,
+            "max_completion_tokens": self.plan.max_completion_tokens,
+            "folder": self.collections,
+        }
+        return kind(self.loaded, **{**own, **others})
 
     def guarded(self) -> contextlib.AbstractContextManager[None]:
         """A context for playing the game: errors of a user's own game become GameError, which saves the run."""
@@ -178,7 +182,9 @@ class Resources:
             return contextlib.nullcontext()
         return guarded(f"the game {self.config.game.label}", GameError, self.progress.warn)
 
-    def seats_of(self, other: RunFolder, tell: Callable[[str], None] = lambda sentence: None) -> dict[str, State]:
+    def seats_of(
+        self, other: RunFolder, tell: Callable[[str], None] = lambda sentence: None
+    ) -> dict[str, adapter_files.State]:
         """Another run's weights for this run's seats: of the seat of the same name, or of its only seat.
 
         Raises RunFolderError if it has another base, or a seat is missing, damaged or of another shape or scale. Tells
@@ -186,7 +192,7 @@ class Resources:
         """
         model = self.config.model
         if other.brought:
-            theirs = read_json(other.path / ADAPTER_CONFIG).get("base_model_name_or_path")
+            theirs = read_json(other.path / adapter_files.CONFIG).get("base_model_name_or_path")
             if theirs not in (self.model.hub_id, model.name):
                 tell(f"{other.path} says that its base is {theirs}, and this run's is {model.name}: compare them")
         else:

@@ -6,6 +6,7 @@ Of several processes the first one saves; if it is lost, another one does.
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -45,8 +46,9 @@ class Saver:
     @cached_property
     def _measured(self) -> dict[str, dict[str, Any]]:
         """The evaluations made in training by their moment, read once."""
-        found = self._folder.evaluations(self._resources.progress.warn)
-        return {moment: _brief(result) for moment, result in found.items()}
+        return {
+            moment: _brief(result) for moment, result in self._folder.evaluations(self._resources.progress.warn).items()
+        }
 
     def is_due(self, done: int) -> bool:
         """Whether to save after `done` steps, by their number or by the time since the last save."""
@@ -94,7 +96,7 @@ class Saver:
 
     def change_config(self, config: RunConfig) -> None:
         """Replace the run's configuration and its file. Raises SaveFailed."""
-        self._resources.config = config
+        self._resources.plan = replace(self._resources.plan, config=config)
         self._write(f"writing {CONFIG}", lambda: self._folder.rewrite_config(config))
 
     def write_evaluation(self, name: str, result: Mapping[str, Any]) -> None:
@@ -116,8 +118,7 @@ class Saver:
 
     def keep_examples(self, before: RunFolder) -> None:
         """Copy the examples of the run that this one starts from: its game may use them. Raises SaveFailed."""
-        taught = before.path / EXAMPLES
-        if taught.is_file():
+        if (taught := before.path / EXAMPLES).is_file():
             self._write(f"writing {EXAMPLES}", lambda: shutil.copyfile(taught, self._folder.path / EXAMPLES))
 
     def write_card(self, step: int) -> None:
@@ -148,8 +149,7 @@ class Saver:
 
     def what_is_whole(self) -> str:
         """Sentences about the newest intact checkpoint, and how to continue from it."""
-        found = newest_whole(self._folder.path / CHECKPOINTS)
-        if found is None:
+        if (found := newest_whole(self._folder.path / CHECKPOINTS)) is None:
             return f"No checkpoint has been saved yet: remove {self._folder.path} and start the run again"
         return f"{found.path} is intact. {self.how_to_resume()}"
 

@@ -57,26 +57,18 @@ class StepLog:
             self._folder.cut(step)  # its completions may be written, and not its metrics
             self._write(step, metrics, rows, tokens)
 
-    def begin_step(self) -> None:
-        self._step_started = time.perf_counter()
-
-    def counts(self) -> dict[str, int]:
-        return {"skipped_steps": self.skipped_steps, "nonfinite": self.nonfinite_steps}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.skipped_steps, self.nonfinite_steps = state["skipped_steps"], state["nonfinite"]
-
-    def write_step(self, report: StepReport) -> dict[str, Any]:
-        """Write a step's lines, and return that of `metrics.jsonl`. Raises SaveFailed if that fails."""
+    def write_step(self, report: StepReport, started: float) -> dict[str, Any]:
+        """Write the lines of a step that `started` by `time.perf_counter`, and return that of `metrics.jsonl`. Raises
+        SaveFailed if that fails."""
         trained, table = report.trained, self._table
         self._prompts, self._too_long = self._prompts + table.prompts, self._too_long + table.too_long
         trains = self._game.trains(report.episode.log)  # a game may skip a step
         self.skipped_steps += trains and not trained
         self.nonfinite_steps += report.nonfinite is not None
-        usable = report.nonfinite is None and report.foreign is None
-        without_signal = bool(report.episode.streams) and trains and usable and not trained
-        self._steps_without_signal = self._steps_without_signal + 1 if without_signal else 0
-        metrics, rows = only_finite(self._metrics(report)), only_finite(episode_rows(report))
+        skipped = report.nonfinite is not None or report.foreign is not None
+        silent = bool(report.episode.streams) and trains and not trained and not skipped
+        self._steps_without_signal = self._steps_without_signal + 1 if silent else 0
+        metrics, rows = only_finite(self._metrics(report, started)), only_finite(episode_rows(report))
         tokens = token_columns(report) if self._resources.config.run.keep_tokens else {}
         self._write(report.step, metrics, rows, tokens)
         return metrics
@@ -112,21 +104,18 @@ class StepLog:
             f"since: {whole}, perhaps with a lower seats.*.lr in its config.yaml"
         )
 
-    def _metrics(self, report: StepReport) -> dict[str, Any]:
+    def _metrics(self, report: StepReport, started: float) -> dict[str, Any]:
         streams = {
-            stream.role: stream_metrics(stream, advantages, update)
-            for stream, advantages, update in zip(
-                report.episode.streams, report.advantages, report.streams, strict=True
-            )
+            stream.role: stream_metrics(stream, update)
+            for stream, update in zip(report.episode.streams, report.streams, strict=True)
         }
-        table = self._table
-        answered = [stream for stream in report.episode.streams if stream.role not in self._game.accuracy]
+        table, reasons = self._table, self._resources.loaded.verifier.reasons
         return {
             "step": report.step + 1,
             "wall_s": {
-                "total": round(time.perf_counter() - self._step_started, 4),
-                "generate": round(self._table.seconds["generate"], 4),
-                "verify": round(self._table.seconds["verify"], 4),
+                "total": round(time.perf_counter() - started, 4),
+                "generate": round(table.seconds["generate"], 4),
+                "verify": round(table.seconds["verify"], 4),
                 "update": round(report.update_s, 4),
             },
             "tokens": {"generated": table.tokens_generated, "trained": sum(update.tokens for update in report.streams)},
@@ -137,14 +126,14 @@ class StepLog:
             "warnings": [
                 *([_never_asked(table.too_long, table.prompts)] if table.too_long else ()),
                 *self._game.warnings(report.episode.log),
-                *right_for_all(answered),
+                *right_for_all([s for s in report.episode.streams if s.role not in self._game.accuracy]),
             ],
             "skipped_steps": self.skipped_steps,
             "nonfinite": self.nonfinite_steps,
             "nonfinite_what": report.nonfinite,
             "sampler_what": report.foreign,
-            "verify_timeouts": self._resources.loaded.verifier.reasons["timeout"],
-            "not_judged": self._resources.loaded.verifier.reasons[NOT_JUDGED],
+            "verify_timeouts": reasons["timeout"],
+            "not_judged": reasons[NOT_JUDGED],
             **({"over": True} if self._game.over() else {}),
         }
 
@@ -188,8 +177,8 @@ class StepLog:
         for found in stalled(self._seen):
             if found.shrank and step - self._warned.get("reasoning", -WARNING_EVERY) >= WARNING_EVERY:
                 self._warned["reasoning"] = step
-                what = found.remedy(self._game.options, "a lower seats.*.lr")
-                progress.warn(f"{found.said}: reasoning may be lost. Start again with {what}")
+                remedy = found.remedy(self._game.options, "a lower seats.*.lr")
+                progress.warn(f"{found.said}: reasoning may be lost. Start again with {remedy}")
         if self._steps_without_signal == SILENT_STEPS_WARNING:
             progress.warn(
                 f"for {SILENT_STEPS_WARNING} steps in a row every group had equal rewards, so nothing was updated. "
@@ -198,8 +187,10 @@ class StepLog:
             )
         if new := self._resources.loaded.verifier.reasons["timeout"] - self._warned_timeouts:
             self._warned_timeouts += new
-            most = self._resources.config.run.verify_timeout_s
-            progress.warn(f"{new} answers took longer than {most:g} s to check and count as wrong")
+            progress.warn(
+                f"{new} answers took longer than {self._resources.config.run.verify_timeout_s:g} s to check and count "
+                "as wrong"
+            )
 
 
 def _never_asked(too_long: int, prompts: int) -> str:

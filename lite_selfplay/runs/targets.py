@@ -15,7 +15,7 @@ from lite_selfplay.errors import ConfigError, ModelNotFoundError, RunFolderError
 from lite_selfplay.evaluation.suites import Settings
 from lite_selfplay.games import make_game
 from lite_selfplay.games.modes import find_mode
-from lite_selfplay.models.sources import ResolvedModel, locate, saved_precision
+from lite_selfplay.models.sources import ResolvedModel, base_of, locate, saved_precision
 from lite_selfplay.runs.checkpoints import is_taught, kept_snapshots, list_checkpoints
 from lite_selfplay.runs.folder import ADAPTERS, CHECKPOINTS, CONFIG, EVALUATIONS, EXAMPLES, RunFolder, nearest_runs
 from lite_selfplay.runs.planning import draws_problems, evaluated, held_out
@@ -63,8 +63,12 @@ class Target:
             config = folder.config_to_load(settings.trust_remote_code, settings.unsafe_code)
             chosen = settings.model_dump(include={"precision"}, exclude_none=True)
             config = config.having({"model": chosen, "tasks": reading})
-            sizes = {"group_size": config.run.group_size, "problems_per_step": config.run.problems_per_step}
-            game = make_game(config.game.name, config.game.options, **sizes)
+            game = make_game(
+                config.game.name,
+                config.game.options,
+                group_size=config.run.group_size,
+                problems_per_step=config.run.problems_per_step,
+            )
             spec = game.evaluation()
             found = cls(str(name), config, folder, spec.mode, spec.seats, game.other_evaluations(), folder.seats(warn))
             return found.at(settings.seats or ())
@@ -122,14 +126,17 @@ class Target:
                     "adapters with its checkpoints and at its end"
                 )
 
-    def require_base(self, model: ResolvedModel, warn: Callable[[str], None]) -> None:
-        """Raises RunFolderError if the model's name now refers to another base than the run's. Warns of another
+    def base(self, progress: Progress) -> ResolvedModel:
+        """The base model. Raises RunFolderError if its name now refers to another base than the run's. Warns of another
         precision."""
-        if self.folder is None:
-            return
-        self.folder.require_base(model)
-        if (was := self.folder.config().model.precision) != (now := self.config.model.precision):
-            warn(f"{self.name} was made with model.precision={was}, and its base is held in {now}: omit --precision")
+        model = base_of(self.config.model, progress)
+        if self.folder is not None:
+            self.folder.require_base(model)
+            if (was := self.folder.config().model.precision) != (now := self.config.model.precision):
+                progress.warn(
+                    f"{self.name} was made with model.precision={was}, and its base is held in {now}: omit --precision"
+                )
+        return model
 
     @contextlib.contextmanager
     def table(
@@ -138,6 +145,7 @@ class Target:
         """A context with a table: the base in memory with the run's adapters, and a checker."""
         from lite_selfplay.training.rollout import LiveTable, Loaded
 
+        progress.say(f"loading {model.name} in {self.config.model.precision}")
         with contextlib.closing(Loaded.of(self.config, model, progress, poll, ranks=ranks)) as loaded:
             for seat in self.config.seats if self.folder else ():
                 loaded.adapters.load(seat, self.saved[seat])
@@ -147,8 +155,10 @@ class Target:
 
     def weights(self) -> dict[str, str]:
         """The SHA-256 of each seat's adapter, by seat; empty for a base model."""
-        places = {seat: self.saved[seat] for seat in self.config.seats} if self.folder else {}
-        places |= {name: place for name, (_, place) in self.past.items()}
+        places = {
+            **({seat: self.saved[seat] for seat in self.config.seats} if self.folder else {}),
+            **{name: place for name, (_, place) in self.past.items()},
+        }
         return {name: sha256_of(place if place.is_file() else place / _WEIGHTS) for name, place in places.items()}
 
 
@@ -163,16 +173,15 @@ def saved_adapters(
     """
     place = folder.path / CHECKPOINTS
     there = {str(found.step): found for found in list_checkpoints(place, full=any("@" in name for name in names))}
-    known = [*seats, *(f"{seat}@{step}" for step in there for seat in seats)]
     found = {}
     for name in names:
         seat, at, step = name.partition("@")
         if at and step == "best":
-            best = folder.best()
-            if best is None:
+            if (best := folder.best()) is None:
                 raise RunFolderError(f"{folder.path} has no best checkpoint: none was saved at an evaluation")
             step = str(best["step"])
         if seat not in seats or (at and step not in there):
+            known = [*seats, *(f"{seat}@{step}" for step in there for seat in seats)]
             raise UnknownNameError("seat", name, known)
         if at and (problem := there[step].problem) is not None:
             raise RunFolderError(f"{there[step].path} cannot be used: {problem}")

@@ -62,7 +62,7 @@ def shown(path: Path) -> None:
     """What `view` and `report --figures` show."""
     folder = RunFolder.open(path)
     with as_written(path):
-        charts_of(game_of(folder)[0], folder, folder.metrics())
+        charts_of(game_of(folder)[0], folder, folder.steps())
 
 
 def reported(path: Path) -> None:

@@ -272,7 +272,7 @@ def test_everything_chosen_is_written_down_and_a_resume_keeps_it(tmp_path: Path,
     assert (config.tasks.train, config.eval.tasks, config.run.preset) == ("letters", "letters", "cpu")
     assert config.cold_start.enabled is False
     assert list(run.evaluations()) == [-1, 0, 1]
-    assert (choices_of(config, game), open_questions(config, game), layer_of([])) == ([], {}, {})
+    assert (choices_of(config, game), open_questions(config, game), layer_of({})) == ([], {}, {})
     monkeypatch.setattr(choosing, "TOYS", {})  # another hub, or another version, would choose other problems
     assert resume(run.path, steps=2).config.tasks.train == "letters"
 

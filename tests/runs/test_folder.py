@@ -123,11 +123,11 @@ def test_opening_what_is_no_run(tmp_path, place):
 
 
 def test_lines_come_back_as_they_went_in(folder):
-    assert (folder.metrics(), list(folder.episodes())) == ([], [])  # nothing was written yet
+    assert (list(folder.steps()), list(folder.episodes())) == ([], [])  # nothing was written yet
     folder.cut(0)
     assert set(files(folder.path)) == {CONFIG, ENVIRONMENT}
     write_steps(folder, 0, 1)
-    assert folder.metrics() == [{"step": 0, "loss": 0.5}, {"step": 1, "loss": 0.5}]
+    assert list(folder.steps()) == [{"step": 0, "loss": 0.5}, {"step": 1, "loss": 0.5}]
     rows = [{"step": step, "sample": k, "text": "naïve ✓\n"} for step in (0, 1) for k in (0, 1)]
     assert list(folder.episodes()) == rows
     assert (folder.path / EPISODES).read_text(encoding="utf-8").count("\n") == 4
@@ -141,7 +141,7 @@ def test_any_text_is_one_line(tmp_path_factory, text):
     assert [row["text"] for row in folder.episodes()] == [text, "next"]
     with pytest.raises(ValueError, match="JSON"):
         folder.append({"step": 1, "loss": float("nan")}, [], limit_mb=1)
-    assert [row["step"] for row in folder.metrics()] == [0]
+    assert [row["step"] for row in folder.steps()] == [0]
 
 
 # Lines of a little over 1,000 bytes: after two of them the limit of 2,000 is reached.
@@ -150,7 +150,7 @@ def test_episodes_end_at_their_limit_and_metrics_go_on(folder, limit_mb, rooms):
     row = {"step": 0, "text": "x" * 1000}
     assert [folder.append({"step": step}, [row], limit_mb=limit_mb) for step in range(4)] == rooms
     assert len(list(folder.episodes())) == sum(rooms)
-    assert len(folder.metrics()) == 4
+    assert len(list(folder.steps())) == 4
 
 
 # Without the end of the line, and within a character.
@@ -160,10 +160,10 @@ def test_a_last_line_that_a_kill_cut_short_is_passed_over_and_cut_off(folder, la
     for name in (METRICS, EPISODES):
         with (folder.path / name).open("ab") as file:
             file.write(last)
-    assert [row["step"] for row in folder.metrics()] == [row["step"] for row in folder.episodes()] == [1, 2]
+    assert [row["step"] for row in folder.steps()] == [row["step"] for row in folder.episodes()] == [1, 2]
     folder.cut(2)
     write_steps(folder, 3, episodes=1)  # which stands alone
-    assert [row["step"] for row in folder.metrics()] == [row["step"] for row in folder.episodes()] == [1, 2, 3]
+    assert [row["step"] for row in folder.steps()] == [row["step"] for row in folder.episodes()] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 9])
@@ -200,7 +200,7 @@ def test_a_damaged_line_is_named_and_nothing_is_cut(folder, name, line, why):
         file.write(f'{line}\n{{"step": 2}}\n')
     before = files(folder.path)
     with pytest.raises(RunFolderError, match=rf"{name}, line 2: .*{why}"):
-        list(folder.metrics() if name == METRICS else folder.episodes())
+        list(folder.steps() if name == METRICS else folder.episodes())
     with pytest.raises(RunFolderError, match=rf"{name}, line 2: "):
         folder.cut(1)
     assert files(folder.path) == before

@@ -46,8 +46,8 @@ def test_memory_and_bookkeeping_do_not_grow_with_the_steps(
         def once(name: str, work: Any, *given: Any) -> Any:
             return made[name] if name in made else made.setdefault(name, work(*given))
 
-        def written(report: Any) -> Mapping[str, Any]:
-            began, metrics = time.perf_counter(), done(report)
+        def written(report: Any, started: float) -> Mapping[str, Any]:
+            began, metrics = time.perf_counter(), done(report, started)
             loop._step_log.show(report.step, metrics, "")
             seconds[report.step] = time.perf_counter() - began
             if report.step + 1 == first // 2:

@@ -268,7 +268,7 @@ def test_a_small_game_samples_no_more_than_it_may():
 def bare_table() -> RecordingTable:
     """A table where nothing is loaded but the token that ends an answer."""
     table: Any = RecordingTable.__new__(RecordingTable)
-    table.most, table.until, table.thinks, table._words, table.role = 10**9, inf, False, None, "drafter"
+    table.most, table.until, table.thinks, table.role = 10**9, inf, False, "drafter"
     table.completions, table.verdicts, table.episodes = {}, {}, []
     table._loaded = SimpleNamespace(chat=SimpleNamespace(eos_ids=[END]))
     return table

@@ -32,7 +32,14 @@ from lite_selfplay.models.sources.folders import reading
 from lite_selfplay.runs.folder import CARD, RunFolder
 from lite_selfplay.runs.report.closing import Evaluations
 from lite_selfplay.runs.report.pages import shown
-from lite_selfplay.tasks.files import read_json, read_tensors, sha256_of, write_errors, written_whole_folder
+from lite_selfplay.tasks.files import (
+    read_json,
+    read_tensors,
+    sha256_of,
+    write_errors,
+    write_whole,
+    written_whole_folder,
+)
 from lite_selfplay.training.interrupts import Interrupts
 from lite_selfplay.training.progress import Poll, Progress, as_progress
 from lite_selfplay.training.rollout import Loaded, load_chat
@@ -96,11 +103,9 @@ def export(
         asked.folder.require_base(model)
         with write_errors(asked.out, SaveFailed), written_whole_folder(asked.out) as folder:
             verification, verified = write(asked, model, folder, verify, said, Poll(said, interrupts.poll))
-            card = export_card(asked, model.revision, measured(asked), verified)
-            (folder / CARD).write_text(card, encoding="utf-8")
+            write_whole(folder / CARD, export_card(asked, model.revision, measured(asked), verified))
             if verification is not None:
-                text = json.dumps(verification.to_json(), indent=1) + "\n"
-                (folder / VERIFICATION).write_text(text, encoding="utf-8")
+                write_whole(folder / VERIFICATION, json.dumps(verification.to_json(), indent=1) + "\n")
             require_free(asked.out)  # it may have been created meanwhile
     said.say(f"written: {asked.out}")
     if verification is not None and verification.failures:
@@ -136,6 +141,7 @@ def write(
         gc.collect()
         torch.cuda.empty_cache()
     if asked.form == "peft":
+        chat.tokenizer.chat_template = with_switches(chat.tokenizer.chat_template, asked.config.model.thinking)
         write_adapter(folder, asked, model, chat)
     poll()
     if not verify:
@@ -152,9 +158,10 @@ def measured(asked: Asked) -> Evaluations:
     training up to the exported step, by moment (such as `after 20 steps`), and those evaluations after training that
     used exactly the exported weights, by file name."""
     own = sha256_of(asked.adapter / WEIGHTS)
-    later = asked.folder.later_evaluations().items()
     found = {moment: each for moment, each in asked.folder.evaluations().items() if each["step"] <= asked.step}
-    return found | {name: each for name, each in later if own in each.get("weights", {}).values()}
+    return found | {
+        name: each for name, each in asked.folder.later_evaluations().items() if own in each.get("weights", {}).values()
+    }
 
 
 def _from_memory(
@@ -182,6 +189,7 @@ def _from_memory(
             prompts = verification.choose_prompts(seen, lambda text: not any(token in text for token in special))
             questions = verification.ask_seat(backend, chat, asked.seat, prompts)
         if asked.form != "peft":
+            chat.tokenizer.chat_template = with_switches(chat.tokenizer.chat_template, asked.config.model.thinking)
             fill = write_merged if asked.form == "merged" else write_gguf_folder
             fill(folder, asked, partial(_weights, backend, asked.seat, poll), config, chat)
     return questions, str(backend.compute_dtype).removeprefix("torch.")
@@ -201,8 +209,7 @@ def write_adapter(folder: Path, asked: Asked, model: ResolvedModel, chat: Chat) 
     shutil.copyfile(asked.adapter / WEIGHTS, folder / WEIGHTS)
     base = {"base_model_name_or_path": model.hub_id or shown(model.name), "revision": model.revision}
     config = json.dumps(read_json(asked.adapter / CONFIG) | base, indent=2, sort_keys=True)
-    (folder / CONFIG).write_text(config + "\n", encoding="utf-8")
-    _set_switches(asked, chat)
+    write_whole(folder / CONFIG, config + "\n")
     chat.tokenizer.save_pretrained(folder)
     _settings(asked, chat).save_pretrained(folder)
 
@@ -221,7 +228,6 @@ def write_merged(folder: Path, asked: Asked, weights: Weights, config: Any, chat
         raise RequestError(f"{missing[0]} does not fit into a merged model: export --to peft")
     plain.generation_config = _settings(asked, chat)
     plain.save_pretrained(folder)
-    _set_switches(asked, chat)
     chat.tokenizer.save_pretrained(folder)
 
 
@@ -230,14 +236,19 @@ def write_gguf_folder(folder: Path, asked: Asked, weights: Weights, config: Any,
     create` (https://github.com/ollama/ollama/blob/main/docs/modelfile.md). `asked` is the checked export request, whose
     sampling settings go into the Modelfile. The function `weights` returns an iterator over the merged weights as
     (name, float32 tensor) pairs. `config` is the base model's transformers configuration; `chat` has its tokenizer."""
-    _set_switches(asked, chat)
-    name = f"{asked.config.game.label}, seat {asked.name}"
-    write_gguf(folder / asked.file, weights(), config, chat.tokenizer, name=name, eos_ids=chat.eos_ids)
-    parameters = {"temperature": f"{asked.sampling.temperature:g}", "top_k": "0", "top_p": "1", "min_p": "0"}
-    parameters |= {"repeat_penalty": "1", "num_predict": str(asked.sampling.max_tokens)}
-    lines = [f"FROM ./{asked.file}", *(f"PARAMETER {key} {value}" for key, value in parameters.items())]
-    lines += [f"PARAMETER stop {json.dumps(stop, ensure_ascii=False)}" for stop in asked.sampling.stop]
-    (folder / "Modelfile").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    title = f"{asked.config.game.label}, seat {asked.name}"
+    write_gguf(folder / asked.file, weights(), config, chat.tokenizer, name=title, eos_ids=chat.eos_ids)
+    lines = [
+        f"FROM ./{asked.file}",
+        f"PARAMETER temperature {asked.sampling.temperature:g}",
+        "PARAMETER top_k 0",
+        "PARAMETER top_p 1",
+        "PARAMETER min_p 0",
+        "PARAMETER repeat_penalty 1",
+        f"PARAMETER num_predict {asked.sampling.max_tokens}",
+        *(f"PARAMETER stop {json.dumps(stop, ensure_ascii=False)}" for stop in asked.sampling.stop),
+    ]
+    write_whole(folder / "Modelfile", "\n".join(lines) + "\n")
 
 
 def with_switches(template: str | None, thinking: Thinking) -> str | None:
@@ -251,15 +262,11 @@ def with_switches(template: str | None, thinking: Thinking) -> str | None:
     if thinking != "auto":
         switch = "true" if thinking == "on" else "false"
         values |= {name: switch for name in ("enable_thinking", "thinking") if name in template}
-    set_first = (
+    set_first = "".join(
         f"{{%- if {key} is not defined %}}{{%- set {key} = {value} %}}{{%- endif %}}" for key, value in values.items()
     )
     asks = r"""strftime_now\(\s*(['"])(.*?)\1\s*\)"""
-    return "".join(set_first) + re.sub(asks, lambda call: json.dumps(NOW.strftime(call[2])), template)
-
-
-def _set_switches(asked: Asked, chat: Chat) -> None:
-    chat.tokenizer.chat_template = with_switches(chat.tokenizer.chat_template, asked.config.model.thinking)
+    return set_first + re.sub(asks, lambda call: json.dumps(NOW.strftime(call[2])), template)
 
 
 def _settings(asked: Asked, chat: Chat) -> Any:

@@ -8,6 +8,7 @@ and comparing the pieces with those of known rules. `lite_selfplay.models.source
 of GGUF files.
 """
 
+import contextlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -37,8 +38,7 @@ def require_convertible(config: Any) -> str:
     SiLU. It also raises RequestError for a Llama with biases; other architectures may have biases."""
     (name, *_) = config.architectures or ["unknown"]
     if name not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
-        raise RequestError(f"the GGUF writer here supports {known}, not {name}. {_LLAMA_CPP}")
+        raise RequestError(f"the GGUF writer here supports {', '.join(ARCHITECTURES)}, not {name}. {_LLAMA_CPP}")
     rope = config.rope_parameters
     for wrong, what in (
         (rope["rope_type"] not in ("default", "llama3"), f"rotary scaling {rope['rope_type']!r}"),
@@ -62,8 +62,7 @@ def write_gguf(
     that `add_vocabulary` refuses, a weight that llama.cpp's architecture lacks, and a matrix with a number too large
     for float16."""
     architecture = require_convertible(config)
-    writer = GGUFWriter(file, architecture)
-    try:
+    with contextlib.closing(GGUFWriter(file, architecture)) as writer:
         writer.add_name(name)
         writer.add_file_type(LlamaFileType.MOSTLY_F16)
         _add_shape(writer, config)
@@ -73,8 +72,6 @@ def write_gguf(
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
-    finally:
-        writer.close()
 
 
 def _add_shape(writer: Any, config: Any) -> None:
@@ -198,9 +195,12 @@ def _add_special(writer: Any, tokenizer: Any, eos_ids: Sequence[int]) -> None:
     fewer, if there are fewer) are stored as llama.cpp's EOS, EOT and EOM; the caller puts first the one that ends a
     turn of a chat."""
     bos, ends = tokenizer.bos_token_id, (writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id)
-    others = {writer.add_bos_token_id: bos, writer.add_unk_token_id: tokenizer.unk_token_id}
-    others |= {writer.add_pad_token_id: tokenizer.pad_token_id, **dict(zip(ends, eos_ids, strict=False))}
-    for add, identity in others.items():
+    others = {
+        writer.add_bos_token_id: bos,
+        writer.add_unk_token_id: tokenizer.unk_token_id,
+        writer.add_pad_token_id: tokenizer.pad_token_id,
+    }
+    for add, identity in (*others.items(), *zip(ends, eos_ids, strict=False)):
         if identity is not None:
             add(identity)
     writer.add_add_bos_token(bos is not None and tokenizer("probe")["input_ids"][:1] == [bos])

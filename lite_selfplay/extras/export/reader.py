@@ -46,8 +46,7 @@ def by_transformers(request: Mapping[str, Any]) -> list[dict[str, Any]]:
         prompt, given = question["prompt_ids"], question["token_ids"]
         with torch.no_grad():
             logits = model(torch.tensor([[*prompt, *given]], device=model.device)).logits[0, len(prompt) - 1 : -1]
-        logprobs = logits.float().log_softmax(-1)
-        said = logprobs.gather(-1, torch.tensor(given, device=model.device)[:, None])[:, 0]
+        said = logits.float().log_softmax(-1).gather(-1, torch.tensor(given, device=model.device)[:, None])[:, 0]
         answers.append({"prompt_ids": _ids(tokenizer, question["prompt"]), "logprobs": said.tolist()})
     return answers
 
@@ -59,8 +58,7 @@ def _ids(tokenizer: Any, prompt: str) -> list[int]:
     if not tokenizer.chat_template:
         return list(tokenizer(prompt)["input_ids"])
     turns = [{"role": "user", "content": prompt}]
-    text = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return list(tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)["input_ids"])
 
 
 def by_llama_cpp(request: Mapping[str, Any]) -> list[dict[str, Any]]:

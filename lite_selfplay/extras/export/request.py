@@ -53,8 +53,8 @@ class Asked:
     @property
     def file(self) -> str:
         """The name of the file that an export in the format `gguf` writes."""
-        parts = self.config.game.label, Path(self.config.model.name).name, self.name, "f16.gguf"
-        return re.sub(r"[^\w.-]+", "-", "-".join(parts))
+        base = Path(self.config.model.name).name
+        return re.sub(r"[^\w.-]+", "-", f"{self.config.game.label}-{base}-{self.name}-f16.gguf")
 
 
 def ask(folder: RunFolder, name: str | None, form: Form, out: Path | str | None, trusted: bool) -> Asked:
@@ -82,8 +82,10 @@ def ask(folder: RunFolder, name: str | None, form: Form, out: Path | str | None,
     name = name or next(iter(config.seats))
     ((seat, step, adapter),) = saved_adapters(folder, config.seats, [name]).values()
     if not adapter.is_dir():
-        when = "a run writes its adapters at its checkpoints and at its end"
-        raise RunFolderError(f"{folder.path} has no adapter of seat {name!r}: {when}")
+        raise RunFolderError(
+            f"{folder.path} has no adapter of seat {name!r}: a run writes its adapters at its checkpoints and at its "
+            "end"
+        )
     total, played = dict[str, Any](), set[str]()
     for row in folder.steps(last=math.inf if step is None else step):
         total = added(total, row)

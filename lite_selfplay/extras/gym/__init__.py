@@ -121,13 +121,9 @@ def reasoning_gym(seed: int = 0, held_out: bool = False, /, dataset: str = "", *
         raise TaskError(
             f"{name} gives different problems in each process: set the environment variable PYTHONHASHSEED=0"
         )
-    caution = ""
-    if dataset in _PAYS_ALWAYS:
-        answer, paid = _PAYS_ALWAYS[dataset]
-        caution = (
-            f"the scorer of {name} gives {answer} a mean score of {paid:.0%}, whatever the problem: see docs/tasks.md"
-        )
-    return Task(name, Procedural(name, SIZE, held_out, make), procedural=True, caution=caution)
+    answer, paid = _PAYS_ALWAYS.get(dataset, ("", 0.0))
+    caution = f"the scorer of {name} gives {answer} a mean score of {paid:.0%}, whatever the problem: see docs/tasks.md"
+    return Task(name, Procedural(name, SIZE, held_out, make), procedural=True, caution=caution if answer else "")
 
 
 def _value(text: str) -> Any:
@@ -231,8 +227,8 @@ class WorkerPool(Workers[Scorer, Question, str]):
     def __init__(self, size: int | None = None, deadline: float = 5.0, command: Sequence[str] | None = None):
         super().__init__(size)
         self.deadline = deadline
-        module = [sys.executable, "-P", "-m", "lite_selfplay.extras.gym.scoring"]
-        self._command = list(command) if command else [*module, str(deadline), str(MEMORY_MB)]
+        own = (sys.executable, "-P", "-m", "lite_selfplay.extras.gym.scoring", str(deadline), str(MEMORY_MB))
+        self._command = list(command or own)
 
     def _start(self) -> Scorer:
         ours, theirs = socket.socketpair()
@@ -280,9 +276,12 @@ def _environment() -> dict[str, str]:
     others hold secrets. Numerical libraries use one thread. PYTHONPATH makes it import the copy of lite_selfplay that
     runs here. PYTHONPATH is unchanged if that copy is in site-packages, since site-packages must not come before the
     standard library."""
-    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    # A numerical library's threads would reserve address space for every core.
-    environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    environment = {
+        **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+        # A numerical library's threads would reserve address space for every core.
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
     root = str(Path(__file__).resolve().parents[3])
     if root not in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))

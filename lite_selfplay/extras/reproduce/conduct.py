@@ -125,8 +125,7 @@ def require_fair(experiment: Experiment) -> None:
         listed = ", ".join(f"{name} {count:,}" for name, count in budgets.items())
         raise ConfigError(f"{experiment.name}: the arms do not have the same number of {experiment.budget}: {listed}")
     if not drawn:
-        train = experiment.shared.tasks.train
-        raise ConfigError(f"{experiment.name}: no arm uses tasks.train, {train}: remove it")
+        raise ConfigError(f"{experiment.name}: no arm uses tasks.train, {experiment.shared.tasks.train}: remove it")
 
 
 def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
@@ -149,8 +148,7 @@ def costs(experiment: Experiment, data_dir: str | None) -> list[str]:
             if experiment.starts_taught(name):
                 taught = experiment.cold_start_config(experiment.teaching(name), experiment.seeds[0], Path("run"))
                 config = config.model_copy(update={"cold_start": taught.cold_start})
-            ready = plan(config)
-            lines += [f"{name}, for each seed:", *(f"  {line}" for line in ready.lines())]
+            lines += [f"{name}, for each seed:", *(f"  {line}" for line in plan(config).lines())]
     for evaluation in experiment.evaluations:
         asked = "all problems" if evaluation.limit is None else f"{evaluation.limit} problems"
         lines.append(
@@ -170,9 +168,12 @@ def _claim(experiment: Experiment, out: Path) -> None:
             before = parse_mapping(read_utf8(path, RunFolderError, FILE_LIMIT), str(path))
             if before == values:
                 return
-            arms = {name: arm for name, arm in values["arms"].items() if name in before.get("arms", ())}
-            seeds = [seed for seed in values["seeds"] if seed in before.get("seeds", ())]
-            if {**values, "arms": arms, "seeds": seeds, "scale": before.get("scale")} != before:
+            known = {
+                "arms": {name: arm for name, arm in values["arms"].items() if name in before.get("arms", ())},
+                "seeds": [seed for seed in values["seeds"] if seed in before.get("seeds", ())],
+                "scale": before.get("scale"),
+            }
+            if {**values, **known} != before:
                 raise RunFolderError(
                     f"{out} holds another experiment, or another size of this one: choose another --out"
                 )
@@ -261,9 +262,7 @@ def _trained_run(experiment: Experiment, name: str, seed: int, folder: Path, pro
 def _steps_done(path: Path) -> int | None:
     """The step of the newest complete checkpoint in the run folder `path`; None if there is no run, no checkpoint, or
     only one from within the cold start."""
-    if not (path / CONFIG).is_file():
-        return None
-    last = newest_whole(path / CHECKPOINTS, lambda _: None)
+    last = newest_whole(path / CHECKPOINTS) if (path / CONFIG).is_file() else None
     return last.step if last is not None and is_taught(last) else None
 
 
@@ -306,6 +305,4 @@ def _curve(run: Run, steps: Iterable[Mapping[str, Any]], curve: str) -> list[tup
     not record the metric. `steps` are the rows of `metrics.jsonl`."""
     if curve == EVALUATION:  # without the untouched base
         return [(step, mean_pass_rate(each)) for step, each in run.evaluations().items() if step >= 0]
-    import pandas as pd
-
-    return list(pd.Series({row["step"]: dict(dotted(row)).get(curve) for row in steps}).dropna().items())
+    return [(row["step"], value) for row in steps if (value := dict(dotted(row)).get(curve)) is not None]

@@ -10,13 +10,13 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from lite_selfplay.config import FLAT_KEYS, RunConfig, merge, nested, preset_layer, set_key
+from lite_selfplay.config import FLAT_KEYS, RunConfig, Section, merge, nested, preset_layer
 from lite_selfplay.config.layers import FILE_LIMIT, parse_mapping, require_accepted
-from lite_selfplay.config.sections import Section
 from lite_selfplay.config.user_files import read_utf8
 from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.evaluation.suites import MeasuringSection, Settings, find_suite
 from lite_selfplay.games import make_game
+from lite_selfplay.runs.defaults import layer_of
 from lite_selfplay.tasks import split_specs
 
 EXPERIMENTS = files(__package__) / "experiments"
@@ -114,10 +114,10 @@ class EvaluationSection(MeasuringSection):
             "trust_remote_code": shared.model.trust_remote_code,
             "unsafe_code": shared.tasks.unsafe_code,
             "trained_on": True,
+            **(find_suite(self.suite).settings(shared.model.name if untrained else "") if self.suite else {}),
+            **self.model_dump(exclude={"tasks", "suite", "mode"}, exclude_none=True),
+            **arm.model_dump(include={"seats", "shots"}, exclude_none=True),
         }
-        chosen |= find_suite(self.suite).settings(shared.model.name if untrained else "") if self.suite else {}
-        chosen |= self.model_dump(exclude={"tasks", "suite", "mode"}, exclude_none=True)
-        chosen |= arm.model_dump(include={"seats", "shots"}, exclude_none=True)
         chosen["max_completion_tokens"] = chosen.get("max_completion_tokens") or shared.run.max_completion_tokens
         return Settings(**chosen, precision=shared.model.precision if untrained else None)
 
@@ -206,8 +206,16 @@ class Experiment(Section):
             for name, arm in self.trained().items()
             for rate in self.search.rates
         }
-        own = {"seeds": self.search.seeds, "evaluations": self.search.evaluations, "arms": arms}
-        return self.model_copy(update={**own, "name": f"{self.name}, rates", "search": None, "baseline": ""})
+        return self.model_copy(
+            update={
+                "name": f"{self.name}, rates",
+                "seeds": self.search.seeds,
+                "evaluations": self.search.evaluations,
+                "arms": arms,
+                "search": None,
+                "baseline": "",
+            }
+        )
 
     def at(self, rates: Mapping[str, float]) -> "Experiment":
         """A copy in which the arms (training methods) named in `rates` train with these learning rates."""
@@ -219,9 +227,7 @@ class Experiment(Section):
         folder `folder`. `init` is the folder of an earlier run from whose seats (LoRA adapters) the training starts.
         None means that it starts as the experiment's configuration says. Raises ConfigError if a key is unknown or its
         value is not allowed."""
-        keys: dict[str, Any] = {}
-        for dotted, value in self.arms[arm].set.items():
-            set_key(keys, FLAT_KEYS.get(dotted, dotted), value)
+        keys = layer_of({FLAT_KEYS.get(key, key): value for key, value in self.arms[arm].set.items()})
         started = {"cold_start": {"enabled": False}, "run": {"init": str(init)}} if init else {}
         # Without a pre-flight, since an arm that cannot learn is compared too.
         run = {"run": {"seed": seed, "dir": str(folder), "preflight": False}}
@@ -278,16 +284,22 @@ class Experiment(Section):
                 for name, section in self.arms.items()
                 if section.of == trained and name != arm and all(seat.endswith("@0") for seat in section.seats or ("",))
             ]
-        starts = [name for name, section in self.arms.items() if section.start == COLD_START]
-        return [name for name in starts if self.teaching(name) == self.teaching(trained)]
+        return [
+            name
+            for name, section in self.arms.items()
+            if section.start == COLD_START and self.teaching(name) == self.teaching(trained)
+        ]
 
     def cold_start_config(self, game: str, seed: int, folder: Path) -> RunConfig:
         """The configuration of a run, in the run folder `folder` and with this seed, that only does the cold start
         (supervised steps before training) of the seats of `game`."""
         keys = {key: value for key, value in (self.cold_start or {}).items() if key != "game"}
-        taught = {"cold_start": {**keys, "enabled": True}, "eval": {"tasks": None}}
-        run = {"run": {"seed": seed, "dir": str(folder), "preflight": False}}
-        return RunConfig.of(self._layer(game), {"game": game}, taught, run)
+        own = {
+            "cold_start": {**keys, "enabled": True},
+            "eval": {"tasks": None},
+            "run": {"seed": seed, "dir": str(folder), "preflight": False},
+        }
+        return RunConfig.of(self._layer(game), {"game": game}, own)
 
 
 def experiment_names() -> list[str]:

@@ -29,6 +29,16 @@ Parts = Sequence[Sequence[Record]]  # an arm's evaluations: parts[task][seed]
 Interval = tuple[float, float]
 
 
+class Difference(NamedTuple):
+    """A mean difference, its interval, its p-value, and the p-value corrected for the number of differences with which
+    it is compared. Without spread, all but the mean are None."""
+
+    mean: float
+    interval: Interval | None
+    p_value: float | None
+    holm: float | None = None
+
+
 @dataclass(frozen=True)
 class Finding:
     """The result of an arm (training method) over its seeds, on one task, or as a mean over several tasks that its
@@ -47,24 +57,19 @@ class Finding:
       it is over problems: normal for a mean over tasks; for a single task the bootstrap if a problem was answered
       sometimes right and sometimes wrong, and otherwise Clopper-Pearson.
     - `std`: the standard deviation of `values`. None for one seed.
-    - `better`: the pass@1 of the best seat or direction, chosen on these same problems. None if there is only one.
-    - `better_interval`: the interval of `better`, widened for the choice (Bonferroni).
+    - `better`: the pass@1 of the best seat or direction, chosen on these same problems, and its interval, widened for
+      the choice (Bonferroni). None if there is only one.
     - `otherwise`: the pass@1 if the same completions are read by the other rule for reading answers (anywhere, or only
       in `<answer>`). None if no evaluation reports it, as for kinds of problems that no such rule applies to.
     - `difference`: the arm's pass@1 minus the baseline arm's, on the training seeds and problems that both arms have.
       None for the baseline itself, or if there are none.
-    - `difference_interval`: the interval of `difference` over seeds and problems together (`stats.crossed`); with a
-      single training seed, over problems (bootstrap). None without spread to estimate it from.
-    - `p_value`: the p-value of `difference` by the same intervals; with a single training seed, by McNemar's test, or
-      by sign flips of the problems' differences if these are not all of whole answers. None without spread.
-    - `holm`: `p_value`, corrected by Holm's method for the number of differences on this task.
-    - `gain`, `gain_interval`, `gain_p_value`, `gain_holm`: the same four against the weights from which the arm was
-      trained, evaluated in the same mode as the arm. None if the experiment has no such evaluation.
+    - `gain`: the same against the weights from which the arm was trained, evaluated in the same mode as the arm. None
+      if the experiment has no such evaluation.
     - `own`: the values of pass@k for each k above 1 and of the columns that the evaluation mode adds, by name. Each is
       a mean over the evaluated seats or directions, seeds and tasks.
     - `final`: the mean number of tokens of the judged completions. In a direction `A->B`, these are B's.
-    - `longer`: `final` minus the baseline arm's, on the problems of both. None for the baseline or a mean over tasks.
-    - `longer_interval`: the interval of `longer` over problems.
+    - `longer`: `final` minus the baseline arm's, on the problems of both, and its interval over these. None for the
+      baseline or a mean over tasks.
     - `total`: as `final`, plus the tokens of the earlier completions that the judged one read. In a direction `A->B`,
       the tokens of A and B together.
     - `seconds`: the duration of the arm's evaluations, as a sum over seeds and tasks.
@@ -80,21 +85,13 @@ class Finding:
     pass_at_1: float
     interval: Interval
     std: float | None
-    better: float | None
-    better_interval: Interval | None
+    better: tuple[float, Interval] | None
     otherwise: float | None
-    difference: float | None
-    difference_interval: Interval | None
-    p_value: float | None
-    holm: float | None
-    gain: float | None
-    gain_interval: Interval | None
-    gain_p_value: float | None
-    gain_holm: float | None
+    difference: Difference | None
+    gain: Difference | None
     own: Mapping[str, float]
     final: float
-    longer: float | None
-    longer_interval: Interval | None
+    longer: Difference | None
     total: float
     seconds: float
     trained_on: bool
@@ -114,26 +111,20 @@ def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]
     apart = {name for suite in suites for name, tasks in suite.averages.items() if set(tasks) < suite.samples.keys()}
     found = []
     for name, tasks in {**{task: (task,) for task in of}, **means}.items():
-        arms = {arm: parts for arm in experiment.arms if all(parts := [of[task].get(arm, []) for task in tasks])}
-        arms = {arm: parts for arm, parts in arms.items() if name not in apart or not any(map(_trained_on, parts))}
+        arms = {
+            arm: parts
+            for arm in experiment.arms
+            if all(parts := [of[task].get(arm, []) for task in tasks])
+            and (name not in apart or not any(map(_trained_on, parts)))
+        }
         every = {arm: _at_every_seed(experiment, arm, parts) for arm, parts in arms.items()}
         against = experiment.against
         between = corrected({arm: differences(every.get(against), every[arm]) for arm in arms if arm != against})
         gained = corrected({arm: differences(_start(experiment, arm, arms), every[arm]) for arm in arms})
         for arm, parts in arms.items():
-            longer = arms.get(against) if arm != against else None
-            found.append(_finding(arm, name, parts, longer, between.get(arm), gained.get(arm)))
+            longer = _longer(arms.get(against), parts) if arm != against else None
+            found.append(_finding(arm, name, parts, between.get(arm), gained.get(arm), longer))
     return found
-
-
-class Difference(NamedTuple):
-    """A mean difference, its interval, its p-value, and the p-value corrected for the number of differences with which
-    it is compared. Without spread, all but the mean are None."""
-
-    mean: float
-    interval: Interval | None
-    p_value: float | None
-    holm: float | None = None
 
 
 def differences(one: Parts | None, other: Parts) -> Difference | None:
@@ -180,20 +171,14 @@ def _at_every_seed(experiment: Experiment, arm: str, parts: Parts) -> Parts:
 
 
 def _finding(
-    arm: str, task: str, parts: Parts, baseline: Parts | None, between: Difference | None, gained: Difference | None
+    arm: str, task: str, parts: Parts, difference: Difference | None, gain: Difference | None, longer: Difference | None
 ) -> Finding:
     """The result of the arm (training method) named `arm`, over all evaluations in `parts`. `parts` has, for each task,
     a list with one evaluation for each seed. `task` is the label of the result: the task's name if `parts` has one
-    task, otherwise the name of the mean over its tasks. `baseline` has the evaluations of the arm to compare lengths
-    with, in the same form. `between` and `gained` are the differences to that arm and to the arm's start."""
+    task, otherwise the name of the mean over its tasks. `difference`, `gain` and `longer` are those of the result."""
     evaluations = [result for part in parts for result in part]
     rows, values = [_outcomes(part) for part in parts], _over_tasks(parts)
     scores = [score for result in evaluations for score in scores_shown(result).values()]
-    difference, difference_interval, p_value, adjusted = between or (None, None, None, None)
-    gain, gain_interval, gain_p_value, gain_adjusted = gained or (None, None, None, None)
-    longer = None
-    if baseline is not None and len(parts) == 1:
-        longer = paired(_lengths(baseline[0]), _lengths(parts[0]))
     # Win counts against several opponents have no meaningful mean.
     modes = [mode for result in evaluations if not (mode := find_mode(result["mode"])).matches]
     columns = dict.fromkeys(column for mode in modes for column in mode.columns)
@@ -205,31 +190,24 @@ def _finding(
     otherwise = [rate for result in evaluations for name, rate in result.get("otherwise", {}).items()
                  if name in scores_shown(result)]  # fmt: skip
     return Finding(
-        arm,
-        task,
-        sum(map(len, rows)),
-        tuple(result["seed"] for result in parts[0]),
-        tuple(values),
-        fmean(values),
-        _interval(values, rows),
-        over_seeds(values).std,
-        *_better(parts),
-        fmean(otherwise) if otherwise else None,
-        difference,
-        difference_interval,
-        p_value,
-        adjusted,
-        gain,
-        gain_interval,
-        gain_p_value,
-        gain_adjusted,
-        {column: fmean(found) for column, found in own.items() if found},
-        fmean(score["tokens_final_mean"] for score in scores),
-        None if longer is None else longer.difference,
-        None if longer is None else longer.interval,
-        fmean(score["tokens_total_mean"] for score in scores),
-        sum(result.get("seconds", 0.0) for result in evaluations),
-        any(map(_trained_on, parts)),
+        arm=arm,
+        task=task,
+        n=sum(map(len, rows)),
+        seeds=tuple(result["seed"] for result in parts[0]),
+        values=tuple(values),
+        pass_at_1=fmean(values),
+        interval=_interval(values, rows),
+        std=over_seeds(values).std,
+        better=_better(parts),
+        otherwise=fmean(otherwise) if otherwise else None,
+        own={column: fmean(found) for column, found in own.items() if found},
+        final=fmean(score["tokens_final_mean"] for score in scores),
+        total=fmean(score["tokens_total_mean"] for score in scores),
+        seconds=sum(result.get("seconds", 0.0) for result in evaluations),
+        trained_on=any(map(_trained_on, parts)),
+        difference=difference,
+        gain=gain,
+        longer=longer,
     )
 
 
@@ -237,11 +215,14 @@ def _trained_on(results: Sequence[Record]) -> bool:
     return any("trained_on" in result.get("overlap", {}) for result in results)
 
 
-def _lengths(results: Sequence[Record]) -> dict[str, float]:
-    """For each problem, by the problem's id, the mean number of tokens of the judged completions (in a cascade `A->B`,
-    B's completions). The mean is over seeds. `results` has, for each seed, the evaluation of one arm on one task. An
-    evaluation without the entry `lengths` is left out of the mean."""
-    return means_of(result.get("lengths", {}) for result in results)
+def _longer(one: Parts | None, other: Parts) -> Difference | None:
+    """The difference in the mean number of tokens of the judged completions (in a cascade `A->B`, B's) of two arms,
+    `other` minus `one`, and its interval over the problems of both. `one` and `other` are as for `differences`. None if
+    `one` is, or if there are several tasks. An evaluation without the entry `lengths` is left out of the mean."""
+    if one is None or len(other) > 1:
+        return None
+    found = paired(*(means_of(result.get("lengths", {}) for result in parts[0]) for parts in (one, other)))
+    return None if found is None else Difference(found.difference, found.interval, None)
 
 
 def _share(score: Record, column: str) -> float:
@@ -267,15 +248,15 @@ def _over_tasks(parts: Parts, name: str | None = None) -> list[float]:
     return [fmean(fmean(_outcomes([part[i]], name).values()) for part in parts) for i in range(len(parts[0]))]
 
 
-def _better(parts: Parts) -> tuple[float | None, Interval | None]:
+def _better(parts: Parts) -> tuple[float, Interval] | None:
     """The pass@1 of the best of an arm's seats (LoRA adapters) and cascades (`A->B`: seat B answers after reading A's
     answer), and its 95% interval. The best one has the highest mean pass@1 over the training seeds; this mean is
-    returned. The interval is widened (Bonferroni), because the best is chosen among several. Returns (None, None) if
-    only one seat or cascade was evaluated. `parts` has the arm's evaluations: for each task (a set of problems), a list
-    with one evaluation for each seed."""
+    returned. The interval is widened (Bonferroni), because the best is chosen among several. Returns None if only one
+    seat or cascade was evaluated. `parts` has the arm's evaluations: for each task (a set of problems), a list with one
+    evaluation for each seed."""
     names = list(scores_shown(parts[0][0]))
     if len(names) == 1:
-        return None, None
+        return None
     values = {name: _over_tasks(parts, name) for name in names}
     best = max(names, key=lambda name: fmean(values[name]))
     rows = [_outcomes(part, best) for part in parts]
@@ -290,20 +271,15 @@ def _interval(values: Sequence[float], rows: Sequence[Mapping[str, float]], conf
     if (spread := over_seeds(values, confidence)).interval is not None:
         low, high = spread.interval
     elif len(rows) > 1:
-        low, high = _around([list(row.values()) for row in rows], confidence)
+        # By the normal distribution: each row has the values of one task's problems.
+        error = sqrt(sum(variance(row.values()) / len(row) for row in rows if len(row) > 1)) / len(rows)
+        mean, half = fmean(fmean(row.values()) for row in rows), NormalDist().inv_cdf((1 + confidence) / 2) * error
+        low, high = mean - half, mean + half
     elif set(outcomes) <= {0.0, 1.0} or len(outcomes) < 2:
         return clopper_pearson(round(sum(outcomes)), len(outcomes), confidence)
     else:
         _, low, high = paired_bootstrap([0.0] * len(outcomes), outcomes, confidence=confidence)
     return max(0.0, low), min(1.0, high)
-
-
-def _around(rows: Sequence[Sequence[float]], confidence: float) -> Interval:
-    """The confidence interval, by the normal distribution, of the unweighted mean of the tasks' means. Each row of
-    `rows` has the values of one task's problems."""
-    error = sqrt(sum(variance(row) / len(row) for row in rows if len(row) > 1)) / len(rows)
-    mean, half = fmean(map(fmean, rows)), NormalDist().inv_cdf((1 + confidence) / 2) * error
-    return mean - half, mean + half
 
 
 def table(experiment: Experiment, records: Sequence[Record]) -> str:
@@ -329,8 +305,8 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
             "",
         ]
     lines += _by_step(experiment, records)
-    for arm, rate in dict.fromkeys((record["arm"], record.get("rate")) for record in records):
-        lines += [f"- {arm}: learning rate {rate:g}, chosen by the search"] if rate is not None else []
+    rates = dict.fromkeys((record["arm"], record.get("rate")) for record in records)
+    lines += [f"- {arm}: learning rate {rate:g}, chosen by the search" for arm, rate in rates if rate is not None]
     for arm in experiment.arms:
         noted = means_of(record["training"].get("game", {}) for record in records if record["arm"] == arm)
         means = ", ".join(f"{as_words(key)} {value:.3g}" for key, value in noted.items())
@@ -344,9 +320,11 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
             if found
         ]
         lines += [f"- {arm}, used in training per seed: {'; '.join(said)}"] if said else []
-    for record in records:
-        said = record["training"].get("closing", ())
-        lines += [f"- {record['arm']}, seed {record['seed']}: {line.strip()}" for line in said]
+    lines += [
+        f"- {record['arm']}, seed {record['seed']}: {line.strip()}"
+        for record in records
+        for line in record["training"].get("closing", ())
+    ]
     otherwise = "in the `<answer>` block alone" if experiment.shared.tasks.answer_from == "anywhere" else "anywhere"
     lines += [
         "",
@@ -421,18 +399,18 @@ def _rows(
         seconds, tokens = spent.get(each.arm, (0.0, 0))
         # The paper's numbers are comparable only at full size.
         printed = experiment.arms[each.arm].paper if experiment.scale == "full" else {}
-        longer = _shown(each.longer, each.longer_interval, "{:+.0f}".format)
+        longer = f" ({_shown(each.longer, '{:+.0f}'.format)})" if each.longer and each.longer.interval else ""
         rows.append(
             [
                 f"{each.arm} (training data among these)" if each.trained_on else each.arm,
-                _shown(each.pass_at_1, each.interval, _points),
+                _shown((each.pass_at_1, each.interval), _points),
                 MISSING if each.std is None else f"± {_points(each.std)}",
-                _shown(each.better, each.better_interval, _points),
+                _shown(each.better, _points),
                 MISSING if each.otherwise is None else _points(each.otherwise),
                 *(_points(each.own[column]) if column in each.own else MISSING for column in own),
-                _shown(each.difference, each.difference_interval, _signed) + _holds(each.holm),
-                _shown(each.gain, each.gain_interval, _signed) + _holds(each.gain_holm),
-                f"{each.final:.0f}" + (f" ({longer})" if each.longer_interval else ""),
+                _shown(each.difference, _signed),
+                _shown(each.gain, _signed),
+                f"{each.final:.0f}{longer}",
                 f"{each.total:.0f}",
                 clock(seconds) if tokens else MISSING,
                 f"{tokens:,}" if tokens else MISSING,
@@ -442,16 +420,14 @@ def _rows(
     return columns, rows
 
 
-def _shown(value: float | None, interval: Interval | None, show: Callable[[float], str]) -> str:
-    """Format a table's cell: a number, followed by its interval if it has one. A missing number (None) becomes `-`.
-    `show` formats a single number."""
-    if value is None:
+def _shown(found: tuple[float, Interval] | Difference | None, show: Callable[[float], str]) -> str:
+    """Format a table's cell: a number, followed by its interval if it has one, and by a star if it is a difference that
+    Holm's correction keeps. A missing number (None) becomes `-`. `show` formats a single number."""
+    if found is None:
         return MISSING
-    return show(value) + (f" [{', '.join(map(show, interval))}]" if interval else "")
-
-
-def _holds(p_value: float | None) -> str:
-    return "" if p_value is None or p_value >= 0.05 else "*"
+    value, interval = found[:2]
+    kept = isinstance(found, Difference) and found.holm is not None and found.holm < 0.05
+    return show(value) + (f" [{', '.join(map(show, interval))}]" if interval else "") + "*" * kept
 
 
 def _points(share: float) -> str:
@@ -478,10 +454,26 @@ def to_json(experiment: Experiment, records: Sequence[Record]) -> dict[str, Any]
     of each arm (training method), and the `records` themselves, one for each arm and seed."""
     return {
         "experiment": experiment.model_dump(mode="json"),
-        "arms": [each.__dict__ for each in findings(experiment, records)],
+        "arms": list(map(_as_json, findings(experiment, records))),
         "training": {arm: {"seconds": s, "tokens": t} for arm, (s, t) in _spent(records).items()},
         "records": list(records),
     }
+
+
+# The keys in `results.json` of those fields of a finding that have several values.
+_KEYS = {
+    "better": ("better", "better_interval"),
+    "difference": ("difference", "difference_interval", "p_value", "holm"),
+    "gain": ("gain", "gain_interval", "gain_p_value", "gain_holm"),
+    "longer": ("longer", "longer_interval"),
+}
+
+
+def _as_json(found: Finding) -> dict[str, Any]:
+    values = dict(vars(found))
+    for field, keys in _KEYS.items():
+        values |= dict(zip(keys, values[field] or (None,) * len(keys), strict=False))
+    return values
 
 
 def draw(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
@@ -494,32 +486,33 @@ def draw(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
     from matplotlib.ticker import PercentFormatter
 
     if experiment.curve:
-        _draw_curve(experiment, records, path)
-        return
-    found = findings(experiment, records)
-    tasks = list(dict.fromkeys(each.task for each in found))
-    figure = Figure(figsize=(5.5 * min(3, len(tasks)), 4.2 * -(-len(tasks) // 3)), layout="constrained")
-    for index, task in enumerate(tasks, 1):
-        panel = figure.add_subplot(-(-len(tasks) // 3), min(3, len(tasks)), index)
-        own = [each for each in found if each.task == task]
-        for number, each in enumerate(own):
-            below, above = max(0.0, each.pass_at_1 - each.interval[0]), max(0.0, each.interval[1] - each.pass_at_1)
-            style: dict[str, Any] = {"fmt": "os^Dvp"[number // 10 % 6], "color": f"C{number % 10}", "capsize": 3}
-            panel.errorbar([each.final], [each.pass_at_1], yerr=[[below], [above]], label=each.arm, **style)
-        panel.set_title(f"{task}: pass@1 of {own[0].n} problems", fontsize="medium")
-        panel.set_xlabel("mean tokens of the final answer")
-        panel.yaxis.set_major_formatter(PercentFormatter(1.0))
-        panel.legend(fontsize="x-small")
+        figure = Figure(figsize=(8.4, 4.2), layout="constrained")
+        _draw_curve(figure, experiment, records)
+    else:
+        found = findings(experiment, records)
+        tasks = list(dict.fromkeys(each.task for each in found))
+        figure = Figure(figsize=(5.5 * min(3, len(tasks)), 4.2 * -(-len(tasks) // 3)), layout="constrained")
+        for index, task in enumerate(tasks, 1):
+            panel = figure.add_subplot(-(-len(tasks) // 3), min(3, len(tasks)), index)
+            panel.yaxis.set_major_formatter(PercentFormatter(1.0))
+            _draw_task(panel, task, [each for each in found if each.task == task])
     figure.savefig(path, dpi=120)
 
 
-def _draw_curve(experiment: Experiment, records: Sequence[Record], path: Path) -> None:
-    """Draw the metric `experiment.curve` over the training steps into the image file `path`. Each trained arm (training
+def _draw_task(panel: Any, task: str, found: Sequence[Finding]) -> None:
+    for number, each in enumerate(found):
+        below, above = max(0.0, each.pass_at_1 - each.interval[0]), max(0.0, each.interval[1] - each.pass_at_1)
+        style: dict[str, Any] = {"fmt": "os^Dvp"[number // 10 % 6], "color": f"C{number % 10}", "capsize": 3}
+        panel.errorbar([each.final], [each.pass_at_1], yerr=[[below], [above]], label=each.arm, **style)
+    panel.set_title(f"{task}: pass@1 of {found[0].n} problems", fontsize="medium")
+    panel.set_xlabel("mean tokens of the final answer")
+    panel.legend(fontsize="x-small")
+
+
+def _draw_curve(figure: Any, experiment: Experiment, records: Sequence[Record]) -> None:
+    """Draw the metric `experiment.curve` over the training steps into a matplotlib figure. Each trained arm (training
     method) whose records have values of the metric has a line for the median over seeds, and a faint line for each
     seed."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.4, 4.2), layout="constrained")
     panel = figure.add_subplot()
     for number, arm in enumerate(experiment.trained()):
         curves = _curves(records, arm)
@@ -533,7 +526,6 @@ def _draw_curve(experiment: Experiment, records: Sequence[Record], path: Path) -
     panel.set_ylabel(_label(experiment))
     panel.set_ylim(bottom=0)
     figure.legend(fontsize="small", loc="outside right upper")
-    figure.savefig(path, dpi=120)
 
 
 def write_findings(experiment: Experiment, records: Sequence[Record], out: Path) -> list[Path]:

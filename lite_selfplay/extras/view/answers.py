@@ -21,6 +21,7 @@ from lite_selfplay.errors import RunFolderError
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import Row, Transcript, as_words, number_of
 from lite_selfplay.runs.folder import EPISODES, EVALUATIONS, METRICS, RunFolder, as_written, state_of, writer
+from lite_selfplay.runs.report.closing import counted
 from lite_selfplay.runs.report.figures import charts_of, game_of
 from lite_selfplay.runs.report.pages import outcome, seen
 from lite_selfplay.runs.report.step_rows import only_finite, warned
@@ -68,8 +69,11 @@ class EpisodeIndex:
     def steps_holding(self, words: bytes) -> list[int]:
         """The training steps that have at least one line in `episodes.jsonl` with the bytes `words` in it."""
         with self._lock, self._refreshed() as file:
-            of = self._of_step.items()
-            return [step for step, lines in of if any(words in line for _, line in self._read(file, lines))]
+            return [
+                step
+                for step, lines in self._of_step.items()
+                if any(words in line for _, line in self._read(file, lines))
+            ]
 
     def _read(self, file: IO[bytes], numbers: Iterable[int]) -> Iterator[tuple[int, bytes]]:
         for number in numbers:
@@ -174,8 +178,7 @@ class ViewedRun:
             found.append(f"episodes.jsonl holds the completions of {recorded} of {sampled} steps.")
         if self.index.damaged:
             found.append(f"{self.index.damaged} lines of episodes.jsonl are damaged and not shown.")
-        warnings = warned(rows).items()
-        return found + [f"At {count} step{'s' if count > 1 else ''}: {text}" for text, count in warnings]
+        return found + [f"At {counted(count, 'step')}: {text}" for text, count in warned(rows).items()]
 
 
 TRUNCATED, ILL_FORMED, NO_VARIANCE = ODD = ("truncated", "not well-formed", "no variance")
@@ -369,10 +372,9 @@ def _cases(run: ViewedRun, step: int, words: str = "", chosen: str = "") -> list
     if words.isascii() and not any(spelled in line.lower() for _, line in lines):
         return []
     with as_written(run.path):
-        rows = read_rows(lines)
-        by_line = dict(rows)
-        cases = cases_of(run.game, rows, chosen=chosen)
-        return [each for each in cases if not words or holds([by_line[part["line"]] for part in each["parts"]], words)]
+        rows = dict(read_rows(lines))
+        cases = cases_of(run.game, list(rows.items()), chosen=chosen)
+        return [each for each in cases if not words or holds([rows[part["line"]] for part in each["parts"]], words)]
 
 
 def _opened(run: ViewedRun, step: int, name: str) -> dict[str, Any]:
@@ -394,8 +396,7 @@ def _text(run: ViewedRun, line: int, part: str) -> dict[str, Any]:
 
 
 def read_rows(lines: Sequence[tuple[int, bytes]]) -> list[Numbered]:
-    read = ((number, read_row(line)) for number, line in lines)
-    return [(number, row) for number, row in read if row is not None]
+    return [(number, row) for number, line in lines if (row := read_row(line)) is not None]
 
 
 def _number(about: Mapping[str, str], key: str, most: int = 10**15) -> int:

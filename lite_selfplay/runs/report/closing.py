@@ -10,6 +10,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ Evaluations = Mapping[str, Mapping[str, Any]]
 
 # Changes with at least this p-value are attributed to chance.
 SURE = 0.05
+_problems = itemgetter("tasks", "n")  # of an evaluation
 
 
 def closing_report(
@@ -44,12 +46,12 @@ def closing_report(
         counts["had completions sampled with other weights"] += last.get("sampler_what") is not None
     over, steps = last.get("over") is True, counts.pop("steps", 0)  # `over`: it ended by itself
     lines += game.closing(last["game"]) if last and (over or not game.open_ended) else []
-    for what, count in counts.items():
-        lines += [f"{count} of {counted(steps, 'step')} {what} and updated nothing"] if count else []
+    lines += [
+        f"{count} of {counted(steps, 'step')} {what} and updated nothing" for what, count in counts.items() if count
+    ]
     lines.append(f"run folder: {path}")
     silent = 2 * counts["gave no signal (equal rewards in every group)"] >= steps
-    ways = _next(game, config, steps, over, silent, evaluations, path)
-    return lines + [f"{why}: {command}" for why, command in ways]
+    return lines + [f"{why}: {command}" for why, command in _next(game, config, steps, over, silent, evaluations, path)]
 
 
 @dataclass(frozen=True)
@@ -114,10 +116,6 @@ def _telling(evaluations: Evaluations) -> list[str]:
     return [moment for moment in chosen if _problems(evaluations[moment]) == _problems(evaluations[moments[-1]])]
 
 
-def _problems(result: Mapping[str, Any]) -> tuple[Any, ...]:
-    return result["tasks"], result["n"]
-
-
 def _named(result: Mapping[str, Any], name: str) -> str | None:
     """The key of a seat's or direction's score in a result; the untouched base counts as every seat."""
     scores = scores_of(result)
@@ -176,9 +174,8 @@ def _next(
         return [("to see why most steps gave no signal", report)]
     ways = []
     if not evaluations:
-        task = config.tasks.train or ""
-        known = task and not re.search(r"\.(jsonl?|csv)\b", task)
-        held_out = shlex.quote(task) if known else "HELD_OUT.jsonl"
+        task = config.tasks.train
+        held_out = shlex.quote(task) if task and not re.search(r"\.(jsonl?|csv)\b", task) else "HELD_OUT.jsonl"
         measure = ("to measure it on problems it has not seen", f"lite-selfplay eval {run} --tasks {held_out}")
         ways.append(("to measure it", f"lite-selfplay eval {run}") if game.without_tasks else measure)
     *earlier, last = evaluations.values() or [{}]

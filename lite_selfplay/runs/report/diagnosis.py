@@ -8,7 +8,7 @@ import heapq
 import shlex
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -24,8 +24,6 @@ from lite_selfplay.runs.report.figures import MEANINGS, SILENT, game_of, harmles
 from lite_selfplay.runs.report.step_rows import warned
 from lite_selfplay.tasks.files import read_json
 
-Level = Literal["wrong", "watch", "normal"]
-
 # A finding is a share of well-formed completions below the first, or of groups without variance from the second.
 FEWEST_WELL_FORMED, MOST_SILENT = 0.1, 0.8
 # The KL term explodes if it has grown by this factor since the run's first quarter.
@@ -36,7 +34,6 @@ STEP_MOST = 0.01
 # The share of right completions above which there is little left to learn.
 NEARLY_ALL_RIGHT = 0.9
 ALL_WRONG, ALL_RIGHT = 0.05, 0.95
-MOVED_MOST = 5
 # The last quarter of a run is diagnosed, at least this many steps.
 FEWEST_STEPS = 5
 # The fewest steps per part when the accuracies of a run's parts are compared.
@@ -52,7 +49,7 @@ class Cause:
     """A finding: its level, a sentence, its evidence, and what to do next (a command, or a page)."""
 
     name: str
-    level: Level
+    level: Literal["wrong", "watch", "normal"]
     sentence: str
     evidence: str = ""
     next: str = ""
@@ -66,7 +63,6 @@ class Diagnosis:
     steps: tuple[int, int] | None
     causes: tuple[Cause, ...]
     moved_most: tuple[Row, ...]
-    without_game: str = ""
     preflight: tuple[str, ...] = ()
 
 
@@ -77,10 +73,9 @@ def diagnose(path: Path, step: int | None = None) -> Diagnosis:
     """
     folder = RunFolder.open(path)
     with as_written(path):
-        config, row, (game, without_game) = folder.config(), last_step(path), game_of(folder)
-        said, expected = _before(path)
+        config, row, (said, expected) = folder.config(), last_step(path), _before(path)
         if row is None and said and step is None:
-            return Diagnosis(None, expected, (), without_game, said)
+            return Diagnosis(None, expected, (), said)
         if row is None:
             raise RunFolderError(f"{path / METRICS} has no steps yet: there is nothing to diagnose")
         count, last = row["step"], step or row["step"]
@@ -88,17 +83,15 @@ def diagnose(path: Path, step: int | None = None) -> Diagnosis:
             raise ConfigError(f"--step {step} is not in {path}: its steps are 1 to {count}")
         first = step or max(1, count + 1 - max(FEWEST_STEPS, count // 4))
         looked, early = folder.steps(first, last), folder.steps(last=max(1, count // 4))
-        about = _About(
-            path, config, game, folder.steps(last=last), _roles(early), looked, _roles(looked), last == count
-        )
+        game, rows = game_of(folder)[0], folder.steps(last=last)
+        about = _About(path, config, game, rows, _roles(early), looked, _roles(looked), last == count)
         causes = [cause for check in CHECKS for cause in check(about)]
         if not causes:
             view = f"lite-selfplay view {shlex.quote(str(path))}"
-            calm = "These steps look normal."
-            causes = [Cause("nothing", "normal", calm, "; ".join(_facts(about)), view)]
+            causes = [Cause("nothing", "normal", "These steps look normal.", "; ".join(_facts(about)), view)]
         causes.sort(key=lambda cause: ("wrong", "watch", "normal").index(cause.level))
         within = (row for row in folder.episodes() if first <= row["step"] <= last)
-        return Diagnosis((first, last), tuple(causes), tuple(moved_most(within)), without_game, said)
+        return Diagnosis((first, last), tuple(causes), tuple(moved_most(within)), said)
 
 
 def foreseen(path: Path, config: RunConfig, game: type[Game], row: Row) -> list[Cause]:
@@ -115,14 +108,13 @@ def _before(path: Path) -> tuple[tuple[str, ...], tuple[Cause, ...]]:
     if not file.exists():
         return (), ()
     values = read_json(file)
-    said, found, refused = values["lines"], values["findings"], values["refused"]
-    causes = [Cause(**{name.name: str(each[name.name]) for name in fields(Cause)}) for each in found]  # type: ignore[arg-type]
-    if refused:
+    causes = [Cause(**each) for each in values["findings"]]
+    if refused := values["refused"]:
         causes.insert(0, Cause("pre-flight", "wrong", f"The run was refused: {refused}"))
-    return tuple(map(str, said)), tuple(causes)
+    return tuple(map(str, values["lines"])), tuple(causes)
 
 
-def moved_most(rows: Iterable[Row], count: int = MOVED_MOST) -> list[Row]:
+def moved_most(rows: Iterable[Row], count: int = 5) -> list[Row]:
     """The completions with the largest absolute advantages, the largest first."""
     weighed = ((abs(number_of(row.get("advantage")) or 0.0), -index, row) for index, row in enumerate(rows))
     return [row for weight, _, row in heapq.nlargest(count, weighed) if weight > 0]
@@ -196,13 +188,13 @@ def _truncated(about: _About) -> Iterator[Cause]:
         share = (steps.mean("truncated") or 0.0) - loops
         own = about.config.roles[role].max_completion_tokens if role in about.config.roles else None
         limit = own or about.config.run.max_completion_tokens or 0
-        flag = (
-            f"--set roles.{role}.max_completion_tokens={2 * limit}" if own else f"--max-completion-tokens {2 * limit}"
-        )
+        flag = f"--set roles.{role}.max_completion_tokens=" if own else "--max-completion-tokens "
         if share >= MEANINGS["truncated"].most and not harmless(share, right):
-            hit = f"{percent(share)} of the {role}'s completions hit the limit of {limit} tokens"
+            sentence = (
+                f"{percent(share)} of the {role}'s completions hit the limit of {limit} tokens before they answer."
+            )
             evidence = f"truncated {share:.2f}, mean length {length or 0:.0f} of {limit} tokens"
-            yield Cause("truncation", "wrong", f"{hit} before they answer.", evidence, about.again(flag))
+            yield Cause("truncation", "wrong", sentence, evidence, about.again(f"{flag}{2 * limit}"))
         if loops >= MEANINGS["loops"].most and not harmless(loops, right):
             first = about.early[role].mean("loops") or 0.0
             sentence = f"{percent(loops)} of the {role}'s completions repeat themselves and are stopped."
@@ -221,21 +213,19 @@ def _format(about: _About) -> Iterator[Cause]:
 
 def _silent(about: _About) -> Iterator[Cause]:
     for role, steps in about.roles.items():
-        groups, silent = steps.groups, steps.silent
+        groups, silent, right = steps.groups, steps.silent, steps.mean("accuracy")
         if not groups or silent / groups < MOST_SILENT:
             continue
+        judged = None if about.game.accuracy_of(role).proposals else right
+        why, flag = "each group's rewards are equal", f"--group-size {2 * about.config.run.group_size}"
+        if judged is not None and judged < ALL_WRONG:
+            why, flag = "nearly all answers are wrong", about.taught()
+        elif judged is not None and judged > ALL_RIGHT:
+            why, flag = "nearly all answers are right", "--tasks HARDER"
         every = "All groups" if silent == groups else f"{silent:.0f} of {groups:.0f} groups"
-        right = steps.mean("accuracy")
-        why, flags = "each group's rewards are equal", [f"--group-size {2 * about.config.run.group_size}"]
-        poses = about.game.accuracy_of(role).proposals
-        if right is not None and not poses and (right < ALL_WRONG or right > ALL_RIGHT):
-            why = "nearly all answers are wrong" if right < ALL_WRONG else "nearly all answers are right"
-            flags = [about.taught()] if right < ALL_WRONG else ["--tasks HARDER"]
-        evidence = f"zero_variance_groups {silent:.0f} of {groups:.0f}" + (
-            "" if right is None else f", accuracy {right:.2f}"
-        )
         sentence = f"{every} of the {role} give no signal: {why}."
-        yield Cause("no variance", "wrong" if silent == groups else "watch", sentence, evidence, about.again(*flags))
+        evidence = f"{SILENT} {silent:.0f} of {groups:.0f}" + ("" if right is None else f", accuracy {right:.2f}")
+        yield Cause("no variance", "wrong" if silent == groups else "watch", sentence, evidence, about.again(flag))
 
 
 def _declared(about: _About) -> Iterator[Cause]:
@@ -243,26 +233,26 @@ def _declared(about: _About) -> Iterator[Cause]:
     sentences = warned(about.looked)
     page = f"docs/games/{about.config.game.name}.md" if file_of(about.config.game.name) is None else ""
     for sentence, count in sentences.items():
-        steps = f"warned at {count} of {sum(1 for _ in about.looked)} steps"
-        yield Cause("warning", "wrong", f"{sentence[:1].upper()}{sentence[1:].rstrip('.')}.", steps, page)
-    logs = ({figure.key: value_of(figure, row["game"]) for figure in about.game.figures} for row in about.looked)
-    figures = _means(("game", log) for log in logs)["game"]
+        evidence = f"warned at {count} of {sum(1 for _ in about.looked)} steps"
+        yield Cause("warning", "wrong", f"{_capital(sentence).rstrip('.')}.", evidence, page)
+    figures = _Means()
+    for row in about.looked:
+        figures.add({figure.key: value_of(figure, row["game"]) for figure in about.game.figures})
     for figure in about.game.figures:
         mean = figures.mean(figure.key)
-        if mean is None or figure.how == "zeros" or figure.healthy[0] <= mean <= figure.healthy[1]:
+        (low, high), said_already = figure.healthy, figure.warning and sentences  # by the game's own warning
+        if mean is None or figure.how == "zeros" or low <= mean <= high or said_already:
             continue
-        if figure.warning and sentences:
-            continue  # the game's own warning says it
-        shown, (low, high) = value_in_words(mean, figure.unit), figure.healthy
-        bound = (
-            f"at least {value_in_words(low, figure.unit)}"
-            if mean < low
-            else f"at most {value_in_words(high, figure.unit)}"
-        )
-        sentence = f"{figure.name[:1].upper()}{figure.name[1:]}: {shown}; healthy is {bound}. {figure.about}".strip()
+        side, bound = ("at least", low) if mean < low else ("at most", high)
+        shown, healthy = (value_in_words(value, figure.unit) for value in (mean, bound))
+        sentence = f"{_capital(figure.name)}: {shown}; healthy is {side} {healthy}. {figure.about}".strip()
         yield Cause(
             as_words(figure.key), "watch", sentence, f"game.{figure.key} {mean:.2f}", f"lite-selfplay why {figure.key}"
         )
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _kl(about: _About) -> Iterator[Cause]:
@@ -288,11 +278,11 @@ def too_fast(rows: Iterable[Row]) -> list[str]:
         last, right = (parts[role, 0].mean(key) for key in ("step_gap", "accuracy"))
         shares = (parts[role, part].mean("accuracy") for part in range(1, steps[role] // size))
         before = [share for share in shares if share is not None]
-        if last is None or right is None or not before:
-            continue
-        if last > STEP_MOST and right <= min(max(before), NEARLY_ALL_RIGHT):
-            moves = f"moves by {last:.2g} nats per token at every step without improving"
-            found.append(f"the {role} {moves}: its learning rate may be too high")
+        if last and last > STEP_MOST and right is not None and before and right <= min(max(before), NEARLY_ALL_RIGHT):
+            found.append(
+                f"the {role} moves by {last:.2g} nats per token at every step without improving: its learning rate may "
+                "be too high"
+            )
     return found
 
 
@@ -329,33 +319,35 @@ def stalled(rows: Iterable[Row]) -> Iterator[Stalled]:
         noise = sqrt(sum(1 / sum(number_of(step.get("completions")) or 1 for step in end) for end in ends))
         risen = now > was + sqrt(was * (1 - was)) * noise
         shrank, by_form = short < SHRUNK * long, high > low and formed > loose + noise / 2
-        unjudged = all(each.mean("accuracy") is None for each in means.values())
-        if risen or unjudged or not (shrank or by_form):
+        if risen or not (shrank or by_form) or all(each.mean("accuracy") is None for each in means.values()):
             continue
         more = f"{'no' if now <= was else 'hardly'} more of them are right ({was:.0%} -> {now:.0%})"
-        said = [f"the {role}'s completions shrank from {long:.0f} to {short:.0f} tokens, and {more}"] if shrank else []
+        short_of = f"the {role}'s completions shrank from {long:.0f} to {short:.0f} tokens, and {more}"
         form = f"reward rose from {low:.2f} to {high:.2f} by the form alone ({loose:.0%} -> {formed:.0%} in form)"
-        said += (
-            [f"its {form}" if shrank else f"the {role}'s {form}; {more.replace('them', 'its completions')}"]
-            if by_form
-            else []
-        )
-        yield Stalled(shrank, by_form, "; ".join(said))
+        if not shrank:
+            said = f"the {role}'s {form}; {more.replace('them', 'its completions')}"
+        else:
+            said = f"{short_of}; its {form}" if by_form else short_of
+        yield Stalled(shrank, by_form, said)
 
 
 def _lost(about: _About) -> Iterator[Cause]:
     """Reasoning that is lost, and rewards that rise by the form alone."""
     for found in stalled(about.rows):
         flags = found.remedy(about.game.Options(**about.config.game.options), about.slower())
-        level: Level = "wrong" if found.shrank else "watch"
-        said, evidence = f"{found.said[:1].upper()}{found.said[1:]}.", f"the first {ENDS} steps and the last {ENDS}"
-        yield Cause("reasoning" if found.shrank else "form alone", level, said, evidence, about.again(flags))
+        yield Cause(
+            "reasoning" if found.shrank else "form alone",
+            "wrong" if found.shrank else "watch",
+            f"{_capital(found.said)}.",
+            f"the first {ENDS} steps and the last {ENDS}",
+            about.again(flags),
+        )
 
 
 def _rate(about: _About) -> Iterator[Cause]:
     for said in too_fast(about.rows):
-        evidence = f"step_gap above {STEP_MOST:g}"
-        yield Cause("rate", "watch", f"{said[:1].upper()}{said[1:]}.", evidence, about.again(about.slower()))
+        slower = about.again(about.slower())
+        yield Cause("rate", "watch", f"{_capital(said)}.", f"step_gap above {STEP_MOST:g}", slower)
 
 
 def _measured(about: _About) -> Iterator[Cause]:
@@ -378,16 +370,18 @@ def _sampler(about: _About) -> Iterator[Cause]:
     ):
         said = (str(row[key]) for row in about.looked if row.get(key))
         for count, last in deque(enumerate(said, 1), maxlen=1):
-            steps = f"{count} of {sum(1 for _ in about.looked)} steps"
-            yield Cause(name, "wrong", f"{steps} had {sentence}", last, about.again(*flags))
+            had = f"{count} of {sum(1 for _ in about.looked)} steps had {sentence}"
+            yield Cause(name, "wrong", had, last, about.again(*flags))
 
 
 def _facts(about: _About) -> Iterator[str]:
     for role, steps in about.roles.items():
         reward, right = steps.mean("reward_mean"), steps.mean("accuracy")
-        words = [f"reward {reward:.2f}"] if reward is not None else []
-        words += [f"{percent(right)} {about.game.accuracy_of(role).word}"] if right is not None else []
-        yield f"{role}: {', '.join(words) or 'recorded only'}"
+        words = (
+            "" if reward is None else f"reward {reward:.2f}",
+            "" if right is None else f"{percent(right)} {about.game.accuracy_of(role).word}",
+        )
+        yield f"{role}: {', '.join(filter(None, words)) or 'recorded only'}"
 
 
 # The checks, in the order of their findings.

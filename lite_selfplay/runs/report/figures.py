@@ -20,7 +20,6 @@ from lite_selfplay.runs.folder import RunFolder
 # Groups of charts: the seats' results, and whether training is sound.
 LEARNING, HEALTH = "Learning", "Health"
 SILENT = "zero_variance_groups"
-RIGHT_ALL_THE_SAME = 0.1
 
 
 @dataclass(frozen=True)
@@ -199,15 +198,14 @@ def value_in(meaning: Meaning, part: Row) -> float | None:
     if meaning.key != SILENT:
         return value
     groups = number_of(part.get("groups"))
-    several = groups and groups != part.get("completions")
-    return value / groups if value is not None and groups and several else None
+    return value / groups if value is not None and groups and groups != part.get("completions") else None
 
 
 def harmless(hurt: float, right: float | None) -> bool:
     """Whether a share `hurt` of truncated or ill-formed completions is harmless: with a share `right` of right ones, at
     least a tenth of all must be both, so the task needs neither the end of an answer nor a format.
     """
-    return right is not None and right - (1 - hurt) >= RIGHT_ALL_THE_SAME
+    return right is not None and right - (1 - hurt) >= 0.1
 
 
 How = Literal["mean", "sum", "last"]
@@ -260,7 +258,11 @@ def curves_of(game: type[Game], metrics: Iterable[Row]) -> tuple[Curve, ...]:
         for figure, here in logged:
             if figure.key in log:
                 here.append((step, log[figure.key], _whole(figure, log)))
-    found: dict[str, list[Curve]] = {"streams": [], "game": _game_curves(logged), "seats": []}
+    declared = [(figure, list(_figure_curves(figure, here))) for figure, here in logged]
+    # Breakdowns and counts of steps come last.
+    declared.sort(key=lambda pair: pair[0].how == "zeros" or any(curve.kind for curve in pair[1]))
+    of_the_game = [curve for _, curves in declared for curve in curves]
+    found: dict[str, list[Curve]] = {"streams": [], "game": of_the_game, "seats": []}
     for (part, name, key), values in columns.items():
         known, (of, kind) = MEANINGS[key], (SEATS, name) if part == "seats" else (name, "")
         title = game.accuracy_of(name).name if key == "accuracy" else known.name
@@ -272,33 +274,26 @@ def curves_of(game: type[Game], metrics: Iterable[Row]) -> tuple[Curve, ...]:
 # The game's own log
 
 
-def _game_curves(logged: Iterable[tuple[Figure, Sequence[tuple[int, Any, Any]]]]) -> list[Curve]:
-    """Curves of the game's declared figures; breakdowns and counts of steps come last."""
-    declared = [(figure, list(_figure_curves(figure, here))) for figure, here in logged]
-    declared.sort(key=lambda pair: pair[0].how == "zeros" or any(curve.kind for curve in pair[1]))  # stable
-    return [curve for _, curves in declared for curve in curves]
-
-
 def _figure_curves(figure: Figure, here: Sequence[tuple[int, Any, Any]]) -> Iterator[Curve]:
     """The curves of a declared figure, from its (step, value, denominator): one, or one per key of an object (the most
     frequent first), or one per bin of a list."""
     how: How = "sum" if figure.how == "zeros" else figure.how
     counts = [(step, value, of) for step, value, of in here if isinstance(value, Mapping)]
-    whole: Counter[str] = Counter()
-    for _, values, _ in counts:
-        whole.update({kind: count for kind, count in values.items() if number_of(count) is not None})
-    kinds = [kind for kind, _ in whole.most_common()]
     size = max((len(value) for _, value, _ in here if isinstance(value, list)), default=0)
-    if size and not counts:
-        kinds = [f"{100 * i // size} to {100 * (i + 1) // size}%" for i in range(size)]
+    kinds = [f"{100 * i // size} to {100 * (i + 1) // size}%" for i in range(size)]
+    if counts:
+        whole: Counter[str] = Counter()
+        for _, values, _ in counts:
+            whole.update({kind: count for kind, count in values.items() if number_of(count) is not None})
+        kinds = [kind for kind, _ in whole.most_common()]
+    elif size:
         bins = [(step, value, of) for step, value, of in here if isinstance(value, list) and len(value) == size]
         counts = [(step, dict(zip(kinds, value, strict=True)), of) for step, value, of in bins]
+    if not kinds:
+        kinds, counts = [""], [(step, {"": value}, of) for step, value, of in here]
     for kind in kinds:
         points = ((step, _value(figure, values.get(kind, 0), of)) for step, values, of in counts)
         yield _curve(GAME, figure.name, points, figure.unit, how=how, kind=kind)
-    if not kinds:
-        points = ((step, _value(figure, value, of)) for step, value, of in here)
-        yield _curve(GAME, figure.name, points, figure.unit, how=how)
 
 
 def _whole(figure: Figure, log: Row) -> Any:

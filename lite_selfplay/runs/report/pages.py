@@ -159,8 +159,8 @@ def _facts(config: RunConfig, rewards: str, metrics: Metrics) -> str:
     run, cold, options = config.run, config.cold_start, config.game.options
     switches = ", ".join(f"{key}={shown(value)}" for key, value in options.items())
     source = code(shown(cold.source))
-    taught = f"cold start, {cold.steps} batches of {cold.examples_per_step} examples a seat, source {source}"
-    taught += f", as {plain(' and '.join(cold.roles))} alone" if cold.roles else ""
+    alone = f", as {plain(' and '.join(cold.roles))} alone" if cold.roles else ""
+    taught = f"cold start, {cold.steps} batches of {cold.examples_per_step} examples a seat, source {source}{alone}"
     facts = {
         "game": code(config.game.label) + (f" ({plain(switches)})" if switches else ""),
         **({"rewards": plain(rewards)} if rewards else {}),
@@ -224,25 +224,19 @@ LONGEST_NAME = 200
 def choose_transcripts(game: type[Game], rows: Iterable[Row], count: int, rule: str = "kinds") -> list[Transcript]:
     """At most `count` transcripts of a run by one of `RULES`."""
     found = game.transcripts(rows)
-    if rule == "first":
-        return found[:count]
-    return _spread(found, count) if rule == "spread" else _latest_of_each_kind(game, found, count)
-
-
-def _latest_of_each_kind(game: type[Game], found: Sequence[Transcript], count: int) -> list[Transcript]:
-    by_kind: dict[str, list[Transcript]] = {kind: [] for kind in game.kinds()}
-    for transcript in reversed(found):
-        by_kind.setdefault(transcript.kind, []).append(transcript)
-    return [each for turn in zip_longest(*by_kind.values()) for each in turn if each is not None][:count]
-
-
-def _spread(found: Sequence[Transcript], count: int) -> list[Transcript]:
-    first: dict[int, Transcript] = {}
-    for transcript in found:
-        first.setdefault(transcript.step, transcript)
-    steps, count = list(first), min(count, len(first))
-    places = [round(i * (len(steps) - 1) / (count - 1)) for i in range(count)] if count > 1 else [-1] * count
-    return [first[steps[place]] for place in places]
+    if rule == "spread":
+        first: dict[int, Transcript] = {}
+        for transcript in found:
+            first.setdefault(transcript.step, transcript)
+        spread, count = list(first.values()), min(count, len(first))
+        places = [round(i * (len(spread) - 1) / (count - 1)) for i in range(count)] if count > 1 else [-1] * count
+        return [spread[place] for place in places]
+    if rule == "kinds":
+        by_kind: dict[str, list[Transcript]] = {kind: [] for kind in game.kinds()}
+        for transcript in reversed(found):
+            by_kind.setdefault(transcript.kind, []).append(transcript)
+        found = [each for turn in zip_longest(*by_kind.values()) for each in turn if each is not None]
+    return found[:count]
 
 
 def transcripts_markdown(game: type[Game], title: str, chosen: Sequence[Transcript], rule: str) -> str:

@@ -19,7 +19,6 @@ from lite_selfplay.verify.choice import KIND as CHOICE
 from lite_selfplay.verify.keys import vote_key
 
 if TYPE_CHECKING:
-    from lite_selfplay.training.on_policy import Advantages
     from lite_selfplay.training.updates import StepReport, StreamUpdate
 
 
@@ -44,7 +43,7 @@ def figures(
     }
 
 
-def stream_metrics(stream: Stream, advantages: "Advantages", update: "StreamUpdate") -> dict[str, Any]:
+def stream_metrics(stream: Stream, update: "StreamUpdate") -> dict[str, Any]:
     """One stream's metrics in `metrics.jsonl`: its `figures`, and those of its update."""
     samples = [sample for group in stream.groups for sample in group.samples]
     said, judged = [s.completion for s in samples], [s.verdict for s in samples if s.verdict is not None]
@@ -69,7 +68,7 @@ def episode_rows(report: "StepReport") -> list[dict[str, Any]]:
     """
     record = report.episode.record
     streams = [*report.episode.streams, *record]
-    none: list[Advantages] = [[[None] * len(group.samples) for group in stream.groups] for stream in record]
+    none: list[Any] = [[[None] * len(group.samples) for group in stream.groups] for stream in record]
     firsts = [sum(len(before.groups) for before in streams[:i] if before.role == s.role) for i, s in enumerate(streams)]
     return [
         {
@@ -154,12 +153,10 @@ def stream_words(game: type[Game], role: str, stream: Mapping[str, Any], verbose
         found.append(f"reward {reward:.2f}")
     for known in MEANINGS.values():
         value = value_in(known, stream) if known.part == "streams" and known.group else None
-        if value is None or known.key in ("accuracy", "reward_mean"):
-            continue
-        cut = known.key in ("truncated", "loops")
-        wrong = value > known.most and not (cut and harmless(value, stream["accuracy"]))
-        if verbose or wrong:
-            found.append(f"{known.name} {value_in_words(value, known.unit)}")
+        if value is not None and known.key not in ("accuracy", "reward_mean"):
+            excused = known.key in ("truncated", "loops") and harmless(value, stream["accuracy"])
+            if verbose or (value > known.most and not excused):
+                found.append(f"{known.name} {value_in_words(value, known.unit)}")
     return found
 
 
@@ -223,8 +220,8 @@ def _right(streams: Sequence[Stream]) -> Iterator[tuple[str, str, set[str]]]:
     for stream in streams:
         for group in stream.groups:
             if group.problem is not None and group.problem.answer is not None and group.problem.kind in KINDS:
-                verdicts = [sample.verdict for sample in group.samples if sample.verdict is not None]
-                right = {verdict.answer for verdict in verdicts if verdict.correct and verdict.answer}
+                verdicts = (sample.verdict for sample in group.samples)
+                right = {verdict.answer for verdict in verdicts if verdict and verdict.correct and verdict.answer}
                 yield stream.role, _class(str(group.problem.answer)), right
 
 

@@ -63,18 +63,19 @@ def test_several_seeds():
     assert (solo.std, solo.interval) == (over_seeds([0.25, 0.5]).std, (0.0, 1.0))
     # The mean over directions, not the better one: (3 + 2) / 8 and (4 + 3) / 8.
     assert (pair.values, pair.pass_at_1) == ((0.625, 0.875), 0.75)
-    assert (pair.better, solo.better) == ((0.75 + 1.0) / 2, None)
     # Of two directions each has a confidence of 97.5%, so that whichever was chosen has 95%.
-    assert pair.better_interval == (0.0, 1.0)
+    assert (pair.better, solo.better) == (((0.75 + 1.0) / 2, (0.0, 1.0)), None)
     (_, one), (_, low, high) = (findings(EXPERIMENT, RECORDS[:2]), (0, *clopper_pearson(3, 4, 0.975)))
-    assert (one.better, one.better_interval) == (0.75, (low, high))
+    assert one.better == (0.75, (low, high))
     # By problem: 1, 1, 0.75, 0.25 against 1, 0.5, 0, 0.
-    assert pair.difference == pytest.approx(0.375)
+    assert pair.difference is not None
+    assert pair.difference.mean == pytest.approx(0.375)
     # 0.625 - 0.25 and 0.875 - 0.5: equal seeds do not show how far the next one may lie.
-    assert (pair.difference_interval, pair.p_value, pair.gain) == (None, None, None)
-    assert one.difference_interval is not None
-    assert one.difference == 0.375  # by problem 0, 1, 0.5 and 0: two of four sign assignments lie as far from 0
-    assert (one.p_value, one.holm) == (0.5, 0.5)
+    assert (pair.difference[1:], pair.gain) == ((None, None, None), None)
+    assert one.difference is not None
+    assert one.difference.interval is not None
+    assert one.difference.mean == 0.375  # by problem 0, 1, 0.5 and 0: two of four sign assignments lie as far from 0
+    assert (one.difference.p_value, one.difference.holm) == (0.5, 0.5)
     assert (pair.final, pair.total, solo.final, solo.total, pair.seconds) == (20, 50, 30, 30, 4.0)
 
 
@@ -94,8 +95,9 @@ def test_a_gain_is_over_the_cold_start_that_the_seats_began_with():
     # 0.25 and 0.5 after 0.25 and 0.25: a mean of 0.125 with a standard error of 0.125 over seeds, t(1) = 12.7062; one
     # of four problems gained 0.5, which has a standard error of 0.125 as well, t(3) = 3.18245.
     half = 0.125 * (12.7062**2 + 3.18245**2) ** 0.5
-    assert solo.gain == 0.125
-    assert solo.gain_interval == pytest.approx((0.125 - half, 0.125 + half), rel=1e-5)
+    assert solo.gain is not None
+    assert solo.gain.mean == 0.125
+    assert solo.gain.interval == pytest.approx((0.125 - half, 0.125 + half), rel=1e-5)
     assert (first.gain, pair.gain) == (None, None)
     assert first.own == {"pass@16": 0.5}
     text = table(experiment, [*begun, *RECORDS])
@@ -108,8 +110,9 @@ def test_one_seed_of_single_answers_has_exact_statistics():
     rows = [record("solo", 0, evaluation({"solver": first}, {})), record("pair", 0, evaluation({"A": second}, {}))]
     solo, pair = findings(ONE, rows)
     assert (solo.interval, solo.std) == (clopper_pearson(2, 5), None)
-    assert pair.p_value == paired_test(first, second)[2]
-    assert pair.difference == pytest.approx(0.2)
+    assert pair.difference is not None
+    assert pair.difference.p_value == paired_test(first, second)[2]
+    assert pair.difference.mean == pytest.approx(0.2)
 
 
 def test_the_table_names_whose_numbers_stand_beside_and_below_what_each_arm_learned_from():
@@ -164,7 +167,13 @@ def test_what_is_counted_is_shown_as_a_share_of_all_answers():
 
 def test_the_json_has_everything():
     found = json.loads(json.dumps(to_json(EXPERIMENT, RECORDS), allow_nan=False))
-    assert [arm["arm"] for arm in found["arms"]] == ["solo", "pair"]
+    solo, pair = found["arms"]
+    assert (solo["arm"], pair["arm"]) == ("solo", "pair")
+    keys = ("better", "better_interval", "difference", "difference_interval", "p_value", "holm")
+    assert [solo[key] for key in keys] == [None] * 6
+    assert [pair[key] for key in keys] == [0.875, [0.0, 1.0], 0.375, None, None, None]
+    more = ("gain", "gain_interval", "gain_p_value", "gain_holm", "longer", "longer_interval")
+    assert [pair[key] for key in more] == [None] * 6
     assert found["training"]["pair"] == {"seconds": 120.0, "tokens": 1000}
     assert found["records"] == json.loads(json.dumps(RECORDS))
     assert found["experiment"]["source"] == "nowhere, table 1"
@@ -187,8 +196,9 @@ def test_a_mean_of_benchmarks_stands_in_a_table_of_its_own():
     # Four variances of 1/2 over two problems each: an error of sqrt(4 / 4) / 6 of the mean of six.
     assert first.interval == pytest.approx((0.5 - 1.959964 / 6, 0.5 + 1.959964 / 6))
     # Student's t with a degree of freedom for each of the six.
-    assert second.difference_interval == pytest.approx((0.5 - 2.446912 / 6, 0.5 + 2.446912 / 6))
-    assert second.difference == pytest.approx(0.5)
+    assert second.difference is not None
+    assert second.difference.interval == pytest.approx((0.5 - 2.446912 / 6, 0.5 + 2.446912 / 6))
+    assert second.difference.mean == pytest.approx(0.5)
     text = table(experiment, [solo, pair])
     assert text.count("38.27") == 1  # beside the mean that it is of, and beside no other
     assert "38.27" in text.partition("## AVG: 12 held-out problems")[2].splitlines()[6]
@@ -201,10 +211,13 @@ def test_how_much_longer_final_answers_are_than_the_baselines():
     solo["lengths"], pair["lengths"] = {"p0": 10, "p1": 20, "p2": 30}, {"p0": 8, "p1": 16, "p2": 27}
     rows = [record("solo", 0, solo), record("pair", 0, pair)]
     first, second = findings(ONE, rows)
-    assert (first.longer, second.longer) == (None, -3)
-    assert second.longer_interval is not None
-    assert -4 <= second.longer_interval[0] < -3 < second.longer_interval[1] <= -2
-    assert f"| 30 (-3 [{second.longer_interval[0]:+.0f}, " in table(ONE, rows)
+    assert first.longer is None
+    assert second.longer is not None
+    assert second.longer.mean == -3
+    assert second.longer.interval is not None
+    low, high = second.longer.interval
+    assert -4 <= low < -3 < high <= -2
+    assert f"| 30 (-3 [{low:+.0f}, " in table(ONE, rows)
 
 
 def test_an_arm_that_was_trained_on_a_benchmark_is_marked_and_has_no_mean_out_of_distribution():
@@ -252,11 +265,11 @@ def test_a_second_answer_is_no_gain():
     begun = record("begun", 0, evaluation({"A": [T, F, F, F], "B": [T, F, F, F]}, {}))
     alone = record("pair alone", 0, evaluation({"A": [T, T, F, F], "B": [T, T, F, F]}, {}))
     found = {each.arm: each for each in findings(experiment, [begun, RECORDS[1], alone])}
-    assert (found["pair"].gain, found["pair alone"].gain) == (None, 0.25)
+    assert (found["pair"].gain, found["pair alone"].gain[0]) == (None, 0.25)
     again = {**begun, "arm": "begun twice", "evaluations": [RECORDS[1]["evaluations"][0]]}
     arms["begun twice"] = ArmSection(start="cold-start", cold_start="agon")
     found = {each.arm: each for each in findings(experiment, [begun, again, RECORDS[1], alone])}
-    assert (found["pair"].gain, found["pair alone"].gain) == (0, 0.25)
+    assert (found["pair"].gain[0], found["pair alone"].gain[0]) == (0, 0.25)
 
 
 def test_differences_are_corrected_for_their_number():
@@ -264,8 +277,10 @@ def test_differences_are_corrected_for_their_number():
     experiment = EXPERIMENT.model_copy(update={"arms": arms, "seeds": (0,), "baseline": "solo"})
     rows = {"solo": [F] * 8, "one": [T] * 6 + [F] * 2, "two": [T] * 7 + [F]}
     _, one, two = findings(experiment, [record(arm, 0, evaluation({"A": row}, {})) for arm, row in rows.items()])
-    assert (one.p_value, two.p_value) == (2 / 2**6, 2 / 2**7)
-    assert (one.holm, two.holm) == (2 / 2**6, 2 * 2 / 2**7)
+    assert one.difference is not None
+    assert two.difference is not None
+    assert one.difference[2:] == (2 / 2**6, 2 / 2**6)
+    assert two.difference[2:] == (2 / 2**7, 2 * 2 / 2**7)
     text = table(experiment, [record(arm, 0, evaluation({"A": row}, {})) for arm, row in rows.items()])
     assert [f"{each.arm} | " in line and "]* |" in line for each in (one, two) for line in text.splitlines()
             if line.startswith(f"| {each.arm} ")] == [True, True]  # fmt: skip
@@ -275,7 +290,9 @@ def test_the_base_is_compared_with_every_seed():
     arms = {"solo": EXPERIMENT.arms["solo"], "base": ArmSection(start="base")}
     experiment = EXPERIMENT.model_copy(update={"arms": arms, "baseline": "solo"})
     base = record("base", 0, evaluation({"base": [T, F, F, F]}, {}))
-    assert findings(experiment, [RECORDS[0], base, RECORDS[2]])[1].difference == -0.125
+    found = findings(experiment, [RECORDS[0], base, RECORDS[2]])[1].difference
+    assert found is not None
+    assert found.mean == -0.125
 
 
 def test_a_difference_is_over_the_seeds_that_both_arms_have():

@@ -38,7 +38,7 @@ def speakers(agon: Path) -> Iterator[Speakers]:
 
 
 def said(speakers: Speakers, name: str, prompt: Any, sampling: Sampling = GREEDY) -> str:
-    return speakers.say(name, prompt, sampling)[-1].completion.text
+    return speakers.say(name, prompt, sampling)[-1][0].text
 
 
 def test_what_is_said_is_what_the_evaluation_measures(agon: Path, speakers: Speakers):
@@ -79,8 +79,8 @@ def test_names_and_turns(speakers: Speakers):
         with pytest.raises(UnknownNameError):
             speakers.seats_of(wrong)
     turns = (Turn("system", "Be short."), Turn("user", "1?"), Turn("assistant", "2"), Turn("user", "3?"))
-    (stage,) = speakers.say("A", turns, GREEDY)
-    prompt = speakers.table.detokenize(stage.completion.prompt_ids)
+    ((completion, _),) = speakers.say("A", turns, GREEDY)
+    prompt = speakers.table.detokenize(completion.prompt_ids)
     assert [prompt.index(turn.text) for turn in turns] == sorted(prompt.index(turn.text) for turn in turns)
 
 
@@ -135,9 +135,9 @@ def test_a_duel_shows_what_the_rival_saw(short: Speakers):
     answer = Talk(short, ("A",)).duel("Which letter?")["answers"]["A->B"]
     draft, last = answer["stages"]
     assert (draft["seat"], last["seat"], last["text"]) == ("A", "B", answer["text"])
-    *_, spoken = short.say("A->B", "Which letter?", Sampling(temperature=0.0, max_tokens=8))
+    *_, (spoken, _) = short.say("A->B", "Which letter?", Sampling(temperature=0.0, max_tokens=8))
     assert (draft["saw"], answer["tokens"]) == (None, 16)
-    assert last["saw"] in short.table.detokenize(spoken.completion.prompt_ids)  # the very text in the rival's prompt
+    assert last["saw"] in short.table.detokenize(spoken.prompt_ids)  # the very text in the rival's prompt
 
 
 def test_what_cannot_be_asked(short: Speakers):

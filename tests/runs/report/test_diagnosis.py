@@ -241,7 +241,7 @@ def test_no_step_and_a_step_that_is_not_there(write, write_run):
 
 
 def test_every_key_of_a_stream_is_explained():
-    keys = set(stream_metrics(Stream("solver", []), (), StreamUpdate("solver", "A"))) - {"seat"}
+    keys = set(stream_metrics(Stream("solver", []), StreamUpdate("solver", "A"))) - {"seat"}
     assert keys == {key for key, meaning in MEANINGS.items() if meaning.part == "streams"}
 
 
@@ -255,7 +255,7 @@ def test_every_declared_figure_is_explained():
 def test_a_figure_by_any_of_its_names_and_its_values(write):
     assert find_meaning("streams.drafter.kl").key == find_meaning("KL").key == "kl"
     assert find_meaning("length in tokens").key == "tokens_mean"
-    rows = RunFolder(write()).metrics()
+    rows = list(RunFolder(write()).steps())
     assert values_of(find_meaning("accuracy"), rows) == {"drafter": [0.5] * 8, "challenger": [0.5] * 8}
     assert values_of(find_meaning("grad_norm"), rows) == {"A": [0.5] * 8}
     assert values_of(find_meaning("empty summaries"), rows) == {"": [0.0] * 8}

@@ -168,7 +168,7 @@ def test_no_log_breaks_it(logs):
 def charts(path: Path) -> dict[str, dict[str, Any]]:
     folder = RunFolder.open(path)
     with as_written(path):
-        return {chart["name"]: chart for chart in charts_of(game_of(folder)[0], folder, folder.metrics())}
+        return {chart["name"]: chart for chart in charts_of(game_of(folder)[0], folder, folder.steps())}
 
 
 def test_a_chart_a_name_with_a_line_a_role_or_kind(family: Path):
@@ -209,7 +209,7 @@ def test_evaluations_stand_at_their_steps_with_intervals(write_run: Callable[...
 
 
 def test_warnings_of_one_kind_are_counted_together(family: Path):
-    rows = RunFolder.open(family).metrics()
+    rows = RunFolder.open(family).steps()
     assert warned(rows) == {"90% of the questions repeat": 3}  # by the last wording
 
 

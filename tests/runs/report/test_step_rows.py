@@ -48,7 +48,7 @@ def played(*rewards, stop="eos"):
     said = completion("ab", stop, seat="coach")
     found = Stream("coach", [Group([Sample(said, reward, masked=reward is None)]) for reward in rewards])
     advantages = stream_advantages(found)
-    return found, advantages, stream_metrics(found, advantages, StreamUpdate("coach", "coach"))
+    return found, advantages, stream_metrics(found, StreamUpdate("coach", "coach"))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_group_of_one_varies_where_it_is_not_its_baseline():
     said = [completion("ab", "eos", seat="coach")]
     groups = [Group([Sample(each, 0.5) for each in said], baseline=by) for by in (0.5, 0.25, 1.0)]
     found = Stream("coach", groups, credit="baseline")
-    line = stream_metrics(found, stream_advantages(found), StreamUpdate("coach", "coach"))
+    line = stream_metrics(found, StreamUpdate("coach", "coach"))
     assert (line["groups"], line["zero_variance_groups"], line["reward_mean"]) == (3, 1, 0.5)
     report = StepReport(4, Episode([found]), [stream_advantages(found)], [StreamUpdate("coach", "coach")])
     assert [row["advantage"] for row in episode_rows(report)] == [0.0, 0.25, -0.5]
