@@ -39,26 +39,6 @@ MOST_STEPS = 64  # steps of a solution (ours); a longer one is cut off
 _STEP_END = "\n\n"
 
 
-@dataclass(frozen=True)
-class CriticScore(Score):
-    """A seat's judgements of steps. `pass_at_1` is the share of right ones; a reply without a judgement counts as
-    wrong.
-
-    The other fields are those of `critic_figures`, for all steps and, if there are several, for each subset.
-    `mean_of_subsets` is then the plain mean of the subsets' means, as ProcessBench is reported.
-    """
-
-    correct: float | None
-    error: float | None
-    mean: float | None
-    harmonic_mean: float | None
-    invalid: float
-    correct_ci95: tuple[float, float]
-    error_ci95: tuple[float, float]
-    mean_of_subsets: float | None
-    subsets: dict[str, dict[str, Any]]
-
-
 def step_task(spec: str) -> Task:
     """Labelled steps as problems.
 
@@ -106,7 +86,12 @@ def measure_critics(examiner: Examiner, seats: Sequence[str]) -> Found:
     return Found({seat: Measured(rows, _score(steps, rows)) for seat, rows in answers.items()})
 
 
-def _score(steps: Sequence[LabelledStep], rows: Rows) -> CriticScore:
+def _score(steps: Sequence[LabelledStep], rows: Rows) -> Score:
+    """A seat's judgements of steps: `pass_at_1` is the share of right ones; a reply without a judgement is wrong.
+
+    The other figures are those of `critic_figures`, for all steps and, if there are several, for each subset.
+    `mean_of_subsets` is then the plain mean of the subsets' means, as ProcessBench is reported.
+    """
     results = [
         (step, read_critique(one.completion).judgement) for step, row in zip(steps, rows, strict=True) for one in row
     ]
@@ -119,7 +104,7 @@ def _score(steps: Sequence[LabelledStep], rows: Rows) -> CriticScore:
     }
     means = [figures["mean"] for figures in subsets.values()]
     mean_of_subsets = fmean(means) if means and None not in means else None
-    return score_of(rows, kind=CriticScore, **whole, mean_of_subsets=mean_of_subsets, subsets=subsets)
+    return score_of(rows, more={**whole, "mean_of_subsets": mean_of_subsets, "subsets": subsets})
 
 
 def critic_figures(results: Sequence[tuple[bool, Judgement | None]]) -> dict[str, Any]:
