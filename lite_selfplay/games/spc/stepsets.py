@@ -17,7 +17,6 @@ wrong step is the first of its solution, so that the steps before it are right; 
 it; steps rated neutral, or useless, are neither.
 """
 
-import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.games.spc.corruptor import NUMBER, corruptions, holds
 from lite_selfplay.games.spc.steps import LabelledStep, StepPair
-from lite_selfplay.tasks.files import read_object_lines
+from lite_selfplay.tasks.files import read_rows
 from lite_selfplay.tasks.task import derived_rng
 
 
@@ -38,7 +37,7 @@ def read_step_set(path: Path) -> list[LabelledStep]:
     """
     rng = derived_rng(0, "step set", path.stem)
     found = list[LabelledStep]()
-    for row, where in _rows(path):
+    for where, row in read_rows(path, TaskError):
         read = next((read for columns, read in LAYOUTS if columns <= row.keys()), None)
         if read is None:
             columns = ", ".join(row) or "none"
@@ -54,7 +53,7 @@ def read_step_set(path: Path) -> list[LabelledStep]:
 
 def is_step_set(path: Path) -> bool:
     """Whether a file's first row is in one of the layouts."""
-    row = next((row for row, _ in _rows(path)), {})
+    _, row = next(read_rows(path, TaskError), ("", {}))
     return any(columns <= row.keys() for columns, _ in LAYOUTS)
 
 
@@ -63,7 +62,8 @@ def read_pairs(path: Path) -> list[StepPair]:
 
     Raises TaskError, with file and line, for a row of another layout.
     """
-    return [pair for row, where in _rows(path) for pair in (_pair if row.keys() >= _PAIR else _prm800k)(row, where)]
+    rows = read_rows(path, TaskError)
+    return [pair for where, row in rows for pair in (_pair if row.keys() >= _PAIR else _prm800k)(row, where)]
 
 
 def steps_of_solutions(problems: Sequence[Problem], *, each: int = 500) -> list[LabelledStep]:
@@ -190,23 +190,6 @@ def _text(value: Any, name: str, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise TaskError(f"{where}: {name!r} must be a text that is not empty")
     return value
-
-
-def _rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
-    """The objects of a JSONL file, or of a JSON list, each with its location."""
-    content = path.read_bytes() if path.suffix == ".json" and path.is_file() else b""
-    if content.lstrip()[:1] == b"[":
-        try:
-            listed = json.loads(content)
-        except ValueError as error:
-            raise TaskError(f"{path}: not JSON ({error})") from None
-        for number, row in enumerate(listed, 1):
-            if not isinstance(row, dict):
-                raise TaskError(f"{path}, item {number}: must be an object, not {type(row).__name__}")
-            yield row, f"{path}, item {number}"
-        return
-    for number, row in read_object_lines(path, TaskError):
-        yield row, f"{path}, line {number}"
 
 
 _PAIR = {"problem", "partial_solution", "correct_last_step", "incorrect_last_step"}

@@ -130,7 +130,7 @@ def test_a_row_in_no_layout_is_named_by_file_and_line(tmp_path: Path, row: dict,
     ("content", "said"),
     [
         (json.dumps([processbench("p-0", -1)]), "holds no correct and wrong steps"),
-        ("[5]", "item 1: must be an object, not int"),
+        ("[5]", "row 1: must be an object, not int"),
         ("[{]", "not JSON"),
         (None, "cannot read"),
     ],
