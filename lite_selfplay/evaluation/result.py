@@ -12,7 +12,7 @@ from typing import Any
 
 from lite_selfplay.data import BASE, Problem, Sampling
 from lite_selfplay.games.modes import Rows, Score, find_mode
-from lite_selfplay.games.presentation import MISSING, as_words, percent, value_in_words
+from lite_selfplay.games.presentation import MISSING, as_words, percent, value_in_words, with_interval
 from lite_selfplay.stats import Paired, maj_at_k, paired, pass_at_k
 
 Result = Mapping[str, Any]
@@ -134,10 +134,8 @@ def scores_of(result: Result) -> dict[str, Result]:
     return {**result["seats"], **result.get("directions", {})}
 
 
-def with_interval(score: Result) -> str:
-    """A pass rate and its 95% interval: `41% [31, 52]`."""
-    low, high = score["ci95"]
-    return f"{percent(score['pass_at_1'])} [{100 * low:.0f}, {100 * high:.0f}]"
+def _rate(score: Result) -> str:
+    return with_interval(score["pass_at_1"], score["ci95"])
 
 
 def headline(result: Result) -> str:
@@ -146,7 +144,7 @@ def headline(result: Result) -> str:
     Only the best direction (or seat) has its interval.
     """
     parts = [
-        f"{name} {with_interval(score) if name == result['best'] else percent(score['pass_at_1'])}"
+        f"{name} {_rate(score) if name == result['best'] else percent(score['pass_at_1'])}"
         for name, score in scores_of(result).items()
     ]
     if len(result.get("directions", {})) > 1:
@@ -179,7 +177,7 @@ def comparison(results: Mapping[str, Result]) -> tuple[list[str], list[list[str]
     names = list(dict.fromkeys(name for key in ("seats", "directions") for r in moments for name in r.get(key, {})))
     names.sort(key=lambda name: name != BASE)  # stable: only the base moves, to the front
     scores = [scores_of(result) for result in moments]
-    rows = [[_label(name), *(with_interval(s[name]) if name in s else MISSING for s in scores)] for name in names]
+    rows = [[_label(name), *(_rate(s[name]) if name in s else MISSING for s in scores)] for name in names]
     paired = [result for result in moments if len(result.get("directions", {})) > 1]
     if paired:
         means = [percent(result["mean_of_directions"]) if result in paired else MISSING for result in moments]
@@ -305,7 +303,7 @@ def overview(results: Sequence[Result]) -> tuple[list[str], list[list[str]], int
         rows.append(
             [
                 *(score[key] for key in [*labels, "name"]),
-                with_interval(score) if "ci95" in score else percent(score["pass_at_1"]),
+                _rate(score) if "ci95" in score else percent(score["pass_at_1"]),
                 *(MISSING if share is None else percent(share) for share in shares),
                 *(MISSING if length is None else f"{length:.0f}" for length in lengths),
                 *(value_in_words(score.get(column), "number") for column in own),

@@ -21,7 +21,7 @@ from lite_selfplay.data import Completion, Example, Group, Problem, Sample, Stre
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.games.base import GameOptions
 from lite_selfplay.games.collections import EXAMPLE, CollectedRow, kinds_of
-from lite_selfplay.games.presentation import Figure, percent
+from lite_selfplay.games.presentation import Figure, with_interval
 from lite_selfplay.games.spc.cases import (
     CRITIC,
     SNEAKY,
@@ -360,22 +360,18 @@ def counts_of_round(
 def results(log: Mapping[str, Any]) -> list[str]:
     """Lines on how a run's snapshots did against the solver and each other, from the log of its last step."""
     attacks = [
-        f"{name} {_share(row['success'], row['ci95'])} of {row['attacks']}"
+        f"{name} {with_interval(row['success'], row['ci95'])} of {row['attacks']}"
         for name, row in log.get("attacks_in_full", {}).items()
         if row["attacks"]
     ]
     games = [
-        f"  {row['sneaky']} against {row['critic']}: {_share(row['win_rate'], row['ci95'])} of {row['games']} met"
+        f"  {row['sneaky']} against {row['critic']}: "
+        f"{with_interval(row['win_rate'], row['ci95'])} of {row['games']} met"
         for row in log.get("pairings", ())
         if row["games"]
     ]
     lines = [f"steps that mislead the solver: {', '.join(attacks)}"] if attacks else []
     return [*lines, "errors that fool the critic:", *games] if games else lines
-
-
-def _share(value: float, interval: Sequence[float]) -> str:
-    low, high = interval
-    return f"{percent(value)} [{100 * low:.0f}, {100 * high:.0f}]"
 
 
 def most_completions(options: SpcOptions, problems: int) -> dict[str, int]:
