@@ -58,6 +58,8 @@ Phase = Literal[
 # The cases of a phase, its log, and its streams.
 _Played = tuple[Sequence[Case], dict[str, Any], Sequence[Stream]]
 _STATE = ("phase", "round", "epoch", "batch", "order")
+# The seat that learns in a phase.
+_LEARNERS: Mapping[Phase, str] = {"sneaky learns": SNEAKY, "critic learns": CRITIC}
 
 
 class Spc(Game):
@@ -140,7 +142,7 @@ class Spc(Game):
     def play(self, step: int, table: Table) -> Episode:
         phase, number = self._phase, self._round
         others = {"collection": self._collect, "pairings": self._meet, "over": lambda table: Episode()}
-        play = self._learn if phase.endswith("learns") else others.get(phase, self._play_cases)
+        play = self._learn if phase in _LEARNERS else others.get(phase, self._play_cases)
         found = play(table)
         return replace(found, log={"phase": phase, "round": number, **found.log})
 
@@ -236,7 +238,7 @@ class Spc(Game):
     # Offline training
 
     def _learn(self, table: Table) -> Episode:
-        seat: str = self._learner
+        seat = _LEARNERS[self._phase]
         collection = self._collection(table, seat)
         batches = collection.batches(self.options.batch, seed=self._order, epoch=self._epoch)
         rows = collection.rows(batches[self._batch])
@@ -249,29 +251,21 @@ class Spc(Game):
         measured = any(action.seat == CRITIC for action in actions)
         return Episode([replayed(seat, rows)], actions=actions, log=log, save=ends, measure=measured)
 
-    @property
-    def _learner(self) -> str:
-        return SNEAKY if self._phase == "sneaky learns" else CRITIC
-
-    def _after_learning(self) -> None:
-        """Continue with the next seat, the next round, or the end."""
-        self._epoch = self._batch = 0
-        if self._phase == "sneaky learns":
-            self._phase = "critic learns"
-        elif self._round < self.options.rounds or self.options.tournament:
-            self._phase, self._round = "solutions", self._round + 1
-        else:
-            self._phase = "over"
-
     def _finished(self, table: Table, *, learned: bool) -> list[Snapshot]:
         """Snapshots of the seats that are done with this round: the current one if it has `learned`, and following ones
-        without rows to learn from. Goes on to the phase after them."""
-        found = []
-        while self._phase.endswith("learns") and (learned or not len(self._collection(table, self._learner))):
-            found.append(Snapshot(self._learner, rounds.snapshot_name(self._learner, self._round)))
-            self._after_learning()
+        without rows to learn from. Continues with the next seat, the next round, or the end."""
+        kept = []
+        while (seat := _LEARNERS.get(self._phase)) and (learned or not len(self._collection(table, seat))):
+            kept.append(Snapshot(seat, rounds.snapshot_name(seat, self._round)))
+            self._epoch = self._batch = 0
             learned = False
-        return found
+            if seat == SNEAKY:
+                self._phase = "critic learns"
+            elif self._round < self.options.rounds or self.options.tournament:
+                self._phase, self._round = "solutions", self._round + 1
+            else:
+                self._phase = "over"
+        return kept
 
     # Every snapshot meets every other
 
@@ -345,7 +339,7 @@ class Spc(Game):
 
     @classmethod
     def trains(cls, log: Mapping[str, Any]) -> bool:
-        return log.get("phase") in ("sneaky learns", "critic learns")
+        return log.get("phase") in _LEARNERS
 
     @classmethod
     def step_words(cls, log: Mapping[str, Any]) -> list[str]:
