@@ -342,11 +342,6 @@ def leaves(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, values
 
 
-def places_in(config: Mapping[str, Any]) -> dict[str, str]:
-    """The `FILE.py:NAME` references in a configuration, or in some of its keys, by key."""
-    return {key: text for key, text in leaves(config) if isinstance(text, str) and file_of(text) is not None}
-
-
 def whole_paths(config: Mapping[str, Any]) -> dict[str, str]:
     """The files and `FILE.py:NAME` references in a configuration by key, with absolute paths; task names unchanged."""
     named = {key: text for key, text in leaves(config) if isinstance(text, str) and _NAMING_FILES.fullmatch(key)}
@@ -364,10 +359,10 @@ def sources_of(config: Mapping[str, Any], reward: Any = None) -> dict[str, dict[
     """Name, file and SHA-256 of the user's own code: that which a configuration names, by key, and a `reward` given as
     an object. None without a source."""
     found = {}
-    for key, place in places_in(config).items():
-        file = file_of(place) or Path()
-        digest = _sha256(read_file(file, ConfigError)) if os.path.isfile(file) else None
-        found[key] = {"name": short_name(place), "file": str(file), "sha256": digest}
+    for key, place in leaves(config):
+        if isinstance(place, str) and (file := file_of(place)) is not None:
+            digest = _sha256(read_file(file, ConfigError)) if os.path.isfile(file) else None
+            found[key] = {"name": short_name(place), "file": str(file), "sha256": digest}
     if reward is not None:
         code = inspect.unwrap(getattr(reward, "func", reward))
         code = code if inspect.isroutine(code) or inspect.isclass(code) else type(code)
