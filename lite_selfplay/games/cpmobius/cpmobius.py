@@ -249,7 +249,7 @@ class CpMobius(FilteredGame):
         )
         kept = [candidate for candidate in drawn if self.bounds.fate(candidate) == "kept"]
         trained = self._fresh(table, kept[:m])
-        groups = [self._group(candidate) for candidate in trained]
+        groups = [self._group(candidate.group) for candidate in trained if candidate.group]
         self._taught = [self._taught_by(c, group) for c, group in zip(trained, groups, strict=True)]
         log = {
             "phase": "player",
@@ -273,10 +273,9 @@ class CpMobius(FilteredGame):
         proposals, names = [c.proposal for c in kept], [c.name for c in kept]
         return [each for each in answered(table, "player", proposals, self.group_size, names) if each.label is not None]
 
-    def _group(self, task: Candidate) -> Group:
-        assert task.group is not None
-        samples = [replace(s, reward=player_reward(s.reward == 1, self.options.reward)) for s in task.group.samples]
-        return replace(task.group, samples=samples)
+    def _group(self, answers: Group) -> Group:
+        samples = [replace(s, reward=player_reward(s.reward == 1, self.options.reward)) for s in answers.samples]
+        return replace(answers, samples=samples)
 
     def _taught_by(self, task: Candidate, group: Group) -> Taught:
         lengths = [len(sample.completion.token_ids) for sample in group.samples]
