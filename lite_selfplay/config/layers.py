@@ -174,14 +174,12 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ConfigError if a flat key and its section's key are both given and differ.
     """
-    result: dict[str, Any] = {}
     if odd := [key for key in values if not isinstance(key, str)]:
         raise ConfigError(f"the keys of a configuration are names, got {odd[0]!r}")
-    for key in sorted(values, key=FLAT_KEYS.__contains__):  # sections first
-        value = str(values[key]) if isinstance(values[key], Path) else values[key]
-        if key not in FLAT_KEYS:
-            result[key] = copy.deepcopy(_section(key, value))
-            continue
+    texts = {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
+    result = {key: copy.deepcopy(_section(key, value)) for key, value in texts.items() if key not in FLAT_KEYS}
+    for key in [key for key in texts if key in FLAT_KEYS]:
+        value = texts[key]
         section, _, inner = FLAT_KEYS[key].partition(".")
         below = result.get(section)
         if isinstance(below, dict) and below.get(inner, value) != value:
