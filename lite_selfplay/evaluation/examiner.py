@@ -38,12 +38,8 @@ _TRIES = 5
 _CHECKED_AGAIN = 2  # how often an answer is checked again whose check got no time
 
 
-@dataclass(frozen=True)
-class Answered:
-    """The answers to one problem at one stage, and the seconds they took."""
-
-    answers: Sequence[Judged]
-    seconds: float
+# The answers to one problem at one stage, and the seconds they took.
+Answered = tuple[Sequence[Judged], float]
 
 
 def key_of(*parts: Any) -> str:
@@ -82,7 +78,7 @@ class Answers:
         line = self.lines[key]
         try:
             said = [(completion_from_json(row["completion"]), problem) for row in line["answers"]]
-            self._memory[key] = Answered(judge(said), float(line["seconds"]))
+            self._memory[key] = judge(said), float(line["seconds"])
         except (LookupError, TypeError, ValueError):
             raise RunFolderError(f"{self.path} is damaged: remove it to start the evaluation again") from None
         return self._memory[key]
@@ -92,7 +88,10 @@ class Answers:
         self._memory.update(answered)
         if self.path is None:
             return
-        rows = [{"key": key, "seconds": a.seconds, "answers": [*map(_line, a.answers)]} for key, a in answered.items()]
+        rows = [
+            {"key": key, "seconds": seconds, "answers": [*map(_line, answers)]}
+            for key, (answers, seconds) in answered.items()
+        ]
         with write_errors(f"to {self.path}"):
             for _ in range(_TRIES):
                 with contextlib.suppress(FileNotFoundError):  # another evaluation has just removed its empty folder
@@ -270,11 +269,11 @@ class LiveExaminer:
             began = time.monotonic()
             rows = self._asked(seat, [prompts[i] for i in block], block, stage)
             each = (time.monotonic() - began) / len(block)
-            found |= {i: Answered(row, each) for i, row in zip(block, rows, strict=True)}
+            found |= {i: (row, each) for i, row in zip(block, rows, strict=True)}
             self.answers.keep({names[i]: found[i] for i in block})
             self._advance(len(block))
-        self.seconds += sum(answered.seconds for answered in found.values())
-        return [list(found[i].answers) for i in range(len(names))]
+        self.seconds += sum(seconds for _, seconds in found.values())
+        return [list(found[i][0]) for i in range(len(names))]
 
     def _asked(
         self, seat: str, prompts: Sequence[Sequence[str]], block: Sequence[int], stage: str
