@@ -157,10 +157,8 @@ class DraftChallenge(Game):
         opponents = [0 if self.options.opponent == "shared_hidden" else i for i in range(size)]
         drafts_read = iter([(i, group.samples[i]) for group in drafted for i in opponents])
         challenged = verified(table, problems, rows, lambda c, v, x: self._challenge(c, v, x, *next(drafts_read)))
-        streams = [
-            Stream(role, groups, drop_zero_variance=True)
-            for role, groups in zip(self.roles, (drafted, challenged), strict=True)
-        ]
+        played = zip(self.roles, (drafted, challenged), strict=True)
+        streams = [Stream(role, groups, drop_zero_variance=True) for role, groups in played]
         return Episode(streams, log=challenge_log(challenged, recaps))
 
     def _challenge(

@@ -105,10 +105,8 @@ class QuestionBuffer:
             met.setdefault(name, []).append(rate)
         for name, seen in met.items():
             held, rate = by_id[name], math.fsum(seen) / len(seen)
-            if rate > held.peak + margin:
-                held.peak, held.stale = rate, 0
-            else:
-                held.stale += 1
+            rose = rate > held.peak + margin
+            held.peak, held.stale = (rate, 0) if rose else (held.peak, held.stale + 1)
             if rate >= 1 or held.stale >= patience:
                 gone.add(name)
         before = sum(held.id in gone for held in self.questions[: self.cursor])

@@ -211,10 +211,9 @@ class ProposeSolve(Game):
 
         The rows of a proposal and of its answers share a question's name, `Sample.info["question"]`.
         """
-        rows, proposals = list(rows), dict[str, Row]()
-        for row in rows:
-            if cls._proposes(row) and row.get("question") is not None:
-                proposals.setdefault(row["question"], row)
+        rows = list(rows)
+        named = [row for row in rows if cls._proposes(row) and row.get("question") is not None]
+        proposals = {row["question"]: row for row in reversed(named)}  # the first of each name
         answered = {row.get("question") for row in rows if not cls._proposes(row)}
         found, seen = list[Transcript](), set[tuple[str | None, bool]]()
         for row in rows:

@@ -156,9 +156,8 @@ def _prm800k(row: Mapping[str, Any], where: str) -> Iterator[StepPair]:
     its problem was reported as broken."""
     try:
         problem, label = _text(row["question"]["problem"], "question.problem", where), row["label"]
-        if row.get("is_quality_control_question") or row.get("is_initial_screening_question"):
-            return
-        if label.get("finish_reason") == "bad_problem":
+        checks = row.get("is_quality_control_question") or row.get("is_initial_screening_question")
+        if checks or label.get("finish_reason") == "bad_problem":
             return
         before: list[str] = []
         for index, step in enumerate(label["steps"], 1):
