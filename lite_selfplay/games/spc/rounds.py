@@ -7,7 +7,7 @@ seats, such as `sneaky@round-1`; round 0 is the result of the cold start.
 """
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
@@ -47,13 +47,12 @@ SNEAKY_KINDS: dict[Fate, str] = {"fooled": WON, "caught": CAUGHT, "harmless": IN
 
 def sneaky_rows(cases: Iterable[Case], round_: int, stable: float) -> list[CollectedRow]:
     """A row to train on for each rewrite that won (fooled the critic) or lost."""
-    rows = []
-    for case in cases:
-        fate = case.fate(stable)
-        if fate in SNEAKY_KINDS and case.attack is not None and case.attack.token_ids:
-            reward = sneaky_reward(fate)
-            rows.append(CollectedRow(case.id, SNEAKY, SNEAKY_KINDS[fate], case.attack, reward, round=round_))
-    return rows
+    return [
+        CollectedRow(case.id, SNEAKY, SNEAKY_KINDS[fate], case.attack, sneaky_reward(fate), round=round_)
+        for case in cases
+        for fate in [case.fate(stable)]
+        if fate in SNEAKY_KINDS and case.attack is not None and case.attack.token_ids
+    ]
 
 
 def critic_rows(cases: Iterable[Case], round_: int) -> list[CollectedRow]:
@@ -176,18 +175,13 @@ def record(cases: Sequence[Case], stable: float) -> list[Stream]:
     """A round's rewrites and critiques, for the records only. A rewrite and its critiques share a group number."""
     attacked = sorted((case for case in cases if case.attack is not None), key=lambda case: not case.critiques)
     sneaky = [Group([_rewrite_sample(case, stable)], case.problem) for case in attacked]
+    critiques = [(case, False, case.critiques) for case in attacked] + [(case, True, case.untouched) for case in cases]
     critics = [
-        Group([_critique_sample(case, c, False) for c in case.critiques], case.problem)
-        for case in attacked
-        if case.critiques
+        Group([_critique_sample(case, completion, correct) for completion in completions], case.problem)
+        for case, correct, completions in critiques
+        if completions
     ]
-    critics += [
-        Group([_critique_sample(case, c, True) for c in case.untouched], case.problem)
-        for case in cases
-        if case.untouched
-    ]
-    streams = [Stream(SNEAKY, sneaky, replay=True)] if sneaky else []
-    return [*streams, Stream(CRITIC, critics, replay=True)] if critics else streams
+    return [Stream(role, groups, replay=True) for role, groups in ((SNEAKY, sneaky), (CRITIC, critics)) if groups]
 
 
 def _rewrite_sample(case: Case, stable: float) -> Sample:
@@ -268,30 +262,37 @@ def win_rates(games: Iterable[tuple[str, str, Fate]]) -> list[dict[str, Any]]:
 
     Each of `games` has two snapshots and the outcome of a step.
     """
-    counts: dict[tuple[str, str], Counter[Fate]] = {}
+    counts = defaultdict[tuple[str, str], Counter[Fate]](Counter)
     for sneaky, critic, fate in games:
-        counts.setdefault((sneaky, critic), Counter())[fate] += 1
-    rows = []
-    for (sneaky, critic), found in sorted(counts.items()):
-        won, played = found["fooled"], found["fooled"] + found["caught"]
-        row = {"sneaky": sneaky, "critic": critic, "games": played, "undecided": found["undecided"], "sneaky_wins": won}
-        rows.append({**row, "win_rate": won / played if played else None, "ci95": list(clopper_pearson(won, played))})
-    return rows
+        counts[sneaky, critic][fate] += 1
+    return [
+        {
+            "sneaky": sneaky,
+            "critic": critic,
+            "games": played,
+            "undecided": fates["undecided"],
+            "sneaky_wins": fates["fooled"],
+            "win_rate": fates["fooled"] / played if played else None,
+            "ci95": list(clopper_pearson(fates["fooled"], played)),
+        }
+        for (sneaky, critic), fates in sorted(counts.items())
+        for played in [fates["fooled"] + fates["caught"]]
+    ]
 
 
 def attack_success(fates: Sequence[Fate]) -> dict[str, Any]:
     """How many of the steps that a sneaky generator rewrote became valid errors: `attacks`, `valid`, `success` (None
     without an attack), its 95% interval, and `unstable`, the steps that it never got."""
-    found = Counter(fates)
-    valid = found["caught"] + found["fooled"] + found["undecided"]
-    attacks = valid + found["harmless"] + found["refused"]
+    counts = Counter(fates)
+    valid = counts["caught"] + counts["fooled"] + counts["undecided"]
+    attacks = valid + counts["harmless"] + counts["refused"]
     return {
         "attacks": attacks,
         "valid": valid,
         "success": valid / attacks if attacks else None,
         "ci95": list(clopper_pearson(valid, attacks)),
-        "refused": found["refused"],
-        "unstable": found["unstable"],
+        "refused": counts["refused"],
+        "unstable": counts["unstable"],
     }
 
 

@@ -172,11 +172,11 @@ class Spc(Game):
             cases, groups = phases.sampled_solutions(table, problems, self.options.solvers, self.options.samples, name)
             asked = sum(len(group.samples) for group in groups)
         if self._only_attacks:
-            former = [self._cases_of(table, "solutions", number) for number in range(1, self._round)]
-            seen = {(case.problem.text, case.steps) for cases_of_round in former for case in cases_of_round}
+            former = (case for number in range(1, self._round) for case in self._cases_of(table, "solutions", number))
+            seen = {(case.problem.text, case.steps) for case in former}
             cases = [case for case in cases if (case.problem.text, case.steps) not in seen]
-        streams = [Stream("solver", groups, replay=True)] if groups else []
-        return cases, {"solutions": asked, "steps": len(cases)}, streams
+        log = {"solutions": asked, "steps": len(cases)}
+        return cases, log, [Stream("solver", groups, replay=True)] if groups else []
 
     def _validation(self, table: Table, cases: Sequence[Case]) -> _Played:
         cases = phases.tried(table, cases, self.options.rollouts, "original")
