@@ -129,12 +129,16 @@ def met(target: str, evaluation: Evaluation) -> list[tuple[Arm, Arm, Comparison]
 
 def disagreements(first: Arm, second: Arm, comparison: Comparison, limit: int) -> list[dict[str, Any]]:
     """The first `limit` problems on which two arms differ, with the completions of each."""
-    found, known = [], second.evaluation or first.evaluation
-    for key in comparison.differ[:limit]:
-        about = {"problem": known.problems[key].text, "reference": known.problems[key].answer} if known else {}
-        arms = {"first": first.on(key), "second": second.on(key)}
-        found.append({"id": key, **about, **arms})
-    return found
+    known = second.evaluation or first.evaluation
+    return [
+        {
+            "id": key,
+            **({"problem": known.problems[key].text, "reference": known.problems[key].answer} if known else {}),
+            "first": first.on(key),
+            "second": second.on(key),
+        }
+        for key in comparison.differ[:limit]
+    ]
 
 
 def _names(first: Arm, second: Arm) -> tuple[str, str]:

@@ -76,7 +76,11 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         """The contents of `eval/*.json`. Top-level pass@1, interval and lengths are those of `best`."""
         best = self.scores[self.best]
-        result: dict[str, Any] = {
+        together = {
+            "directions": {name: self._score(name, score) for name, score in self.directions.items()},
+            "mean_of_directions": self.mean_of_directions,
+        }
+        return {
             "mode": self.mode,
             "tasks": self.tasks,
             **self.about,
@@ -93,13 +97,8 @@ class Evaluation:
             "tokens_final_mean": best.tokens_final_mean,
             "tokens_total_mean": best.tokens_total_mean,
             "seats": {name: self._score(name, score) for name, score in self.seats.items()},
-        }
-        if self.directions:
-            result["directions"] = {name: self._score(name, score) for name, score in self.directions.items()}
-            result["mean_of_directions"] = self.mean_of_directions
-        return {
-            **result,
-            "per_problem": {key: dict(found) for key, found in self.per_problem.items()},
+            **(together if self.directions else {}),
+            "per_problem": {key: dict(outcomes) for key, outcomes in self.per_problem.items()},
             "answers": {
                 key: {who: [*map(_shortened, row)] for who, row in a.items()} for key, a in self.answers.items()
             },
@@ -304,7 +303,7 @@ def overview(results: Sequence[Result]) -> tuple[list[str], list[list[str]], int
             [
                 *(score[key] for key in [*labels, "name"]),
                 _rate(score) if "ci95" in score else percent(score["pass_at_1"]),
-                *(MISSING if share is None else percent(share) for share in shares),
+                *(value_in_words(share, "share") for share in shares),
                 *(MISSING if length is None else f"{length:.0f}" for length in lengths),
                 *(value_in_words(score.get(column), "number") for column in own),
             ]
