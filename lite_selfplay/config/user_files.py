@@ -52,7 +52,7 @@ def guarded(
     are restored, and for code that only `judges` also the environment, the number of torch's threads and the state of
     the global random generators. `warn` is called once for each of these that the code had changed.
     """
-    before = _state(judges)
+    before = {name: read() for name, (read, _, only_judges) in _KEPT.items() if judges or not only_judges}
     try:
         yield
     except (KeyboardInterrupt, LiteSelfPlayError):
@@ -78,7 +78,7 @@ def _place(problem: BaseException) -> str:
 @contextlib.contextmanager
 def unnoticed() -> Iterator[None]:
     """A context that restores the state of the global random generators at its end."""
-    before = {name: kept for name, kept in _state(judges=True).items() if name.startswith("the state of")}
+    before = {name: read() for name, (read, *_) in _KEPT.items() if name.startswith("the state of")}
     try:
         yield
     finally:
@@ -86,14 +86,8 @@ def unnoticed() -> Iterator[None]:
             _put_back(name, kept)
 
 
-def _state(judges: bool) -> dict[str, Any]:
-    """The state to restore, by the keys of `_KEPT`."""
-    names = [name for name, (_, _, only_judges) in _KEPT.items() if judges or not only_judges]
-    return {name: _KEPT[name][0]() for name in names}
-
-
 def _put_back(name: str, kept: Any) -> bool:
-    """Restore one item of the state. Returns whether it had changed."""
+    """Restore what a key of `_KEPT` names. Returns whether it had changed."""
     read, write, _ = _KEPT[name]
     now = read()
     if kept is None or now is None or _equal(kept, now):
