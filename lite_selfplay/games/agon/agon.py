@@ -235,12 +235,8 @@ def agon_reward(
     2 c(b) + lambda phi; `margin`: 2 c(b) + (c(b) - c(a)) + lambda phi. `tiebreak` (gamma, section 4.4) is added if both
     are right; the caller passes 0 unless the challenge is the shorter.
     """
-    reward = solo_reward(challenger, well_formed, format_weight)
-    if kind == "adv":
-        reward += challenger * (1 - drafter)
-    elif kind == "margin":
-        reward += challenger - drafter
-    return reward + tiebreak * challenger * drafter
+    compared = {"adv": challenger * (1 - drafter), "coop": 0.0, "margin": challenger - drafter}[kind]
+    return solo_reward(challenger, well_formed, format_weight) + compared + tiebreak * challenger * drafter
 
 
 def recap_of(table: Reader, draft: Completion, problem: Problem) -> str:
