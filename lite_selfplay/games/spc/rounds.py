@@ -106,8 +106,7 @@ def example_rows(
         problem = problems[table.rng.randrange(len(problems))]
         example = next(again, None) if taught else write(role, problem, table.rng)
         if example is not None:
-            completion = table.completed(example)
-            rows.append(CollectedRow(f"example-{len(rows) + 1}", role, EXAMPLE, completion, None))
+            rows.append(CollectedRow(f"example-{len(rows) + 1}", role, EXAMPLE, table.completed(example), None))
     return rows
 
 
@@ -394,7 +393,8 @@ def described(options: SpcOptions, problems: int) -> list[str]:
     """A dry run's lines, for this many problems per round."""
     cost, n = most_completions(options, problems), options.rollouts
     most = sum(cost.values())
-    lines = [
+    meetings = f"at the end every snapshot meets every other, by at most {cost['pairings']:,} critiques"
+    return [
         f"rounds: {options.rounds}, {options.schedule}; solvers: {', '.join(options.solvers)}; at most "
         f"{cost['solutions']:,} solutions, {cost['rewrites']:,} rewrites, {cost['critiques']:,} critiques",
         f"validation: {n} completions from each step and {n} from its rewrite, at most {cost['validation']:,} of all "
@@ -402,7 +402,5 @@ def described(options: SpcOptions, problems: int) -> list[str]:
         f"offline training: {options.epochs} epochs of batches of {options.batch} after each round, "
         + ("the critic on pairs" if options.pairing else "the critic unpaired")
         + (f"; as many examples at a weight of {options.sft_weight:g}" if options.sft_weight else ""),
+        *([meetings] if options.tournament else []),
     ]
-    if options.tournament:
-        lines.append(f"at the end every snapshot meets every other, by at most {cost['pairings']:,} critiques")
-    return lines
