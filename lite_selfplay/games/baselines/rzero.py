@@ -209,8 +209,7 @@ class RZero(FilteredGame):
         self._cursor += count
         answers = table.ask("solver", list(map(asked, chosen)), n=self.group_size) if chosen else []
         groups = verified(table, chosen, answers, answer_sample)
-        proposals = [Group([shown(candidate, self.bounds)]) for candidate in drawn]
-        streams = {"challenger": proposals, "solver": groups}
+        streams = {"challenger": [Group([shown(candidate, self.bounds)]) for candidate in drawn], "solver": groups}
         log = {**log, "draws": len(drawn), "pool": len(self._pool)}
         return Episode([Stream(role, found) for role, found in streams.items() if found], log=log)
 

@@ -93,8 +93,7 @@ def proposed(asked: Candidate, reward: float, rate: float | None, why: str | Non
     proposal, extreme = asked.proposal, "too_easy" if rate == 1 else "" if rate else "too_hard"
     reason = proposal.reason or (extreme if why is None else why)
     verdict = Verdict(not reason, float(not reason), proposal.answer, well_formed(proposal), reason)
-    told = {"question": asked.name, "pass_rate": rate, **info}
-    return Sample(proposal.completion, reward, verdict, info=told)
+    return Sample(proposal.completion, reward, verdict, info={"question": asked.name, "pass_rate": rate, **info})
 
 
 def proposed_by_share(asked: Candidate, earns: Callable[[float], float], refused: float) -> Sample:

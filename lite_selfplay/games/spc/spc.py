@@ -104,8 +104,7 @@ class Spc(Game):
         self._pairs: list[StepPair] | None = None
 
     def seats(self, step: int) -> Mapping[str, str]:
-        solvers = self.options.solvers
-        return {SNEAKY: SNEAKY, CRITIC: CRITIC, "solver": "solver" if self._has_solver else solvers[0]}
+        return {SNEAKY: SNEAKY, CRITIC: CRITIC, "solver": "solver" if self._has_solver else self.options.solvers[0]}
 
     def trained_seats(self) -> tuple[str, ...]:
         return (SNEAKY, CRITIC, "solver") if self._has_solver else (SNEAKY, CRITIC)
@@ -226,8 +225,7 @@ class Spc(Game):
             wanted = len(chosen) if self.options.sft_weight else 0
             examples = rounds.example_rows(table, seat, partial(self.cold_start, thinks=table.thinks), wanted)
             log[f"{seat}_examples"] = len(chosen) if examples else 0
-            both = rounds.mixed(chosen, examples, table.rng, self.options.sft_weight)
-            write_objects(self._file(table, seat), both)
+            write_objects(self._file(table, seat), rounds.mixed(chosen, examples, table.rng, self.options.sft_weight))
         self._order = table.rng.getrandbits(32)
         self._opened.clear()
         actions = [Restore(seat, name, reset_optimizer=True) for seat, name in zip(kept, pairing, strict=True)]
