@@ -146,8 +146,8 @@ def headline(result: Result) -> str:
         f"{name} {_rate(score) if name == result['best'] else percent(score['pass_at_1'])}"
         for name, score in scores_of(result).items()
     ]
-    if len(result.get("directions", {})) > 1:
-        parts.append(f"{mean_label(result)} {percent(result['mean_of_directions'])}")
+    several = len(result.get("directions", {})) > 1
+    parts += [f"{mean_label(result)} {percent(result['mean_of_directions'])}"] if several else []
     n, samples = result["n"], result["samples"]
     repeated = f", {samples} samples each" if samples > 1 else ""
     cut = f"; {said}" if (said := cut_off(result)) else ""
@@ -176,17 +176,18 @@ def comparison(results: Mapping[str, Result]) -> tuple[list[str], list[list[str]
     names = list(dict.fromkeys(name for key in ("seats", "directions") for r in moments for name in r.get(key, {})))
     names.sort(key=lambda name: name != BASE)  # stable: only the base moves, to the front
     scores = [scores_of(result) for result in moments]
-    rows = [[_label(name), *(_rate(s[name]) if name in s else MISSING for s in scores)] for name in names]
-    paired = [result for result in moments if len(result.get("directions", {})) > 1]
-    if paired:
-        means = [percent(result["mean_of_directions"]) if result in paired else MISSING for result in moments]
-        rows.append([mean_label(paired[0]), *means])
+    several = [result for result in moments if len(result.get("directions", {})) > 1]
+    means = [percent(result["mean_of_directions"]) if result in several else MISSING for result in moments]
     together = any(result.get("directions") for result in moments)
     final, total = ([f"{r[f'tokens_{which}_mean']:.0f}" for r in moments] for which in ("final", "total"))
-    rows.append(["tokens, final stage" if together else "tokens", *final])
-    rows += [["tokens, both stages", *total]] if together else []
     cut = [_most_cut_off(result)[0] for result in moments]
-    rows += [["cut off", *map(percent, cut)]] if max(cut, default=0) > MOST_CUT_OFF else []
+    rows = [
+        *([_label(name), *(_rate(s[name]) if name in s else MISSING for s in scores)] for name in names),
+        *([[mean_label(several[0]), *means]] if several else []),
+        ["tokens, final stage" if together else "tokens", *final],
+        *([["tokens, both stages", *total]] if together else []),
+        *([["cut off", *map(percent, cut)]] if max(cut, default=0) > MOST_CUT_OFF else []),
+    ]
     return ["", *results], rows
 
 
@@ -205,9 +206,9 @@ def change(results: Mapping[str, Result]) -> str | None:
         [(name, name) for name in after.get(key, {}) if name in before.get(key, {})] for key in ("directions", "seats")
     ]
     pairs = both[0] or both[1] or [(before["best"], after["best"])]
-    found = [(old, new, paired(outcomes_of(before, old), outcomes_of(after, new))) for old, new in pairs]
-    changes = [_changed(old, new, each) for old, new, each in found if each is not None]
-    shared = max((len(each.shared) for *_, each in found if each is not None), default=0)
+    tests = [(old, new, paired(outcomes_of(before, old), outcomes_of(after, new))) for old, new in pairs]
+    changes = [_changed(old, new, test) for old, new, test in tests if test is not None]
+    shared = max((len(test.shared) for *_, test in tests if test is not None), default=0)
     partly = "" if shared == before["n"] == after["n"] else f", on the {shared} problems in both"
     return f"{first} -> {last}{partly}: {', '.join(changes)}" if changes else None
 
