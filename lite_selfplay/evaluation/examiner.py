@@ -316,8 +316,7 @@ class LiveExaminer:
                 f"{unjudged} answers of an evaluation could not be judged, because the machine is too busy to check "
                 "them: the same command continues with the answers so far"
             )
-        pairs = zip(answers, verdicts, strict=True)
-        return [_judge(completion, self.problems[i], verdict) for (completion, i), verdict in pairs]
+        return [_judge(*pair, verdict) for pair, verdict in zip(asked, verdicts, strict=True)]
 
     def progress(self, done: int, doing: str) -> None:
         self.shown.activity(f"{doing}{self.part}")
