@@ -325,15 +325,18 @@ class Spc(Game):
         return rounds.described(self.options, self.problems_per_step)
 
     def warnings(self, log: Mapping[str, Any]) -> list[str]:
-        found, collected = super().warnings(log), (SNEAKY, CRITIC) if log.get("phase") == "collection" else ()
-        if idle := [seat for seat in collected if not log[f"{seat}_rows"]]:
-            found.append(f"there is nothing for {' and '.join(idle)} to learn from in this round")
-        for seat in collected if self.options.sft_weight else ():
-            if log[f"{seat}_rows"] and not log[f"{seat}_examples"]:
-                found.append(
-                    f"game.sft_weight asks for examples, and there are none for {seat}: a cold start provides some"
-                )
-        return found
+        collected = (SNEAKY, CRITIC) if log.get("phase") == "collection" else ()
+        idle = [seat for seat in collected if not log[f"{seat}_rows"]]
+        learns = [seat for seat in collected if seat not in idle and self.options.sft_weight]
+        return [
+            *super().warnings(log),
+            *([f"there is nothing for {' and '.join(idle)} to learn from in this round"] if idle else []),
+            *(
+                f"game.sft_weight asks for examples, and there are none for {seat}: a cold start provides some"
+                for seat in learns
+                if not log[f"{seat}_examples"]
+            ),
+        ]
 
     @classmethod
     def trains(cls, log: Mapping[str, Any]) -> bool:
