@@ -11,7 +11,8 @@ import pytest
 
 from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling, Verdict
 from lite_selfplay.errors import GameError, TaskError
-from lite_selfplay.games.spc.critic_modes import KIND, RETRIES, SEARCHES, step_of, step_task
+from lite_selfplay.games.spc.critic_modes import RETRIES, SEARCHES, step_task
+from lite_selfplay.games.spc.steps import KIND
 from lite_selfplay.tasks.split import evaluation_set, without
 from lite_selfplay.verify import Verifier
 from tests.evaluation.scripted import Scripted
@@ -92,7 +93,7 @@ def test_steps_are_made_of_worked_solutions_and_hold_their_problems_out(tmp_path
     assert [problem.id for problem in without(asked, task.problems)][-1] == "y"
     named = step_task("stories:steps=1")
     assert len(named.problems) == 1000
-    assert step_of(named.problems[0]).problem
+    assert named.problems[0].extra["about"] == named.problems[0].text
 
 
 def test_what_holds_no_steps_is_refused(tmp_path: Path):
