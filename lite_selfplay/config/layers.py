@@ -322,8 +322,7 @@ def preset_layer(name: str) -> dict[str, Any]:
     """A preset as a layer, with its name as `run.preset`. Raises UnknownNameError with all names."""
     if name not in (names := preset_names()):
         raise UnknownNameError("preset", str(name), names, f"There are {', '.join(names)}.")
-    values = _preset(name)
-    values.pop("about")
+    values = {key: value for key, value in _preset(name).items() if key != "about"}
     return merge(nested(values), {"run": {"preset": name}})
 
 

@@ -49,8 +49,7 @@ class OfflineSchedule:
         return {name: getattr(self, name) for name in _STATE}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        for name in _STATE:
-            setattr(self, name, state[name])
+        vars(self).update(state)
 
 
 @dataclass
