@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from lite_selfplay.data import NOT_JUDGED, Completion, Example, Group, Problem, Sample, Sampling, Verdict
-from lite_selfplay.games.judging import Pay, answer_sample, verified
+from lite_selfplay.games.judging import Pay, answer_sample, verified, why_unread
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.table import Table
@@ -64,14 +64,12 @@ class Proposal:
 
 def read(completion: Completion, parse: Callable[[str], tuple[str, str | None] | None]) -> Proposal:
     """A completion as a proposal. `parse` returns a text's question and answer, or None without the expected marker."""
-    if completion.stop == "prompt_too_long":
-        return Proposal(completion, reason="prompt_too_long")
     reasoning = split_reasoning(completion_text(completion))
     text = None if reasoning.state == "open" else reasoning.rest.strip()
-    found = parse(text) if text else None
+    found = parse(text) if text and completion.stop != "prompt_too_long" else None
     if found is None:
-        cut = completion.cut_off
-        return Proposal(completion, reason="truncated" if cut else "empty" if text == "" else "off_format")
+        why = why_unread(completion)
+        return Proposal(completion, reason="empty" if text == "" and why == "off_format" else why)
     question, answer = found[0].strip(), found[1]
     return Proposal(completion, question, answer, "" if question else "empty")
 
