@@ -8,8 +8,9 @@ seats, such as `sneaky@round-1`; round 0 is the result of the cold start.
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -96,18 +97,17 @@ def example_rows(
     file = table.folder.parent / "cold_start.jsonl"
     lines = read_object_lines(file, RunFolderError) if count and file.is_file() else ()
     taught = [Example(row["prompt"], row["completion"]) for _, row in lines if row.get("role") == role]
-    again = iter(table.rng.sample(taught, min(count, len(taught))))
-    most, tries = (min(count, len(taught)), count) if taught else (count, _TRIES * count)
-    rows: list[CollectedRow] = []
+    most = min(count, len(taught)) if taught else count
+    again = iter(table.rng.sample(taught, most) if taught else ())
     problems = table.everything("problems")
-    for _ in range(tries):
-        if len(rows) == most:
-            break
-        problem = problems[table.rng.randrange(len(problems))]
-        example = next(again, None) if taught else write(role, problem, table.rng)
-        if example is not None:
-            rows.append(CollectedRow(f"example-{len(rows) + 1}", role, EXAMPLE, table.completed(example), None))
-    return rows
+
+    def examples() -> Iterator[Example | None]:
+        for _ in range(_TRIES * count):
+            problem = problems[table.rng.randrange(len(problems))]
+            yield next(again) if taught else write(role, problem, table.rng)
+
+    chosen = enumerate(islice(filter(None, examples()), most), 1)
+    return [CollectedRow(f"example-{n}", role, EXAMPLE, table.completed(example), None) for n, example in chosen]
 
 
 # The rows to learn from
