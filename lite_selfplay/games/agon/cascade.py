@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import permutations
+from statistics import fmean
 
 from lite_selfplay.data import Completion, Problem
 from lite_selfplay.games.agon.agon import (
@@ -78,19 +79,15 @@ def cascade_score(
     pairs = [(d, c) for row in zip(drafts, challenges, strict=True) for d, c in zip(*row, strict=True)]
     shown = [text for row in recaps for text in row]
     counts = Counter((draft.correct, challenge.correct) for draft, challenge in pairs)
-
-    def length_after(before: bool) -> float | None:
-        lengths = [challenge.tokens for draft, challenge in pairs if draft.correct == before]
-        return sum(lengths) / len(lengths) if lengths else None
-
+    after_right, after_wrong = ([c.tokens for draft, c in pairs if draft.correct == side] for side in (True, False))
     more = {
         "conversions": counts[False, True],
         "regressions": counts[True, False],
         "both_right": counts[True, True],
         "both_wrong": counts[False, False],
         "empty_summaries": sum(not text for text in shown) / len(shown),
-        "tokens_final_mean_after_right": length_after(True),
-        "tokens_final_mean_after_wrong": length_after(False),
+        "tokens_final_mean_after_right": fmean(after_right) if after_right else None,
+        "tokens_final_mean_after_wrong": fmean(after_wrong) if after_wrong else None,
     }
     return score_of(challenges, before=[*(draft for draft, _ in pairs), *also_read], more=more)
 
