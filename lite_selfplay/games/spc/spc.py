@@ -184,7 +184,9 @@ class Spc(Game):
 
     def _sneaky(self, table: Table, cases: Sequence[Case]) -> _Played:
         cases = [case for case in cases if case.is_stable(self.options.stable)]
-        cases = phases.rewritten(self._asking(table, SNEAKY, rounds.snapshot_name(SNEAKY, self._round - 1), 1), cases)
+        cases = phases.rewritten(
+            partial(self._ask, table, SNEAKY, rounds.snapshot_name(SNEAKY, self._round - 1), 1), cases
+        )
         refused = Counter(case.rewrite.reason for case in cases if case.rewrite.reason)
         return cases, {"attacks": len(cases), "refused": dict(sorted(refused.items()))}, ()
 
@@ -196,7 +198,9 @@ class Spc(Game):
         return cases, log | ({"attack_success": valid / len(cases)} if cases else {}), ()
 
     def _critiques(self, table: Table, cases: Sequence[Case]) -> _Played:
-        ask = self._asking(table, CRITIC, rounds.players(self._round, self.options.schedule)[1], self.options.critiques)
+        ask = partial(
+            self._ask, table, CRITIC, rounds.players(self._round, self.options.schedule)[1], self.options.critiques
+        )
         cases = phases.judged_untouched(ask, phases.judged(ask, cases), table.rng)
         log = {
             "judged_errors": sum(bool(case.critiques) for case in cases),
@@ -277,7 +281,7 @@ class Spc(Game):
             success[sneaky] = rounds.attack_success([case.fate(stable) for case in cases])
             known = rounds.players(number + 1, self.options.schedule)[1] if judged else None
             for critic in (rounds.snapshot_name(CRITIC, other) for other in snapshots):
-                met = cases if critic == known else phases.judged(self._asking(table, CRITIC, critic, 1), cases)
+                met = cases if critic == known else phases.judged(partial(self._ask, table, CRITIC, critic, 1), cases)
                 played += [(sneaky, critic, case.fate(stable)) for case in met if case.is_valid]
         self._phase = "over"
         found = rounds.win_rates(played)
@@ -288,16 +292,12 @@ class Spc(Game):
 
     # Sampling and files
 
-    def _asking(self, table: Table, role: str, name: str, n: int) -> phases.Ask:
-        """A function that samples a snapshot of a role's seat; the completions name the snapshot."""
+    def _ask(self, table: Table, role: str, name: str, n: int, prompts: Sequence[str]) -> list[list[Completion]]:
+        """`n` completions of each prompt by a snapshot of a role's seat; they name the snapshot."""
         held = rounds.snapshot_name(role, self._round - 1)
-
-        def ask(prompts: Sequence[str]) -> list[list[Completion]]:
-            rows = table.ask(role, prompts, n=n, seat=None if name == held else name)
-            own: dict[str, Any] = {"seat": name, "weights_version": -1}
-            return [[replace(said, **own) if said.seat == role else said for said in row] for row in rows]
-
-        return ask
+        rows = table.ask(role, prompts, n=n, seat=None if name == held else name)
+        own: dict[str, Any] = {"seat": name, "weights_version": -1}
+        return [[replace(said, **own) if said.seat == role else said for said in row] for row in rows]
 
     def _file(self, table: Table, name: str, round_: int | None = None) -> Path:
         return table.folder / f"round-{round_ or self._round}" / f"{name}.jsonl"
