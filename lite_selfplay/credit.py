@@ -56,23 +56,22 @@ def stream_advantages(stream: Stream) -> list[list[Advantage | None]]:
     These are masked samples and, with `drop_zero_variance`, all samples of a group without variance. If a sample has an
     advantage of its own, it is kept unchanged.
     """
+    rewards = [rewards_of(s for s in group.samples if not s.masked) for group in stream.groups]
     if stream.credit == "batch":
-        kept = [s for group in stream.groups for s in group.samples if not s.masked]
-        pool = iter(advantages(rewards_of(kept), "batch"))
-    result: list[list[Advantage | None]] = []
+        values = advantages([r for row in rewards for r in row], "batch")
+    elif stream.credit == "baseline":
+        values = [r - (group.baseline or 0.0) for group, row in zip(stream.groups, rewards, strict=True) for r in row]
+    else:
+        values = [advantage for row in rewards for advantage in advantages(row, stream.credit)]
+    pool, result = iter(values), list[list[Advantage | None]]()
     for group in stream.groups:
-        if stream.credit != "batch":
-            rewards = rewards_of(s for s in group.samples if not s.masked)
-            own = group.baseline if stream.credit == "baseline" else None
-            pool = iter(advantages(rewards, stream.credit) if own is None else [r - own for r in rewards])
         dropped = stream.drop_zero_variance and stream.credit in ("group", "group_mean") and not has_variance(group)
-        row: list[Advantage | None] = []
-        for sample in group.samples:
-            value: Advantage | None = None if sample.masked or sample.is_example else next(pool)
-            if not sample.masked and sample.advantage is not None:
-                value = sample.advantage
-            row.append(None if dropped else value)
-        result.append(row)
+        paid = [None if s.masked or s.is_example else next(pool) for s in group.samples]
+        own = [
+            value if sample.masked or sample.advantage is None else sample.advantage
+            for sample, value in zip(group.samples, paid, strict=True)
+        ]
+        result.append([None] * len(own) if dropped else own)
     return result
 
 

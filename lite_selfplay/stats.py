@@ -198,8 +198,8 @@ def crossed(*tasks: Sequence[Sequence[float]], confidence: float = 0.95) -> Cros
     seeds, mean = len(grids[0]), fmean(float(grid.mean()) for grid in grids)
     # The error of the mean from each source, and its degrees of freedom.
     by_problem = [grid.mean(axis=0) for grid in grids if grid.shape[1] > 1]
-    errors = [(sqrt(sum(each.var(ddof=1) / len(each) for each in by_problem)) / len(grids), sum(map(len, by_problem)))]
-    errors[0] = errors[0][0], errors[0][1] - len(by_problem)
+    error = sqrt(sum(each.var(ddof=1) / len(each) for each in by_problem)) / len(grids)
+    errors = [(error, sum(len(each) - 1 for each in by_problem))]
     if seeds > 1:
         means = np.mean([grid.mean(axis=1) for grid in grids], axis=0)
         errors.append((float(means.std(ddof=1)) / sqrt(seeds), seeds - 1))

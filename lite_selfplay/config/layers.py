@@ -174,14 +174,12 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ConfigError if a flat key and its section's key are both given and differ.
     """
-    result: dict[str, Any] = {}
     if odd := [key for key in values if not isinstance(key, str)]:
         raise ConfigError(f"the keys of a configuration are names, got {odd[0]!r}")
-    for key in sorted(values, key=FLAT_KEYS.__contains__):  # sections first
-        value = str(values[key]) if isinstance(values[key], Path) else values[key]
-        if key not in FLAT_KEYS:
-            result[key] = copy.deepcopy(_section(key, value))
-            continue
+    texts = {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
+    result = {key: copy.deepcopy(_section(key, value)) for key, value in texts.items() if key not in FLAT_KEYS}
+    for key in [key for key in texts if key in FLAT_KEYS]:
+        value = texts[key]
         section, _, inner = FLAT_KEYS[key].partition(".")
         below = result.get(section)
         if isinstance(below, dict) and below.get(inner, value) != value:
@@ -324,8 +322,7 @@ def preset_layer(name: str) -> dict[str, Any]:
     """A preset as a layer, with its name as `run.preset`. Raises UnknownNameError with all names."""
     if name not in (names := preset_names()):
         raise UnknownNameError("preset", str(name), names, f"There are {', '.join(names)}.")
-    values = _preset(name)
-    values.pop("about")
+    values = {key: value for key, value in _preset(name).items() if key != "about"}
     return merge(nested(values), {"run": {"preset": name}})
 
 

@@ -52,7 +52,7 @@ def guarded(
     are restored, and for code that only `judges` also the environment, the number of torch's threads and the state of
     the global random generators. `warn` is called once for each of these that the code had changed.
     """
-    before = _state(judges)
+    before = {name: read() for name, (read, _, only_judges) in _KEPT.items() if judges or not only_judges}
     try:
         yield
     except (KeyboardInterrupt, LiteSelfPlayError):
@@ -78,7 +78,7 @@ def _place(problem: BaseException) -> str:
 @contextlib.contextmanager
 def unnoticed() -> Iterator[None]:
     """A context that restores the state of the global random generators at its end."""
-    before = {name: kept for name, kept in _state(judges=True).items() if name.startswith("the state of")}
+    before = {name: read() for name, (read, *_) in _KEPT.items() if name.startswith("the state of")}
     try:
         yield
     finally:
@@ -86,14 +86,8 @@ def unnoticed() -> Iterator[None]:
             _put_back(name, kept)
 
 
-def _state(judges: bool) -> dict[str, Any]:
-    """The state to restore, by the keys of `_KEPT`."""
-    names = [name for name, (_, _, only_judges) in _KEPT.items() if judges or not only_judges]
-    return {name: _KEPT[name][0]() for name in names}
-
-
 def _put_back(name: str, kept: Any) -> bool:
-    """Restore one item of the state. Returns whether it had changed."""
+    """Restore what a key of `_KEPT` names. Returns whether it had changed."""
     read, write, _ = _KEPT[name]
     now = read()
     if kept is None or now is None or _equal(kept, now):
@@ -342,11 +336,6 @@ def leaves(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, values
 
 
-def places_in(config: Mapping[str, Any]) -> dict[str, str]:
-    """The `FILE.py:NAME` references in a configuration, or in some of its keys, by key."""
-    return {key: text for key, text in leaves(config) if isinstance(text, str) and file_of(text) is not None}
-
-
 def whole_paths(config: Mapping[str, Any]) -> dict[str, str]:
     """The files and `FILE.py:NAME` references in a configuration by key, with absolute paths; task names unchanged."""
     named = {key: text for key, text in leaves(config) if isinstance(text, str) and _NAMING_FILES.fullmatch(key)}
@@ -364,10 +353,10 @@ def sources_of(config: Mapping[str, Any], reward: Any = None) -> dict[str, dict[
     """Name, file and SHA-256 of the user's own code: that which a configuration names, by key, and a `reward` given as
     an object. None without a source."""
     found = {}
-    for key, place in places_in(config).items():
-        file = file_of(place) or Path()
-        digest = _sha256(read_file(file, ConfigError)) if os.path.isfile(file) else None
-        found[key] = {"name": short_name(place), "file": str(file), "sha256": digest}
+    for key, place in leaves(config):
+        if isinstance(place, str) and (file := file_of(place)) is not None:
+            digest = _sha256(read_file(file, ConfigError)) if os.path.isfile(file) else None
+            found[key] = {"name": short_name(place), "file": str(file), "sha256": digest}
     if reward is not None:
         code = inspect.unwrap(getattr(reward, "func", reward))
         code = code if inspect.isroutine(code) or inspect.isclass(code) else type(code)

@@ -6,12 +6,12 @@ answers by the bootstrap over problems. Pure functions of `eval/*.json`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, compress
 from typing import Any
 
 from lite_selfplay.evaluation.result import Evaluation, Result, outcomes_of
 from lite_selfplay.games.modes import find_mode
-from lite_selfplay.games.presentation import percent
+from lite_selfplay.games.presentation import with_interval
 from lite_selfplay.stats import Paired, clopper_pearson, paired
 
 
@@ -60,8 +60,8 @@ class Comparison:
         between = " [{:.1f}, {:.1f}]".format(*(100 * bound for bound in interval)) if interval else ""
         if found.p_value is not None and found.gained is not None and found.lost is not None:
             decided = found.gained + found.lost
-            low, high = clopper_pearson(found.gained, decided)
-            share = f": {percent(found.gained / decided)} [{100 * low:.0f}, {100 * high:.0f}]" if decided else ""
+            gains = clopper_pearson(found.gained, decided)
+            share = f": {with_interval(found.gained / decided, gains)}" if decided else ""
             exact = f" ({found.gained} gained, {found.lost} lost{share}, p = {found.p_value:.2g})"
         what = f"{self.tasks}: {self.second} against {self.first} {100 * found.difference:+.1f} points"
         return f"{what}{between}{exact}; {len(found.shared)} problems"
@@ -91,11 +91,9 @@ def compare(first: Arm, second: Arm) -> Comparison | None:
     found = paired(one, two)
     if found is None or first.result["tasks"] != second.result["tasks"] or (all(data) and data[0] != data[1]):
         return None
-    names = _names(first, second)
     return Comparison(
         first.result["tasks"],
-        names[0],
-        names[1],
+        *_names(first, second),
         found,
         differ=tuple(sorted((k for k in found.shared if one[k] != two[k]), key=lambda key: -abs(two[key] - one[key]))),
     )
@@ -131,18 +129,20 @@ def met(target: str, evaluation: Evaluation) -> list[tuple[Arm, Arm, Comparison]
 
 def disagreements(first: Arm, second: Arm, comparison: Comparison, limit: int) -> list[dict[str, Any]]:
     """The first `limit` problems on which two arms differ, with the completions of each."""
-    found, known = [], second.evaluation or first.evaluation
-    for key in comparison.differ[:limit]:
-        about = {"problem": known.problems[key].text, "reference": known.problems[key].answer} if known else {}
-        arms = {"first": first.on(key), "second": second.on(key)}
-        found.append({"id": key, **about, **arms})
-    return found
-
-
-def _names(first: Arm, second: Arm) -> list[str]:
-    """Names for two arms, made of their seats and, if these differ, their targets and modes."""
-    named = [(arm.target, arm.result["mode"]) for arm in (first, second)]
+    known = second.evaluation or first.evaluation
     return [
-        " ".join([*(mine for mine, other in zip(*pair, strict=True) if mine != other), arm.name])
-        for pair, arm in ((named, first), (named[::-1], second))
+        {
+            "id": key,
+            **({"problem": known.problems[key].text, "reference": known.problems[key].answer} if known else {}),
+            "first": first.on(key),
+            "second": second.on(key),
+        }
+        for key in comparison.differ[:limit]
     ]
+
+
+def _names(first: Arm, second: Arm) -> tuple[str, str]:
+    """Names for two arms, made of their seats and, if these differ, their targets and modes."""
+    one, two = ((arm.target, arm.result["mode"]) for arm in (first, second))
+    differ = [mine != other for mine, other in zip(one, two, strict=True)]
+    return " ".join([*compress(one, differ), first.name]), " ".join([*compress(two, differ), second.name])

@@ -26,8 +26,9 @@ from lite_selfplay.evaluation.result import Evaluation, at_k
 from lite_selfplay.games.collections import completion_from_json
 from lite_selfplay.games.modes import Judged, Mode, find_mode
 from lite_selfplay.games.prompts import opening
-from lite_selfplay.tasks.files import append_lines, require_no_link, write_errors
+from lite_selfplay.tasks.files import append_lines, read_lines, require_no_link, write_errors
 from lite_selfplay.tasks.task import derived_seed
+from lite_selfplay.training.progress import Progress
 from lite_selfplay.verify.choice import KIND as CHOICE
 from lite_selfplay.verify.keys import states_nothing, vote_key
 from lite_selfplay.verify.programs import KIND as PROGRAM
@@ -37,12 +38,8 @@ _TRIES = 5
 _CHECKED_AGAIN = 2  # how often an answer is checked again whose check got no time
 
 
-@dataclass(frozen=True)
-class Answered:
-    """The answers to one problem at one stage, and the seconds they took."""
-
-    answers: Sequence[Judged]
-    seconds: float
+# The answers to one problem at one stage, and the seconds they took.
+Answered = tuple[Sequence[Judged], float]
 
 
 def key_of(*parts: Any) -> str:
@@ -81,7 +78,7 @@ class Answers:
         line = self.lines[key]
         try:
             said = [(completion_from_json(row["completion"]), problem) for row in line["answers"]]
-            self._memory[key] = Answered(judge(said), float(line["seconds"]))
+            self._memory[key] = judge(said), float(line["seconds"])
         except (LookupError, TypeError, ValueError):
             raise RunFolderError(f"{self.path} is damaged: remove it to start the evaluation again") from None
         return self._memory[key]
@@ -91,7 +88,10 @@ class Answers:
         self._memory.update(answered)
         if self.path is None:
             return
-        rows = [{"key": key, "seconds": a.seconds, "answers": [*map(_line, a.answers)]} for key, a in answered.items()]
+        rows = [
+            {"key": key, "seconds": seconds, "answers": [*map(_line, answers)]}
+            for key, (answers, seconds) in answered.items()
+        ]
         with write_errors(f"to {self.path}"):
             for _ in range(_TRIES):
                 with contextlib.suppress(FileNotFoundError):  # another evaluation has just removed its empty folder
@@ -114,13 +114,9 @@ class Answers:
         if not path.is_file():
             return
         whole = 0
-        with path.open("rb") as file:
-            for number, line in enumerate(file):
-                try:
-                    row = json.loads(line) if line.endswith(b"\n") else None
-                except ValueError:
-                    row = None
-                if not isinstance(row, dict) or (number == 0 and row != self._identity):
+        with contextlib.suppress(RunFolderError):  # a damaged line: only those before it are used
+            for number, line, row in read_lines(path):
+                if number == 1 and row != self._identity:
                     break
                 whole += len(line)
                 if isinstance(row.get("key"), str):
@@ -135,7 +131,6 @@ def _line(answer: Judged) -> dict[str, Any]:
 
 
 if TYPE_CHECKING:
-    from lite_selfplay.training.progress import Progress
     from lite_selfplay.training.rollout import LiveTable
 
 
@@ -164,7 +159,7 @@ def measure(
     *,
     answers: Answers | None = None,
     rows_at_once: int | None = None,
-    progress: "Progress | None" = None,
+    progress: Progress | None = None,
     name: str = "evaluation",
     begun: int | None = None,
 ) -> Evaluation:
@@ -180,12 +175,13 @@ def measure(
     if not exam.problems or not spec.seats or exam.samples < 1:
         raise RequestError("an evaluation needs at least one problem, one seat and one sample")
     require_enough(spec, mode, exam.samples, exam.ks)
-    if progress is not None and begun is None:
-        progress.phase(name, len(exam.problems) * mode.stages(spec.seats))
+    shown = progress or Progress()
+    if begun is None:
+        shown.phase(name, len(exam.problems) * mode.stages(spec.seats))
     at_once = max(1, (rows_at_once or len(exam.problems) * exam.samples) // exam.samples)
     part = "" if begun is None else f" of {name}"
     examiner = LiveExaminer(
-        exam.problems, exam.sampling, table, exam, answers or Answers(), at_once, progress, part, begun or 0
+        exam.problems, exam.sampling, table, exam, answers or Answers(), at_once, shown, part, begun or 0
     )
     found = mode.measure(examiner, spec.seats)
     every, keys = {**found.seats, **found.directions}, examiner.keys
@@ -242,7 +238,7 @@ class LiveExaminer:
     exam: Exam
     answers: Answers
     at_once: int
-    shown: "Progress | None"
+    shown: Progress
     part: str
     done: int
     seconds: float = field(default=0.0, init=False)
@@ -268,17 +264,16 @@ class LiveExaminer:
         self._advance(len(found))
         for start in range(0, len(left), self.at_once):
             block = left[start : start + self.at_once]
-            if self.shown is not None:
-                many = f"s {block[0] + 1} to {block[-1] + 1}" if len(block) > 1 else f" {block[0] + 1}"
-                self.shown.activity(f"{doing} problem{many}{self.part}")
+            many = f"s {block[0] + 1} to {block[-1] + 1}" if len(block) > 1 else f" {block[0] + 1}"
+            self.shown.activity(f"{doing} problem{many}{self.part}")
             began = time.monotonic()
             rows = self._asked(seat, [prompts[i] for i in block], block, stage)
             each = (time.monotonic() - began) / len(block)
-            found |= {i: Answered(row, each) for i, row in zip(block, rows, strict=True)}
+            found |= {i: (row, each) for i, row in zip(block, rows, strict=True)}
             self.answers.keep({names[i]: found[i] for i in block})
             self._advance(len(block))
-        self.seconds += sum(answered.seconds for answered in found.values())
-        return [list(found[i].answers) for i in range(len(names))]
+        self.seconds += sum(seconds for _, seconds in found.values())
+        return [list(found[i][0]) for i in range(len(names))]
 
     def _asked(
         self, seat: str, prompts: Sequence[Sequence[str]], block: Sequence[int], stage: str
@@ -321,20 +316,18 @@ class LiveExaminer:
                 f"{unjudged} answers of an evaluation could not be judged, because the machine is too busy to check "
                 "them: the same command continues with the answers so far"
             )
-        pairs = zip(answers, verdicts, strict=True)
-        return [_judge(completion, self.problems[i], verdict) for (completion, i), verdict in pairs]
+        return [_judge(*pair, verdict) for pair, verdict in zip(asked, verdicts, strict=True)]
 
     def progress(self, done: int, doing: str) -> None:
-        if self.shown is not None:
-            self.shown.activity(f"{doing}{self.part}")
-            self.shown.advance(self.done + done)
+        self.shown.activity(f"{doing}{self.part}")
+        self.shown.advance(self.done + done)
 
     def _seed(self, i: int, *about: object) -> int:
         return derived_seed(self.exam.seed, "evaluation", self.keys[i], *about)
 
     def _advance(self, by: int) -> None:
         self.done += by
-        if self.shown is not None and by:
+        if by:
             self.shown.advance(self.done)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from lite_selfplay.data import BASE, Problem, Sampling
 from lite_selfplay.games.modes import Rows, Score, find_mode
-from lite_selfplay.games.presentation import MISSING, as_words, percent, value_in_words
+from lite_selfplay.games.presentation import MISSING, as_words, percent, value_in_words, with_interval
 from lite_selfplay.stats import Paired, maj_at_k, paired, pass_at_k
 
 Result = Mapping[str, Any]
@@ -76,7 +76,11 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         """The contents of `eval/*.json`. Top-level pass@1, interval and lengths are those of `best`."""
         best = self.scores[self.best]
-        result: dict[str, Any] = {
+        together = {
+            "directions": {name: self._score(name, score) for name, score in self.directions.items()},
+            "mean_of_directions": self.mean_of_directions,
+        }
+        return {
             "mode": self.mode,
             "tasks": self.tasks,
             **self.about,
@@ -93,13 +97,8 @@ class Evaluation:
             "tokens_final_mean": best.tokens_final_mean,
             "tokens_total_mean": best.tokens_total_mean,
             "seats": {name: self._score(name, score) for name, score in self.seats.items()},
-        }
-        if self.directions:
-            result["directions"] = {name: self._score(name, score) for name, score in self.directions.items()}
-            result["mean_of_directions"] = self.mean_of_directions
-        return {
-            **result,
-            "per_problem": {key: dict(found) for key, found in self.per_problem.items()},
+            **(together if self.directions else {}),
+            "per_problem": {key: dict(outcomes) for key, outcomes in self.per_problem.items()},
             "answers": {
                 key: {who: [*map(_shortened, row)] for who, row in a.items()} for key, a in self.answers.items()
             },
@@ -134,10 +133,8 @@ def scores_of(result: Result) -> dict[str, Result]:
     return {**result["seats"], **result.get("directions", {})}
 
 
-def with_interval(score: Result) -> str:
-    """A pass rate and its 95% interval: `41% [31, 52]`."""
-    low, high = score["ci95"]
-    return f"{percent(score['pass_at_1'])} [{100 * low:.0f}, {100 * high:.0f}]"
+def _rate(score: Result) -> str:
+    return with_interval(score["pass_at_1"], score["ci95"])
 
 
 def headline(result: Result) -> str:
@@ -146,11 +143,11 @@ def headline(result: Result) -> str:
     Only the best direction (or seat) has its interval.
     """
     parts = [
-        f"{name} {with_interval(score) if name == result['best'] else percent(score['pass_at_1'])}"
+        f"{name} {_rate(score) if name == result['best'] else percent(score['pass_at_1'])}"
         for name, score in scores_of(result).items()
     ]
-    if len(result.get("directions", {})) > 1:
-        parts.append(f"{mean_label(result)} {percent(result['mean_of_directions'])}")
+    several = len(result.get("directions", {})) > 1
+    parts += [f"{mean_label(result)} {percent(result['mean_of_directions'])}"] if several else []
     n, samples = result["n"], result["samples"]
     repeated = f", {samples} samples each" if samples > 1 else ""
     cut = f"; {said}" if (said := cut_off(result)) else ""
@@ -179,17 +176,18 @@ def comparison(results: Mapping[str, Result]) -> tuple[list[str], list[list[str]
     names = list(dict.fromkeys(name for key in ("seats", "directions") for r in moments for name in r.get(key, {})))
     names.sort(key=lambda name: name != BASE)  # stable: only the base moves, to the front
     scores = [scores_of(result) for result in moments]
-    rows = [[_label(name), *(with_interval(s[name]) if name in s else MISSING for s in scores)] for name in names]
-    paired = [result for result in moments if len(result.get("directions", {})) > 1]
-    if paired:
-        means = [percent(result["mean_of_directions"]) if result in paired else MISSING for result in moments]
-        rows.append([mean_label(paired[0]), *means])
+    several = [result for result in moments if len(result.get("directions", {})) > 1]
+    means = [percent(result["mean_of_directions"]) if result in several else MISSING for result in moments]
     together = any(result.get("directions") for result in moments)
     final, total = ([f"{r[f'tokens_{which}_mean']:.0f}" for r in moments] for which in ("final", "total"))
-    rows.append(["tokens, final stage" if together else "tokens", *final])
-    rows += [["tokens, both stages", *total]] if together else []
     cut = [_most_cut_off(result)[0] for result in moments]
-    rows += [["cut off", *map(percent, cut)]] if max(cut, default=0) > MOST_CUT_OFF else []
+    rows = [
+        *([_label(name), *(_rate(s[name]) if name in s else MISSING for s in scores)] for name in names),
+        *([[mean_label(several[0]), *means]] if several else []),
+        ["tokens, final stage" if together else "tokens", *final],
+        *([["tokens, both stages", *total]] if together else []),
+        *([["cut off", *map(percent, cut)]] if max(cut, default=0) > MOST_CUT_OFF else []),
+    ]
     return ["", *results], rows
 
 
@@ -208,9 +206,9 @@ def change(results: Mapping[str, Result]) -> str | None:
         [(name, name) for name in after.get(key, {}) if name in before.get(key, {})] for key in ("directions", "seats")
     ]
     pairs = both[0] or both[1] or [(before["best"], after["best"])]
-    found = [(old, new, paired(outcomes_of(before, old), outcomes_of(after, new))) for old, new in pairs]
-    changes = [_changed(old, new, each) for old, new, each in found if each is not None]
-    shared = max((len(each.shared) for *_, each in found if each is not None), default=0)
+    tests = [(old, new, paired(outcomes_of(before, old), outcomes_of(after, new))) for old, new in pairs]
+    changes = [_changed(old, new, test) for old, new, test in tests if test is not None]
+    shared = max((len(test.shared) for *_, test in tests if test is not None), default=0)
     partly = "" if shared == before["n"] == after["n"] else f", on the {shared} problems in both"
     return f"{first} -> {last}{partly}: {', '.join(changes)}" if changes else None
 
@@ -305,8 +303,8 @@ def overview(results: Sequence[Result]) -> tuple[list[str], list[list[str]], int
         rows.append(
             [
                 *(score[key] for key in [*labels, "name"]),
-                with_interval(score) if "ci95" in score else percent(score["pass_at_1"]),
-                *(MISSING if share is None else percent(share) for share in shares),
+                _rate(score) if "ci95" in score else percent(score["pass_at_1"]),
+                *(value_in_words(share, "share") for share in shares),
                 *(MISSING if length is None else f"{length:.0f}" for length in lengths),
                 *(value_in_words(score.get(column), "number") for column in own),
             ]

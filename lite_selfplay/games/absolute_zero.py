@@ -229,10 +229,8 @@ class AbsoluteZero(ProposeSolve):
         kinds, size, count = self.options.kinds, self.problems_per_step, self.options.inputs
         wanted = [(kind, self._earlier(kind, table.rng)) for kind in kinds for _ in range(size)]
         rows = table.ask("proposer", [proposer_prompt(kind, seen, count) for kind, seen in wanted])
-        replies = [reply for (reply,) in rows]
-        written = self._run(
-            table, [read_task(k, seen[0], c, count) for (k, seen), c in zip(wanted, replies, strict=True)]
-        )
+        replies = [read_task(kind, seen[0], c, count) for (kind, seen), (c,) in zip(wanted, rows, strict=True)]
+        written = self._run(table, replies)
         found = answered(
             table,
             "solver",
@@ -270,9 +268,9 @@ class AbsoluteZero(ProposeSolve):
 
     def _earlier(self, kind: Kind, rng: random.Random) -> list[Triple]:
         """The earlier tasks that a proposer sees: some of its kind, or for induction one of another kind."""
-        known = self._buffers[kind]
         if kind == "induction":
             return [rng.choice([*self._buffers["deduction"], *self._buffers["abduction"]])]
+        known = self._buffers[kind]
         return rng.sample(known, min(self.options.references, len(known)))
 
     def _run(self, table: Table, proposals: Sequence[Proposal]) -> list[Proposal]:

@@ -126,8 +126,8 @@ def write_objects(path: Path, objects: Iterable[Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(path) as file:
         count = 0
-        for found in objects:
-            file.write(json.dumps(asdict(found), ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        for each in objects:
+            file.write(json.dumps(asdict(each), ensure_ascii=False, allow_nan=False).encode() + b"\n")
             count += 1
         file.write(json.dumps({"rows": count}).encode() + b"\n")
 

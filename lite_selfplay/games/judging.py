@@ -18,6 +18,12 @@ def verified(table: Table, problems: Sequence[Problem], rows: Sequence[Sequence[
     ]
 
 
+def why_unread(completion: Completion) -> str:
+    """Why a completion without the expected marks has none."""
+    cut = "truncated" if completion.cut_off else "off_format"
+    return "prompt_too_long" if completion.stop == "prompt_too_long" else cut
+
+
 def answer_sample(answer: Completion, verdict: Verdict, problem: Problem, reward: float | None = None) -> Sample:
     """A solver's answer with its reward: by default 1 for a right one, else 0."""
     return Sample(answer, float(verdict.correct) if reward is None else reward, verdict, info={"question": problem.id})

@@ -54,7 +54,7 @@ class Score:
     - `prompts_too_long`: final prompts over the limit, which are not sampled and count as wrong.
     - `tokens_final_mean`, `tokens_total_mean`: the mean length of the final answers, and of all stages together.
 
-    A mode with more figures subclasses this: all fields are written, and the mode's `columns` are shown as well.
+    - `more`: a mode's further figures, by the names under which they are written; its `columns` are shown as well.
     """
 
     pass_at_1: float
@@ -68,17 +68,20 @@ class Score:
     prompts_too_long: int
     tokens_final_mean: float
     tokens_total_mean: float
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "ci95": list(self.ci95)}
+        values = asdict(self)
+        more = values.pop("more")
+        return {**values, "ci95": list(self.ci95), **more}
 
 
-def score_of(answers: Rows, *, before: Sequence[Judged] = (), kind: type[Score] = Score, **more: Any) -> Any:
-    """The score of answers. `before` holds the answers of earlier stages; `more` are the fields that `kind` adds."""
+def score_of(answers: Rows, *, before: Sequence[Judged] = (), more: Mapping[str, Any] | None = None) -> Score:
+    """The score of answers, with `more` figures of the mode. `before` holds the answers of earlier stages."""
     n, samples, every = len(answers), len(answers[0]), [answer for row in answers for answer in row]
     total, final = len(every), sum(answer.tokens for answer in every)
     correct = sum(answer.correct for answer in every)
-    return kind(
+    return Score(
         pass_at_1=correct / total,
         ci95=clopper_pearson(round(correct / samples), n),
         n=n,
@@ -90,7 +93,7 @@ def score_of(answers: Rows, *, before: Sequence[Judged] = (), kind: type[Score] 
         prompts_too_long=sum(answer.completion.stop == "prompt_too_long" for answer in every),
         tokens_final_mean=final / total,
         tokens_total_mean=(final + sum(answer.tokens for answer in before)) / total,
-        **more,
+        more=more or {},
     )
 
 
@@ -162,13 +165,13 @@ class Found:
 class Mode:
     """A way to measure seats.
 
-    `stages` counts the answers to each problem. `columns`: fields of the scores to show beside those of every `Score`.
+    `stages` counts the answers to each problem. `columns`: keys of `Score.more` to show beside the other fields.
     `samples`: the default number of completions per problem; at least `least` of them and `seats` seats are needed.
     `tasks` reads the problems of a mode that does not measure on a task's problems. `reads`, for modes in which seats
     answer one after the other, returns the part of an earlier answer that a seat reads, and the whole prompt around it.
     `matches`: its scores are of pairs that play against each other, by default at the run's temperature and top-p 1.
-    `duels`: its directions are all ordered pairs of seats, `X->Y` being Y's answers after X's, and their scores are
-    `CascadeScore`s.
+    `duels`: its directions are all ordered pairs of seats, `X->Y` being Y's answers after X's, and their scores have
+    the figures of `agon.cascade.cascade_score`.
     """
 
     measure: Callable[[Examiner, Sequence[str]], Found]
@@ -195,24 +198,17 @@ def alone(examiner: Examiner, seats: Sequence[str]) -> dict[str, Measured]:
 # (`lite_selfplay.verify.keys`); a missing answer, or one without a value, is a vote for nothing.
 
 
-@dataclass(frozen=True)
-class VoteScore(Score):
-    """A `Score` of elected answers, one per problem; `tokens_total_mean` counts all completions that the vote read.
-
-    `votes`: answers to each problem. `share`: the mean share of them in the elected class.
-    """
-
-    votes: int
-    share: float
-
-
 def vote(examiner: Examiner, seats: Sequence[str]) -> Found:
     """Each seat's elected answers."""
     return Found({seat: elected(measured.answers) for seat, measured in alone(examiner, seats).items()})
 
 
 def elected(answers: Rows, also_read: Sequence[Judged] = ()) -> Measured:
-    """The elected answer to each problem. `also_read`: further completions whose tokens count as a cost."""
+    """The elected answer to each problem. `also_read`: further completions whose tokens count as a cost, like those of
+    the answers that were not elected.
+
+    The score has `votes`, the answers to each problem, and `share`, the mean share of them in the elected class.
+    """
     winners = [_winner(row) for row in answers]
     votes = len(answers[0])
     others = [a for row, won in zip(answers, winners, strict=True) for a in row if a is not won]
@@ -221,8 +217,8 @@ def elected(answers: Rows, also_read: Sequence[Judged] = ()) -> Measured:
         for row, won in zip(answers, winners, strict=True)
     ]
     rows = [[replace(won, correct=won.correct and won.key is not None)] for won in winners]
-    score = score_of(rows, before=[*others, *also_read], kind=VoteScore, votes=votes, share=sum(shares) / len(shares))
-    return Measured(rows, score)
+    more = {"votes": votes, "share": sum(shares) / len(shares)}
+    return Measured(rows, score_of(rows, before=[*others, *also_read], more=more))
 
 
 def _winner(row: Sequence[Judged]) -> Judged:

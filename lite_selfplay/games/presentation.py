@@ -147,6 +147,12 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}".removesuffix(".0") + "%"
 
 
+def with_interval(share: float, interval: Sequence[float]) -> str:
+    """A share and its 95% interval, in percent: `41% [31, 52]`."""
+    low, high = interval
+    return f"{percent(share)} [{100 * low:.0f}, {100 * high:.0f}]"
+
+
 def priced(*parts: tuple[float, str]) -> str:
     """Amounts and their reasons in words: `2 for a right answer, 0.5 for the format`. Amounts of 0 are skipped."""
     return ", ".join(f"{amount:g} {what}" for amount, what in parts if amount)

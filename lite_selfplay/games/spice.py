@@ -151,9 +151,8 @@ class Spice(ProposeSolve):
         earns = partial(challenger_reward, width=self.options.width)
         samples = [proposed_by_share(candidate, earns, self.options.penalty) for candidate in found]
         groups = [Group(samples[i * size : (i + 1) * size], passage) for i, passage in enumerate(passages)]
-        streams = [Stream("challenger", groups, "group_mean")]
-        if solved := [candidate.group for candidate in found if candidate.group]:
-            streams.append(Stream("reasoner", solved, "group_mean"))
+        learned = {"challenger": groups, "reasoner": [candidate.group for candidate in found if candidate.group]}
+        streams = [Stream(role, of, "group_mean") for role, of in learned.items() if of]
         return Episode(streams, log=self._log(table, found))
 
     def _log(self, table: Table, found: Sequence[Candidate]) -> dict[str, Any]:

@@ -6,8 +6,6 @@ import pytest
 
 from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling, Verdict
 from lite_selfplay.evaluation import Evaluation
-from lite_selfplay.games.agon.cascade import CascadeScore
-from lite_selfplay.games.modes import VoteScore
 from lite_selfplay.stats import maj_at_k, pass_at_k
 from lite_selfplay.verify.extract import extract_answer
 from tests.made import evaluated
@@ -53,8 +51,12 @@ def test_a_second_pass_reads_its_own_recap(mode: str, label: str):
 
     found = measured(script, mode, "A")
     score = found.directions["A->A"]
-    assert isinstance(score, CascadeScore)
-    assert (score.conversions, score.regressions, score.both_right, score.both_wrong) == (1, 1, 0, 0)
+    assert (
+        score.more["conversions"],
+        score.more["regressions"],
+        score.more["both_right"],
+        score.more["both_wrong"],
+    ) == (1, 1, 0, 0)
     assert (found.seats["A"].pass_at_1, score.pass_at_1) == (0.5, 0.5)
     # "Again. <answer>6</answer>" has 25 characters; drafts of 39 and 40 ("10") before it.
     assert (score.tokens_final_mean, score.tokens_total_mean) == (25, 25 + 39.5)
@@ -72,7 +74,7 @@ def test_the_two_second_passes_differ_in_their_words_alone_and_have_randomness_o
     prompts, seeds = [], []
     for mode in ("self-refine", "self-cascade"):
         found = measured(lambda seat, prompt, k: "<answer>6</answer>", mode, "A")
-        assert found.directions["A->A"].empty_summaries == 1  # a draft that leaves nothing to read
+        assert found.directions["A->A"].more["empty_summaries"] == 1  # a draft that leaves nothing to read
         assert all("No attempt of yours at this problem is available." in prompt for prompt in second_prompts())
         measured(lambda seat, prompt, k: says(6), mode, "A")
         prompts.append(second_prompts())
@@ -97,7 +99,12 @@ def test_moa_of_one_model_refines_two_independent_samples():
     # 1<-2 says 6: right for six (its own draft was right), wrong for ten (wrong). 2<-1 says 10: conversely.
     for score in (one, two):
         assert score.pass_at_1 == 0.5
-        assert (score.both_right, score.both_wrong, score.conversions, score.regressions) == (1, 1, 0, 0)
+        assert (
+            score.more["both_right"],
+            score.more["both_wrong"],
+            score.more["conversions"],
+            score.more["regressions"],
+        ) == (1, 1, 0, 0)
     assert found.per_problem["six"] == {**found.per_problem["six"], "base(1<-2)": True, "base(2<-1)": False}
     assert [seat for seat, *_ in measured.table.calls] == ["base"] * 4
     first, second, *_ = measured.table.calls
@@ -130,7 +137,7 @@ def test_swapped_seats_are_measured_in_every_role():
     found = measured(script, "swap-seats", "A", "B")
     rates = {name: score.pass_at_1 for name, score in found.directions.items()}
     assert rates == {"A->A": 1, "A->B": 1, "B->A": 0, "B->B": 1}
-    assert found.directions["B->B"].conversions == 2
+    assert found.directions["B->B"].more["conversions"] == 2
     cascade = measured(script, "cascade", "A", "B")
     assert all(cascade.directions[name] == found.directions[name] for name in ("A->B", "B->A"))
 
@@ -155,8 +162,7 @@ def test_a_vote_elects_the_largest_class():
     script = voting(*VOTES)
     found = measured(script, "vote", "A", samples=4, ks=(1,))
     score = found.seats["A"]
-    assert isinstance(score, VoteScore)
-    assert (score.pass_at_1, score.n, score.samples, score.votes, score.share) == (0.5, 2, 1, 4, 0.5)
+    assert (score.pass_at_1, score.n, score.samples, score.more["votes"], score.more["share"]) == (0.5, 2, 1, 4, 0.5)
     assert found.per_problem == {"six": {"A": True}, "ten": {"A": False}}
     assert found.answers == {"six": {"A": ["6"]}, "ten": {"A": ["9"]}}
     lengths = [len(script("A", problem.text, k)) for problem in (SIX, TEN) for k in range(4)]
@@ -178,7 +184,7 @@ def test_ties_and_votes_for_nothing(six, ten, elected, share):
     found = measured(voting(six, ten), "vote", "A", samples=4, ks=(4,))
     assert found.answers == {"six": {"A": [elected[0]]}, "ten": {"A": [elected[1]]}}
     assert found.per_problem == {"six": {"A": elected[0] == "6"}, "ten": {"A": elected[1] == "10"}}
-    assert found.seats["A"].share == share
+    assert found.seats["A"].more["share"] == share
     alone = measured(voting(six, ten), "single", "A", samples=4, ks=(4,))
     if elected == (None, "10"):
         assert alone.at_k["A"]["maj_at_k"] == {4: 0.5}
@@ -202,7 +208,7 @@ def test_what_votes_for_what(problem, votes, elected, share):
     table = Scripted(lambda seat, prompt, k: says(votes[k]))
     found = evaluated(table, EvalSpec("vote", ("A",)), [problem], sampling=SAMPLING, samples=4)
     assert found.answers["p"] == {"A": [elected]}
-    assert found.seats["A"].share == share
+    assert found.seats["A"].more["share"] == share
     assert found.seats["A"].pass_at_1 == (elected == problem.answer)
 
 

@@ -79,14 +79,24 @@ def test_both_directions(cascade: Evaluation):
     assert list(cascade.directions) == ["A->B", "B->A"]
     ab, ba = cascade.directions["A->B"], cascade.directions["B->A"]
     assert (ab.pass_at_1, ba.pass_at_1) == (1, 1 / 3)
-    assert (ab.conversions, ab.regressions, ab.both_right, ab.both_wrong) == (2, 0, 1, 0)
-    assert (ba.conversions, ba.regressions, ba.both_right, ba.both_wrong) == (0, 1, 1, 1)
+    assert (ab.more["conversions"], ab.more["regressions"], ab.more["both_right"], ab.more["both_wrong"]) == (
+        2,
+        0,
+        1,
+        0,
+    )
+    assert (ba.more["conversions"], ba.more["regressions"], ba.more["both_right"], ba.more["both_wrong"]) == (
+        0,
+        1,
+        1,
+        1,
+    )
     # A->B: 8, 2 and 14 characters after drafts of 6, 5 and 7; the first draft was right.
     assert (ab.tokens_final_mean, ab.tokens_total_mean) == (8, 14)
-    assert (ab.tokens_final_mean_after_right, ab.tokens_final_mean_after_wrong) == (8, 8)
+    assert (ab.more["tokens_final_mean_after_right"], ab.more["tokens_final_mean_after_wrong"]) == (8, 8)
     # B->A: 2, 8 and 2 after drafts of 2 each; the first two were right.
     assert (ba.tokens_final_mean, ba.tokens_total_mean) == (4, 6)
-    assert (ba.tokens_final_mean_after_right, ba.tokens_final_mean_after_wrong) == (5, 2)
+    assert (ba.more["tokens_final_mean_after_right"], ba.more["tokens_final_mean_after_wrong"]) == (5, 2)
     assert ab.ci95 == clopper_pearson(3, 3)
     assert (ab.well_formed, ba.well_formed) == (2 / 3, 1 / 3)
     assert cascade.best == "A->B"
@@ -147,7 +157,7 @@ def test_each_draft_of_several_has_its_own_challenge():
 
     found, _ = measured(BOTH, script, PROBLEMS[:1], samples=2)
     score = found.directions["A->B"]
-    assert (score.conversions, score.both_wrong, score.pass_at_1) == (1, 1, 0.5)
+    assert (score.more["conversions"], score.more["both_wrong"], score.pass_at_1) == (1, 1, 0.5)
     assert found.per_problem == {"p": {"A": 0.0, "B": 0.0, "A->B": 0.5, "B->A": 0.5}}
 
 
@@ -155,7 +165,7 @@ def test_one_seat_reads_its_own_draft_and_of_equals_the_first_is_the_best():
     own = EvalSpec("cascade", ("base",))
     found, calls = measured(own, lambda seat, prompt, k: reply("B" if challenge(prompt) else "A", prompt, k))
     assert list(found.directions) == ["base->base"] == [found.best]
-    assert found.directions[found.best].conversions == 2
+    assert found.directions[found.best].more["conversions"] == 2
     assert [call[0] for call in calls] == ["base", "base"]
     assert found.mean_of_directions == found.directions[found.best].pass_at_1
     assert [measured(spec, lambda *_: "=2")[0].best for spec in (BOTH, ALONE)] == ["A->B", "A"]
@@ -182,7 +192,7 @@ def test_cut_answers_and_drafts_with_nothing_to_read_are_counted():
 
     score = measured(BOTH, script)[0].directions["A->B"]
     assert score.truncated == 1 / 3
-    assert score.empty_summaries == pytest.approx(1 / 3)
+    assert score.more["empty_summaries"] == pytest.approx(1 / 3)
     assert score.tokens_final_mean == pytest.approx((50 + 3 + 3) / 3)
 
 
@@ -227,7 +237,7 @@ def test_the_json_without_directions_and_with_drafts_of_one_kind():
     assert (alone["best"], alone["pass_at_1"], alone["model"]) == ("B", alone["seats"]["B"]["pass_at_1"], "tiny")
     # A solves p alone: no draft of a wrong kind is there to take a mean of.
     found, _ = measured(problems=PROBLEMS[:1])
-    assert found.directions["A->B"].tokens_final_mean_after_wrong is None
+    assert found.directions["A->B"].more["tokens_final_mean_after_wrong"] is None
     numbers = [x for score in found.to_json()["directions"].values() for x in score.values() if isinstance(x, float)]
     assert all(map(math.isfinite, numbers))
     json.dumps(found.to_json(), allow_nan=False)

@@ -157,10 +157,8 @@ class DraftChallenge(Game):
         opponents = [0 if self.options.opponent == "shared_hidden" else i for i in range(size)]
         drafts_read = iter([(i, group.samples[i]) for group in drafted for i in opponents])
         challenged = verified(table, problems, rows, lambda c, v, x: self._challenge(c, v, x, *next(drafts_read)))
-        streams = [
-            Stream(role, groups, drop_zero_variance=True)
-            for role, groups in zip(self.roles, (drafted, challenged), strict=True)
-        ]
+        played = zip(self.roles, (drafted, challenged), strict=True)
+        streams = [Stream(role, groups, drop_zero_variance=True) for role, groups in played]
         return Episode(streams, log=challenge_log(challenged, recaps))
 
     def _challenge(
@@ -237,12 +235,8 @@ def agon_reward(
     2 c(b) + lambda phi; `margin`: 2 c(b) + (c(b) - c(a)) + lambda phi. `tiebreak` (gamma, section 4.4) is added if both
     are right; the caller passes 0 unless the challenge is the shorter.
     """
-    reward = solo_reward(challenger, well_formed, format_weight)
-    if kind == "adv":
-        reward += challenger * (1 - drafter)
-    elif kind == "margin":
-        reward += challenger - drafter
-    return reward + tiebreak * challenger * drafter
+    compared = {"adv": challenger * (1 - drafter), "coop": 0.0, "margin": challenger - drafter}[kind]
+    return solo_reward(challenger, well_formed, format_weight) + compared + tiebreak * challenger * drafter
 
 
 def recap_of(table: Reader, draft: Completion, problem: Problem) -> str:

@@ -21,9 +21,9 @@ prompts: as in its cascade, seats read a recap without its final answer (ours). 
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
+from statistics import fmean
 
 from lite_selfplay.data import Completion, Problem
 from lite_selfplay.games.agon.agon import (
@@ -34,24 +34,6 @@ from lite_selfplay.games.agon.agon import (
 from lite_selfplay.games.modes import Examiner, Found, Judged, Measured, Mode, Rows, Score, alone, score_of
 from lite_selfplay.games.prompts import asked_after, fenced, fill
 from lite_selfplay.games.table import Reader
-
-
-@dataclass(frozen=True)
-class CascadeScore(Score):
-    """A `Score` of challenges, compared with the drafts they read.
-
-    `conversions` (wrong draft, right challenge), `regressions`, `both_right` and `both_wrong` count the n * samples
-    pairs. `empty_summaries` is the share of drafts with an empty recap. The mean length of a challenge is also split by
-    whether its draft was right; None without such a draft.
-    """
-
-    conversions: int
-    regressions: int
-    both_right: int
-    both_wrong: int
-    empty_summaries: float
-    tokens_final_mean_after_right: float | None
-    tokens_final_mean_after_wrong: float | None
 
 
 def seat_pairs(seats: Sequence[str]) -> list[tuple[str, str]]:
@@ -86,32 +68,28 @@ def cascade(
 
 def cascade_score(
     drafts: Rows, challenges: Rows, recaps: Sequence[Sequence[str]], *, also_read: Sequence[Judged] = ()
-) -> CascadeScore:
+) -> Score:
     """The score of challenges, compared with the drafts they read.
 
-    `also_read`: further drafts whose tokens count as a cost of the challenges.
+    `conversions` (wrong draft, right challenge), `regressions`, `both_right` and `both_wrong` count the n * samples
+    pairs. `empty_summaries` is the share of drafts with an empty recap. The mean length of a challenge is also split by
+    whether its draft was right; None without such a draft. `also_read`: further drafts whose tokens count as a cost of
+    the challenges.
     """
     pairs = [(d, c) for row in zip(drafts, challenges, strict=True) for d, c in zip(*row, strict=True)]
     shown = [text for row in recaps for text in row]
-
     counts = Counter((draft.correct, challenge.correct) for draft, challenge in pairs)
-
-    def length_after(before: bool) -> float | None:
-        lengths = [challenge.tokens for draft, challenge in pairs if draft.correct == before]
-        return sum(lengths) / len(lengths) if lengths else None
-
-    return score_of(
-        challenges,
-        before=[*(draft for draft, _ in pairs), *also_read],
-        kind=CascadeScore,
-        conversions=counts[False, True],
-        regressions=counts[True, False],
-        both_right=counts[True, True],
-        both_wrong=counts[False, False],
-        empty_summaries=sum(not text for text in shown) / len(shown),
-        tokens_final_mean_after_right=length_after(True),
-        tokens_final_mean_after_wrong=length_after(False),
-    )
+    after_right, after_wrong = ([c.tokens for draft, c in pairs if draft.correct == side] for side in (True, False))
+    more = {
+        "conversions": counts[False, True],
+        "regressions": counts[True, False],
+        "both_right": counts[True, True],
+        "both_wrong": counts[False, False],
+        "empty_summaries": sum(not text for text in shown) / len(shown),
+        "tokens_final_mean_after_right": fmean(after_right) if after_right else None,
+        "tokens_final_mean_after_wrong": fmean(after_wrong) if after_wrong else None,
+    }
+    return score_of(challenges, before=[*(draft for draft, _ in pairs), *also_read], more=more)
 
 
 def recaps_of(examiner: Examiner, drafts: Rows) -> list[list[str]]:

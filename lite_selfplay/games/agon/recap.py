@@ -84,8 +84,7 @@ def _without_announcements(text: str, problem: str) -> str:
         for sentence in _SENTENCE.finditer(line):
             found = _ANNOUNCES.search(sentence[0])
             if found and sentence[0].strip() not in problem:
-                after = line[sentence.start() + found.end() :]
-                value_follows = _VALUE_FOLLOWS.fullmatch(after) is not None
+                value_follows = _VALUE_FOLLOWS.fullmatch(line[sentence.start() + found.end() :]) is not None
                 shown += "\n" if line.endswith("\n") else ""
                 break
             shown += sentence[0]

@@ -86,8 +86,7 @@ class Solo(Game):
 
     def play(self, step: int, table: Table) -> Episode:
         problems = table.draw("problems", self.problems_per_step)
-        prompts = [asked(problem) for problem in problems]
-        answers = table.ask("solver", prompts, n=self.completions_per_problem)
+        answers = table.ask("solver", list(map(asked, problems)), n=self.completions_per_problem)
         checked = [problem if problem.answer is not None else replace(problem, answer="") for problem in problems]
         groups = judged(table, checked, answers, self.options.format_weight)
         log = {}

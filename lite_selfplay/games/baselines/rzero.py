@@ -35,7 +35,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from lite_selfplay.data import Episode, Example, Group, Problem, Sample, Stream
+from lite_selfplay.data import Episode, Example, Group, Problem, Stream
 from lite_selfplay.games.presentation import FOR_VOTE, Figure
 from lite_selfplay.games.prompts import asked, fill
 from lite_selfplay.games.propose_solve.propose_solve import FilteredGame, FilterOptions, family_figures, turn_shares
@@ -197,7 +197,13 @@ class RZero(FilteredGame):
         proposals = self._propose(table, self.problems_per_step)
         found = answered(table, "solver", proposals, self.options.votes, f"q-{step}")
         shares = self._cluster_shares(found)
-        samples = [self._rewarded(c, share) for c, share in zip(found, shares, strict=True)]
+        rewards = [
+            -1.0 if share is None else challenger_reward(c.share, share) for c, share in zip(found, shares, strict=True)
+        ]
+        samples = [
+            shown(c, self.bounds, reward, cluster_share=share)
+            for c, share, reward in zip(found, shares, rewards, strict=True)
+        ]
         size = self.group_size
         groups = [Group(samples[i : i + size]) for i in range(0, len(samples), size)]
         known = [share for share in shares if share is not None]
@@ -212,10 +218,6 @@ class RZero(FilteredGame):
         shares = iter(cluster_shares(questions, len(found), self.options.cluster_distance) if alike else repeat(0.0))
         return [next(shares) if candidate.proposal.usable else None for candidate in found]
 
-    def _rewarded(self, candidate: Candidate, share: float | None) -> Sample:
-        reward = -1.0 if share is None else challenger_reward(candidate.share, share)
-        return replace(shown(candidate, self.bounds, cluster_share=share), reward=reward, masked=False)
-
     # The solver's phase
 
     def _solve(self, step: int, table: Table) -> Episode:
@@ -225,8 +227,7 @@ class RZero(FilteredGame):
         self._cursor += count
         answers = table.ask("solver", list(map(asked, chosen)), n=self.group_size) if chosen else []
         groups = verified(table, chosen, answers, answer_sample)
-        proposals = [Group([shown(candidate, self.bounds)]) for candidate in drawn]
-        streams = {"challenger": proposals, "solver": groups}
+        streams = {"challenger": [Group([shown(candidate, self.bounds)]) for candidate in drawn], "solver": groups}
         log = {**log, "draws": len(drawn), "pool": len(self._pool)}
         return Episode([Stream(role, found) for role, found in streams.items() if found], log=log)
 

@@ -200,7 +200,11 @@ class CpMobius(FilteredGame):
         most, again, samples = self._most_draws, self._fresh_answers, self.options.validation_samples
         share = f"majority's share {self.bounds.low:g} to {self.bounds.high:g}"
         kept_where = share if self.options.filter else "a majority"
-        lines = [
+        rollback = (
+            f"rollback: to the best player after {self.options.rollback} rounds without a new best, counted from "
+            f"round {self.options.rollback_from} on"
+        )
+        return [
             f"rounds: {-(-steps // 2)}, of two steps: the player learns; then it is measured and the coach "
             + ("is frozen" if self.options.freeze_coach else "learns"),
             f"draws: {m} tasks at a time until {m} are kept ({kept_where}), at most {most} a round",
@@ -208,13 +212,8 @@ class CpMobius(FilteredGame):
             f"({n} answers a task{', and again for kept ones' if again else ''}) and {samples} of each validation "
             "problem",
             "validation: the same problems and seeds before the first round and after every round",
+            *([rollback] if self.options.rollback else []),
         ]
-        if self.options.rollback:
-            lines.append(
-                f"rollback: to the best player after {self.options.rollback} rounds without a new best, counted from "
-                f"round {self.options.rollback_from} on"
-            )
-        return lines
 
     def kept_at_start(self) -> Sequence[Snapshot]:
         """The initial player is the first best one."""
@@ -249,7 +248,7 @@ class CpMobius(FilteredGame):
         )
         kept = [candidate for candidate in drawn if self.bounds.fate(candidate) == "kept"]
         trained = self._fresh(table, kept[:m])
-        groups = [self._group(candidate) for candidate in trained]
+        groups = [self._group(candidate.group) for candidate in trained if candidate.group]
         self._taught = [self._taught_by(c, group) for c, group in zip(trained, groups, strict=True)]
         log = {
             "phase": "player",
@@ -273,10 +272,9 @@ class CpMobius(FilteredGame):
         proposals, names = [c.proposal for c in kept], [c.name for c in kept]
         return [each for each in answered(table, "player", proposals, self.group_size, names) if each.label is not None]
 
-    def _group(self, task: Candidate) -> Group:
-        assert task.group is not None
-        samples = [replace(s, reward=player_reward(s.reward == 1, self.options.reward)) for s in task.group.samples]
-        return replace(task.group, samples=samples)
+    def _group(self, answers: Group) -> Group:
+        samples = [replace(s, reward=player_reward(s.reward == 1, self.options.reward)) for s in answers.samples]
+        return replace(answers, samples=samples)
 
     def _taught_by(self, task: Candidate, group: Group) -> Taught:
         lengths = [len(sample.completion.token_ids) for sample in group.samples]
@@ -334,14 +332,14 @@ class CpMobius(FilteredGame):
         return [Restore("player", BEST, reset_optimizer=True)]
 
     def warnings(self, log: Mapping[str, Any]) -> list[str]:
-        found = super().warnings(log)
-        if log.get("short"):
-            found.append(
-                f"only {log['kept']} of the {log['kept'] + log['short']} tasks of this round were found in "
-                f"{log['draws']} draws (too hard {log['too_hard']}, too easy {log['too_easy']}, without a majority "
-                f"{log['no_majority']}, refused {sum(log['refused'].values())}): the round continues with these"
-            )
-        return found
+        if not log.get("short"):
+            return super().warnings(log)
+        return [
+            *super().warnings(log),
+            f"only {log['kept']} of the {log['kept'] + log['short']} tasks of this round were found in "
+            f"{log['draws']} draws (too hard {log['too_hard']}, too easy {log['too_easy']}, without a majority "
+            f"{log['no_majority']}, refused {sum(log['refused'].values())}): the round continues with these",
+        ]
 
     def state(self) -> dict[str, Any]:
         return {

@@ -111,8 +111,7 @@ def seen(name: str) -> str:
 def in_equilibrium(environment: Environment, player: int, rng: Random) -> str:
     """An opponent that no policy beats on average."""
     assert isinstance(environment, KuhnPoker)
-    name = environment.cards[player] + environment.history
-    return "b" if rng.random() < equilibrium()[name] else "p"
+    return "b" if rng.random() < equilibrium()[environment.cards[player] + environment.history] else "p"
 
 
 class KuhnOptions(MatchOptions):

@@ -339,22 +339,22 @@ class MatchGame(Game):
         weight = options.weight * (0.5 ** (step / options.fade) if options.fade else 1.0)
         terms: dict[int, float] = {}
         for role, seat in self.seats(step).items():
-            moves = [m for match in matches for m in match.moves if m.completion and self.roles[m.player] == role]
-            asked = {m.completion.prompt: m.legal_moves for m in moves if m.completion}
-            if not moves or moves[0].completion is None:
+            moves = [(move, move.completion) for match in matches for move in match.moves
+                     if move.completion and self.roles[move.player] == role]  # fmt: skip
+            if not moves:
                 continue
-            sampling = moves[0].completion.sampling
+            asked = {completion.prompt: move.legal_moves for move, completion in moves}
+            sampling = moves[0][1].sampling
             own = self.policy(table, role, asked, sampling)
             renewed = options.renew and step >= options.renew
             other = self.policy(table, role, asked, sampling, _reference(seat)) if renewed else {}
-            for move in moves:
-                assert move.completion is not None
+            for move, completion in moves:
                 said = next(
                     (name for name, texts in move.legal_moves.items() if move.text in map(str.strip, texts)), ""
                 )
                 if said and not move.reason:
-                    p = _normal(own[move.completion.prompt])
-                    q = _normal(other.get(move.completion.prompt, dict.fromkeys(p, 1.0)))
+                    p = _normal(own[completion.prompt])
+                    q = _normal(other.get(completion.prompt, dict.fromkeys(p, 1.0)))
                     ratios = {name: math.log(p[name] / q[name]) for name in p}
                     mean = math.fsum(p[name] * ratio for name, ratio in ratios.items())
                     terms[id(move)] = weight * (ratios[said] - mean)

@@ -5,30 +5,16 @@ seat's return is above every other's. Seats are sampled at the run's temperature
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 from lite_selfplay.data import Completion
 from lite_selfplay.errors import ConfigError
 from lite_selfplay.games import find_game
 from lite_selfplay.games.matches.match import BROKEN, Match, MatchGame, play_together
-from lite_selfplay.games.modes import Examiner, Found, Judged, Measured, Mode, Score, score_of
+from lite_selfplay.games.modes import Examiner, Found, Judged, Measured, Mode, score_of
 from lite_selfplay.stats import paired_bootstrap
 from lite_selfplay.tasks import Task, numbered
 from lite_selfplay.tasks.task import derived_seed
-
-
-@dataclass(frozen=True)
-class MatchScore(Score):
-    """A `Score` of matches: pass@1 is the share won. `payoff`: mean return, with a 95% interval (bootstrap over deals);
-    `broken`: how many matches ended with an error of the environment, whose return is 0."""
-
-    draws: int
-    losses: int
-    broken: int
-    payoff: float
-    payoff_low: float
-    payoff_high: float
 
 
 def deals(game: str) -> Task:
@@ -53,6 +39,8 @@ def measure_versus(examiner: Examiner, seats: Sequence[str]) -> Found:
 
 
 def _measured(examiner: Examiner, game: MatchGame, seat: str, other: str) -> Measured:
+    """A seat's matches against an opponent: pass@1 is the share won. `payoff`: mean return, with a 95% interval
+    (bootstrap over deals); `broken`: how many matches ended with an error of the environment, whose return is 0."""
     dealt = [divmod(int(problem.answer), len(game.roles)) for problem in examiner.problems]
     matches = [
         Match(game, derived_seed("deal", deal), [seat if i == side else other for i in range(len(game.roles))])
@@ -78,17 +66,15 @@ def _measured(examiner: Examiner, game: MatchGame, seat: str, other: str) -> Mea
     means = [sum(values) / len(values) for values in payoffs.values()]
     payoff = sum(sum(values) for values in payoffs.values()) / len(matches)
     _, low, high = paired_bootstrap([0.0] * len(means), means) if len(means) > 1 else (payoff, payoff, payoff)
-    score = score_of(
-        rows,
-        kind=MatchScore,
-        draws=draws,
-        losses=losses,
-        broken=sum(match.outcome == BROKEN for match in matches),
-        payoff=payoff,
-        payoff_low=low,
-        payoff_high=high,
-    )
-    return Measured(rows, score)
+    more = {
+        "draws": draws,
+        "losses": losses,
+        "broken": sum(match.outcome == BROKEN for match in matches),
+        "payoff": payoff,
+        "payoff_low": low,
+        "payoff_high": high,
+    }
+    return Measured(rows, score_of(rows, more=more))
 
 
 VERSUS = Mode(

@@ -49,8 +49,7 @@ class OfflineSchedule:
         return {name: getattr(self, name) for name in _STATE}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        for name in _STATE:
-            setattr(self, name, state[name])
+        vars(self).update(state)
 
 
 @dataclass
@@ -83,13 +82,10 @@ class QuestionBuffer:
 
     def take(self, n: int) -> list[Problem]:
         """The next `n` questions, continuing with the first after the last; none if the buffer is empty."""
-        taken = []
-        for _ in range(n if self.questions else 0):
-            self.cursor %= len(self.questions)
-            held = self.questions[self.cursor]
-            taken.append(Problem(held.id, held.question, held.answer))
-            self.cursor += 1
-        return taken
+        places = [(self.cursor + i) % len(self.questions) for i in range(n if self.questions else 0)]
+        self.cursor = places[-1] + 1 if places else self.cursor
+        taken = [self.questions[place] for place in places]
+        return [Problem(held.id, held.question, held.answer) for held in taken]
 
     def evict(self, rates: Sequence[tuple[str, float]], margin: float = 0.01, patience: int = 3) -> int:
         """Count a step's attempts, given as question ids with pass rates, and drop the questions that are used up.
@@ -100,15 +96,11 @@ class QuestionBuffer:
         (ours). Returns the number of dropped questions.
         """
         by_id, gone = {held.id: held for held in self.questions}, set()
-        met: dict[str, list[float]] = {}
-        for name, rate in rates:
-            met.setdefault(name, []).append(rate)
+        met = {name: [rate for other, rate in rates if other == name] for name, _ in rates}
         for name, seen in met.items():
             held, rate = by_id[name], math.fsum(seen) / len(seen)
-            if rate > held.peak + margin:
-                held.peak, held.stale = rate, 0
-            else:
-                held.stale += 1
+            rose = rate > held.peak + margin
+            held.peak, held.stale = (rate, 0) if rose else (held.peak, held.stale + 1)
             if rate >= 1 or held.stale >= patience:
                 gone.add(name)
         before = sum(held.id in gone for held in self.questions[: self.cursor])

@@ -339,11 +339,11 @@ class PasoDoble(ProposeSolve):
         opening = openers(judged, groups, self.options.gate, frozen=self.options.freeze_proposer)
         valid = [each.group for each in judged if each.valid and each.group and opening]
         log = self._proposing_log(table, judged, len(opening))  # before the schedule advances
-        streams = []
-        if opening and not self.options.freeze_proposer:
-            streams.append(Stream("proposer", groups, self.options.credit))
-        if valid and self.options.mode == "online":
-            streams.append(Stream("solver", valid, self.options.credit))
+        learned = {
+            "proposer": groups if opening and not self.options.freeze_proposer else [],
+            "solver": valid if self.options.mode == "online" else [],
+        }
+        streams = [Stream(role, of, self.options.credit) for role, of in learned.items() if of]
         if self.options.mode == "offline":
             for group in valid:
                 assert group.problem is not None
@@ -357,14 +357,11 @@ class PasoDoble(ProposeSolve):
         """Each proposal with its answers and its reward; the well-formed ones enter the history afterwards."""
         most, guard = self.options.question_tokens, self.options.leak_guard
         proposals = [fit_to_ask(read(each, parse_proposal), table, most=most, guard=guard) for each in completions]
-        judged, entering = [], []
         pay = partial(self._solvers_sample, table.rng)
-        for each in answered(table, "solver", proposals, self.group_size, f"q-{step}", judge=by_answer, pay=pay):
-            tokens = frozenset(table.tokenize(each.proposal.question))
-            if well_formed(each.proposal):
-                entering.append(tokens)
-            judged.append(self._judge(each, tokens))
-        self._history.extend(entering)
+        posed = answered(table, "solver", proposals, self.group_size, f"q-{step}", judge=by_answer, pay=pay)
+        tokens = [frozenset(table.tokenize(each.proposal.question)) for each in posed]
+        judged = [self._judge(each, own) for each, own in zip(posed, tokens, strict=True)]
+        self._history.extend(own for each, own in zip(posed, tokens, strict=True) if well_formed(each.proposal))
         return judged
 
     def _judge(self, asked: Candidate, tokens: frozenset[int]) -> JudgedProposal:

@@ -5,7 +5,7 @@ Each step's `log` has figures on both, and `collapse_warnings` has bounds on the
 """
 
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -60,21 +60,17 @@ class CollapseWatch:
         an entry for each answered question. `labels` are questions with the labels trained on, which are compared with
         the true value if it can be computed. A share of nothing is None.
         """
-        seen, repeated = set(self.seen), 0
-        for question in (" ".join(each.casefold().split()) for each in questions):
-            repeated += question in seen
-            seen.add(question)
-            self.seen.append(question)
+        plain = [" ".join(each.casefold().split()) for each in questions]
+        repeated = sum(each in self.seen or each in plain[:i] for i, each in enumerate(plain))
+        self.seen.extend(plain)
         ids = [token for question in questions for token in tokens(question)]
-        histogram = [0] * BINS
-        for rate in pass_rates:
-            histogram[min(BINS - 1, int(rate * BINS + 1e-9))] += 1
+        bins = Counter(min(BINS - 1, int(rate * BINS + 1e-9)) for rate in pass_rates)
         judged = [right for question, label in labels if (right := label_is_right(question, label)) is not None]
         return {
             "questions": len(questions),
             "repeated": _share(repeated, len(questions)),
             "distinct_tokens": _share(len(set(ids)), len(ids)),
-            "pass_rates": histogram,
+            "pass_rates": [bins[i] for i in range(BINS)],
             "pass_rate": _share(sum(pass_rates), len(pass_rates)),
             "vote_share": _share(sum(vote_shares), len(vote_shares)),
             "labels_checked": len(judged),

@@ -93,8 +93,7 @@ def proposed(asked: Candidate, reward: float, rate: float | None, why: str | Non
     proposal, extreme = asked.proposal, "too_easy" if rate == 1 else "" if rate else "too_hard"
     reason = proposal.reason or (extreme if why is None else why)
     verdict = Verdict(not reason, float(not reason), proposal.answer, well_formed(proposal), reason)
-    told = {"question": asked.name, "pass_rate": rate, **info}
-    return Sample(proposal.completion, reward, verdict, info=told)
+    return Sample(proposal.completion, reward, verdict, info={"question": asked.name, "pass_rate": rate, **info})
 
 
 def proposed_by_share(asked: Candidate, earns: Callable[[float], float], refused: float) -> Sample:
@@ -211,10 +210,9 @@ class ProposeSolve(Game):
 
         The rows of a proposal and of its answers share a question's name, `Sample.info["question"]`.
         """
-        rows, proposals = list(rows), dict[str, Row]()
-        for row in rows:
-            if cls._proposes(row) and row.get("question") is not None:
-                proposals.setdefault(row["question"], row)
+        rows = list(rows)
+        named = [row for row in rows if cls._proposes(row) and row.get("question") is not None]
+        proposals = {row["question"]: row for row in reversed(named)}  # the first of each name
         answered = {row.get("question") for row in rows if not cls._proposes(row)}
         found, seen = list[Transcript](), set[tuple[str | None, bool]]()
         for row in rows:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from lite_selfplay.data import NOT_JUDGED, Completion, Example, Group, Problem, Sample, Sampling, Verdict
-from lite_selfplay.games.judging import Pay, answer_sample, verified
+from lite_selfplay.games.judging import Pay, answer_sample, verified, why_unread
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.table import Table
@@ -29,9 +29,10 @@ from lite_selfplay.verify.format import boxed_spans, split_reasoning, well_forme
 from lite_selfplay.verify.keys import spoken_value, vote_key
 
 # Reasons why a proposal is no question; the empty one means that it is one.
-REASONS = tuple(" prompt_too_long truncated off_format empty no_answer too_long repeated leaks invalid".split(" "))
-REASONS += (NOT_JUDGED,)
-
+REASONS = (
+    *("", "prompt_too_long", "truncated", "off_format", "empty"),
+    *("no_answer", "too_long", "repeated", "leaks", "invalid", NOT_JUDGED),
+)
 
 # The proposing completion of a question that is asked again, or comes from a list.
 NOBODYS = Completion("", "", (), (), (), "eos", "", -1, Sampling())
@@ -63,14 +64,12 @@ class Proposal:
 
 def read(completion: Completion, parse: Callable[[str], tuple[str, str | None] | None]) -> Proposal:
     """A completion as a proposal. `parse` returns a text's question and answer, or None without the expected marker."""
-    if completion.stop == "prompt_too_long":
-        return Proposal(completion, reason="prompt_too_long")
     reasoning = split_reasoning(completion_text(completion))
     text = None if reasoning.state == "open" else reasoning.rest.strip()
-    found = parse(text) if text else None
+    found = parse(text) if text and completion.stop != "prompt_too_long" else None
     if found is None:
-        cut = completion.cut_off
-        return Proposal(completion, reason="truncated" if cut else "empty" if text == "" else "off_format")
+        why = why_unread(completion)
+        return Proposal(completion, reason="empty" if text == "" and why == "off_format" else why)
     question, answer = found[0].strip(), found[1]
     return Proposal(completion, question, answer, "" if question else "empty")
 
@@ -129,13 +128,9 @@ def leaks(question: str, answer: str, guard: LeakGuard = "token3") -> bool:
         return False
     if guard == "substring":
         return answer.strip() in question or question.strip() in answer or _BOXED.search(question) is not None
-    if "\\boxed" in question:
-        return True
     value = answer.strip().strip("$").strip()
-    if len(value) < SHORTEST_LEAK:
-        return False
-    whole = rf"(?<!\w)(?<!\d[.,]){re.escape(value)}(?!\w)(?![.,]\d)"
-    return re.search(whole, question, re.IGNORECASE) is not None
+    token = re.compile(rf"(?<!\w)(?<!\d[.,]){re.escape(value)}(?!\w)(?![.,]\d)", re.IGNORECASE)
+    return "\\boxed" in question or (len(value) >= SHORTEST_LEAK and token.search(question) is not None)
 
 
 def fit_to_ask(proposal: Proposal, table: Table, *, most: int, guard: LeakGuard) -> Proposal:
@@ -337,8 +332,8 @@ def draw_until(
     return drawn
 
 
-def shown(candidate: Candidate, bounds: Bounds, **info: Any) -> Sample:
-    """A proposal with its outcome, as a sample for the records only."""
+def shown(candidate: Candidate, bounds: Bounds, reward: float | None = None, **info: Any) -> Sample:
+    """A proposal with its outcome as a sample, without a reward for the records only."""
     told = {
         "question": candidate.name,
         "fate": candidate.proposal.reason or bounds.fate(candidate),
@@ -346,4 +341,4 @@ def shown(candidate: Candidate, bounds: Bounds, **info: Any) -> Sample:
         "share": candidate.share,
         **info,
     }
-    return Sample(candidate.proposal.completion, None, masked=True, info=told)
+    return Sample(candidate.proposal.completion, reward, masked=reward is None, info=told)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from lite_selfplay.data import Completion, Example, Group, Problem, Sample, Sampling, Verdict
 from lite_selfplay.games.collections import completion_from_json
-from lite_selfplay.games.judging import answer_sample, verified
+from lite_selfplay.games.judging import answer_sample, verified, why_unread
 from lite_selfplay.games.prompts import fill
 from lite_selfplay.games.spc.steps import StepPair, beginning, replaced, split_steps, without_notes
 from lite_selfplay.games.table import Table
@@ -98,12 +98,10 @@ def read_rewrite(completion: Completion, original: str) -> Rewrite:
     `announces` if the step mentions an error and the original does not; `answers` if it has a final answer and the
     original does not, so that it would end the solution instead of misleading it (the last two are ours).
     """
-    if completion.stop == "prompt_too_long":
-        return Rewrite(reason="prompt_too_long")
     text = split_reasoning(completion_text(completion)).rest
     steps, errors = _STEP.findall(text), _ERROR.findall(text)
     if not steps or not errors:
-        return Rewrite(reason="truncated" if completion.cut_off else "off_format")
+        return Rewrite(reason=why_unread(completion))
     step, kind = steps[-1].strip(), " ".join(errors[-1].lower().split()).strip(" .-")
     return Rewrite(step, kind, "unknown_kind" if kind not in KINDS else _why_no_attack(step, original))
 
@@ -128,12 +126,10 @@ def read_critique(completion: Completion) -> Critique:
     Reasons for no judgement: `prompt_too_long`, `truncated`, `off_format` (no block), `unclear` (other words in the
     last block), `contradictory` (blocks with both words; ours).
     """
-    if completion.stop == "prompt_too_long":
-        return Critique(reason="prompt_too_long")
     text = split_reasoning(completion_text(completion)).rest
     blocks = [block.strip(" \n\t.*!").lower() for block in _ANSWER.findall(text)]
     if not blocks:
-        return Critique(reason="truncated" if completion.cut_off else "off_format")
+        return Critique(reason=why_unread(completion))
     if {"correct", "incorrect"} <= set(blocks):
         return Critique(reason="contradictory")
     read = {"correct": Critique("correct"), "incorrect": Critique("incorrect")}

@@ -55,16 +55,6 @@ class Calculation:
         return f"{_spaced(self.expression)} = {spelled(self.value)}"
 
 
-@dataclass(frozen=True)
-class Corruption:
-    """A wrong step without notes, the kind of its error, and its calculation: `now` and as it `was`."""
-
-    step: str
-    kind: str
-    now: str
-    was: Calculation
-
-
 # A calculation, the expression to replace its own (empty to keep it), and the result to write.
 Option = tuple[Calculation, str, Fraction]
 
@@ -81,11 +71,9 @@ def calculations(step: str) -> list[Calculation]:
         (note["note"], note.span("result"), None) for note in _NOTED.finditer(step)
     ]
     for match, equals in _equations(step):
-        expression = match[0].translate(_SIGNS)
-        if equals["note"] is None:
-            said.append((expression, equals.span("plain"), match.span()))
-        elif expression == equals["note"].translate(_SIGNS):
-            said.append((expression, equals.span("result"), match.span()))
+        expression, noted = match[0].translate(_SIGNS), equals["note"]
+        if noted is None or expression == noted.translate(_SIGNS):
+            said.append((expression, equals.span("plain" if noted is None else "result"), match.span()))
     found: dict[tuple[int, int], Calculation] = {}
     for expression, result, written in said:
         value = value_of(expression)
@@ -119,8 +107,11 @@ def is_exact(step: str) -> bool:
     return True
 
 
-def corrupt(step: str, rng: random.Random, *, kinds: Sequence[str] = (NUMBER, OPERATOR)) -> Corruption | None:
-    """A step with one calculation changed; None if it allows no error of these kinds."""
+def corrupt(
+    step: str, rng: random.Random, *, kinds: Sequence[str] = (NUMBER, OPERATOR)
+) -> tuple[str, str, str, Calculation] | None:
+    """A step with one calculation changed: (the wrong step without notes, the kind of its error, the calculation in it,
+    the calculation as it was). None if the step allows no error of these kinds."""
     found = calculations(step)
     for kind in rng.sample(kinds, len(kinds)):
         if options := (_other_results if kind == NUMBER else _other_operators)(step, found):
@@ -129,7 +120,7 @@ def corrupt(step: str, rng: random.Random, *, kinds: Sequence[str] = (NUMBER, OP
             a, b = was.written if text and was.written else (was.result[0], was.result[0])
             changed = step[:a] + text + step[b : was.result[0]] + result + step[was.result[1] :]
             expression = text.translate(_SIGNS) if text else was.expression
-            return Corruption(without_notes(changed), kind, f"{_spaced(expression)} = {result}", was)
+            return without_notes(changed), kind, f"{_spaced(expression)} = {result}", was
     return None
 
 
@@ -212,6 +203,7 @@ def corruptions(problem: Problem, rng: random.Random, kinds: Sequence[str] = (NU
         made = corrupt(step, rng, kinds=kinds)
         if made is None:
             continue
+        wrong, kind, now, was = made
         found = calculations(step)
         needed = list(map(str, found))
         yield StepPair(
@@ -219,11 +211,11 @@ def corruptions(problem: Problem, rng: random.Random, kinds: Sequence[str] = (NU
             problem=problem.text,
             before=before,
             right=right,
-            wrong=made.step.strip(),
-            kind=made.kind,
-            change=f"The step calculates {made.was}. I make it {made.now}.",
+            wrong=wrong.strip(),
+            kind=kind,
+            change=f"The step calculates {was}. I make it {now}.",
             check=_compared(needed, needed),
-            flaw=_compared(needed, [made.now if each == made.was else str(each) for each in found]),
+            flaw=_compared(needed, [now if each == was else str(each) for each in found]),
         )
 
 

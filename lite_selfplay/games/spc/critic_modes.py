@@ -24,7 +24,7 @@ from lite_selfplay.data import BASE, Completion, Problem, Verdict
 from lite_selfplay.errors import GameError, TaskError
 from lite_selfplay.games.modes import Examiner, Found, Judged, Measured, Mode, Rows, Score, elected, score_of
 from lite_selfplay.games.spc.cases import CRITIC, Judgement, critic_prompt, read_critique, solver_prompt
-from lite_selfplay.games.spc.steps import LabelledStep
+from lite_selfplay.games.spc.steps import KIND
 from lite_selfplay.games.spc.stepsets import is_step_set, read_step_set, steps_of_solutions
 from lite_selfplay.stats import clopper_pearson
 from lite_selfplay.tasks import Task, load_task
@@ -32,31 +32,10 @@ from lite_selfplay.verify import register_checker
 from lite_selfplay.verify.checking import Checking
 from lite_selfplay.verify.extract import AnswerFormat
 
-KIND = "step"  # the kind of a problem that asks whether a step is correct, with the answer `Correct` or `Incorrect`
 SEARCHES = 5  # searches, and plain samples, of a problem: the size of the self-consistency vote (section 4.2)
 RETRIES = 5
 MOST_STEPS = 64  # steps of a solution (ours); a longer one is cut off
 _STEP_END = "\n\n"
-
-
-@dataclass(frozen=True)
-class CriticScore(Score):
-    """A seat's judgements of steps. `pass_at_1` is the share of right ones; a reply without a judgement counts as
-    wrong.
-
-    The other fields are those of `critic_figures`, for all steps and, if there are several, for each subset.
-    `mean_of_subsets` is then the plain mean of the subsets' means, as ProcessBench is reported.
-    """
-
-    correct: float | None
-    error: float | None
-    mean: float | None
-    harmonic_mean: float | None
-    invalid: float
-    correct_ci95: tuple[float, float]
-    error_ci95: tuple[float, float]
-    mean_of_subsets: float | None
-    subsets: dict[str, dict[str, Any]]
 
 
 def step_task(spec: str) -> Task:
@@ -75,51 +54,45 @@ def step_task(spec: str) -> Task:
             f"{spec} holds no labelled steps (of ProcessBench, PRM800K or DeltaBench), and no worked solutions with "
             "calculations that steps could be made of"
         )
-    return Task(name, list(map(_asking_about, steps)))
-
-
-def _asking_about(step: LabelledStep) -> Problem:
-    content = f"{step.problem}\n{step.before}\n{step.step}"
-    extra = {"content": content, "about": step.problem, "before": step.before, "step": step.step, "subset": step.subset}
-    return Problem(step.id, step.problem, "Correct" if step.correct else "Incorrect", KIND, extra)
-
-
-def step_of(problem: Problem) -> LabelledStep:
-    """The labelled step that a problem asks about. Raises GameError for a problem of another kind."""
-    if problem.kind != KIND:
-        raise GameError(f"the mode critic measures on labelled steps, and {problem.id} is a problem to solve")
-    found = problem.extra
-    correct = problem.answer == "Correct"
-    return LabelledStep(problem.id, problem.text, found["before"], found["step"], correct, found["subset"])
+    return Task(name, steps)
 
 
 def check(pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking) -> list[Verdict]:
     """Whether critiques judge their steps rightly."""
-    return [read_critique(critique).verdict(step_of(problem).correct, "wrong") for critique, problem in pairs]
+    return [read_critique(critique).verdict(problem.answer == "Correct", "wrong") for critique, problem in pairs]
 
 
 def measure_critics(examiner: Examiner, seats: Sequence[str]) -> Found:
-    """Each seat's critiques of every step."""
-    steps = [step_of(problem) for problem in examiner.problems]
-    prompts = [[critic_prompt(step.problem, step.before, step.step)] for step in steps]
+    """Each seat's critiques of every step. Raises GameError for a problem of another kind."""
+    steps = examiner.problems
+    if others := [problem.id for problem in steps if problem.kind != KIND]:
+        raise GameError(f"the mode critic measures on labelled steps, and {others[0]} is a problem to solve")
+    prompts = [[critic_prompt(step.text, step.extra["before"], step.extra["step"])] for step in steps]
     answers = {seat: examiner.ask(seat, prompts, "critique", f"{seat} judges") for seat in seats}
     return Found({seat: Measured(rows, _score(steps, rows)) for seat, rows in answers.items()})
 
 
-def _score(steps: Sequence[LabelledStep], rows: Rows) -> CriticScore:
+def _score(steps: Sequence[Problem], rows: Rows) -> Score:
+    """A seat's judgements of steps: `pass_at_1` is the share of right ones; a reply without a judgement is wrong.
+
+    The other figures are those of `critic_figures`, for all steps and, if there are several, for each subset.
+    `mean_of_subsets` is then the plain mean of the subsets' means, as ProcessBench is reported.
+    """
     results = [
-        (step, read_critique(one.completion).judgement) for step, row in zip(steps, rows, strict=True) for one in row
+        (step.extra["subset"], (step.answer == "Correct", read_critique(one.completion).judgement))
+        for step, row in zip(steps, rows, strict=True)
+        for one in row
     ]
-    whole = critic_figures([(step.correct, judgement) for step, judgement in results])
+    whole = critic_figures([result for _, result in results])
     del whole["steps"]
-    names = list(dict.fromkeys(step.subset for step in steps))
+    names = list(dict.fromkeys(subset for subset, _ in results))
     subsets = {
-        name: critic_figures([(step.correct, judgement) for step, judgement in results if step.subset == name])
+        name: critic_figures([result for subset, result in results if subset == name])
         for name in (names if len(names) > 1 else ())
     }
     means = [figures["mean"] for figures in subsets.values()]
     mean_of_subsets = fmean(means) if means and None not in means else None
-    return score_of(rows, kind=CriticScore, **whole, mean_of_subsets=mean_of_subsets, subsets=subsets)
+    return score_of(rows, more={**whole, "mean_of_subsets": mean_of_subsets, "subsets": subsets})
 
 
 def critic_figures(results: Sequence[tuple[bool, Judgement | None]]) -> dict[str, Any]:

@@ -7,9 +7,10 @@ seats, such as `sneaky@round-1`; round 0 is the result of the cold start.
 """
 
 import random
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,7 +22,7 @@ from lite_selfplay.data import Completion, Example, Group, Problem, Sample, Stre
 from lite_selfplay.errors import RunFolderError
 from lite_selfplay.games.base import GameOptions
 from lite_selfplay.games.collections import EXAMPLE, CollectedRow, kinds_of
-from lite_selfplay.games.presentation import Figure, percent
+from lite_selfplay.games.presentation import Figure, with_interval
 from lite_selfplay.games.spc.cases import (
     CRITIC,
     SNEAKY,
@@ -47,13 +48,12 @@ SNEAKY_KINDS: dict[Fate, str] = {"fooled": WON, "caught": CAUGHT, "harmless": IN
 
 def sneaky_rows(cases: Iterable[Case], round_: int, stable: float) -> list[CollectedRow]:
     """A row to train on for each rewrite that won (fooled the critic) or lost."""
-    rows = []
-    for case in cases:
-        fate = case.fate(stable)
-        if fate in SNEAKY_KINDS and case.attack is not None and case.attack.token_ids:
-            reward = sneaky_reward(fate)
-            rows.append(CollectedRow(case.id, SNEAKY, SNEAKY_KINDS[fate], case.attack, reward, round=round_))
-    return rows
+    return [
+        CollectedRow(case.id, SNEAKY, SNEAKY_KINDS[fate], case.attack, sneaky_reward(fate), round=round_)
+        for case in cases
+        for fate in [case.fate(stable)]
+        if fate in SNEAKY_KINDS and case.attack is not None and case.attack.token_ids
+    ]
 
 
 def critic_rows(cases: Iterable[Case], round_: int) -> list[CollectedRow]:
@@ -97,19 +97,17 @@ def example_rows(
     file = table.folder.parent / "cold_start.jsonl"
     lines = read_object_lines(file, RunFolderError) if count and file.is_file() else ()
     taught = [Example(row["prompt"], row["completion"]) for _, row in lines if row.get("role") == role]
-    again = iter(table.rng.sample(taught, min(count, len(taught))))
-    most, tries = (min(count, len(taught)), count) if taught else (count, _TRIES * count)
-    rows: list[CollectedRow] = []
+    most = min(count, len(taught)) if taught else count
+    again = iter(table.rng.sample(taught, most) if taught else ())
     problems = table.everything("problems")
-    for _ in range(tries):
-        if len(rows) == most:
-            break
-        problem = problems[table.rng.randrange(len(problems))]
-        example = next(again, None) if taught else write(role, problem, table.rng)
-        if example is not None:
-            completion = table.completed(example)
-            rows.append(CollectedRow(f"example-{len(rows) + 1}", role, EXAMPLE, completion, None))
-    return rows
+
+    def examples() -> Iterator[Example | None]:
+        for _ in range(_TRIES * count):
+            problem = problems[table.rng.randrange(len(problems))]
+            yield next(again) if taught else write(role, problem, table.rng)
+
+    chosen = enumerate(islice(filter(None, examples()), most), 1)
+    return [CollectedRow(f"example-{n}", role, EXAMPLE, table.completed(example), None) for n, example in chosen]
 
 
 # The rows to learn from
@@ -176,18 +174,13 @@ def record(cases: Sequence[Case], stable: float) -> list[Stream]:
     """A round's rewrites and critiques, for the records only. A rewrite and its critiques share a group number."""
     attacked = sorted((case for case in cases if case.attack is not None), key=lambda case: not case.critiques)
     sneaky = [Group([_rewrite_sample(case, stable)], case.problem) for case in attacked]
+    critiques = [(case, False, case.critiques) for case in attacked] + [(case, True, case.untouched) for case in cases]
     critics = [
-        Group([_critique_sample(case, c, False) for c in case.critiques], case.problem)
-        for case in attacked
-        if case.critiques
+        Group([_critique_sample(case, completion, correct) for completion in completions], case.problem)
+        for case, correct, completions in critiques
+        if completions
     ]
-    critics += [
-        Group([_critique_sample(case, c, True) for c in case.untouched], case.problem)
-        for case in cases
-        if case.untouched
-    ]
-    streams = [Stream(SNEAKY, sneaky, replay=True)] if sneaky else []
-    return [*streams, Stream(CRITIC, critics, replay=True)] if critics else streams
+    return [Stream(role, groups, replay=True) for role, groups in ((SNEAKY, sneaky), (CRITIC, critics)) if groups]
 
 
 def _rewrite_sample(case: Case, stable: float) -> Sample:
@@ -268,30 +261,37 @@ def win_rates(games: Iterable[tuple[str, str, Fate]]) -> list[dict[str, Any]]:
 
     Each of `games` has two snapshots and the outcome of a step.
     """
-    counts: dict[tuple[str, str], Counter[Fate]] = {}
+    counts = defaultdict[tuple[str, str], Counter[Fate]](Counter)
     for sneaky, critic, fate in games:
-        counts.setdefault((sneaky, critic), Counter())[fate] += 1
-    rows = []
-    for (sneaky, critic), found in sorted(counts.items()):
-        won, played = found["fooled"], found["fooled"] + found["caught"]
-        row = {"sneaky": sneaky, "critic": critic, "games": played, "undecided": found["undecided"], "sneaky_wins": won}
-        rows.append({**row, "win_rate": won / played if played else None, "ci95": list(clopper_pearson(won, played))})
-    return rows
+        counts[sneaky, critic][fate] += 1
+    return [
+        {
+            "sneaky": sneaky,
+            "critic": critic,
+            "games": played,
+            "undecided": fates["undecided"],
+            "sneaky_wins": fates["fooled"],
+            "win_rate": fates["fooled"] / played if played else None,
+            "ci95": list(clopper_pearson(fates["fooled"], played)),
+        }
+        for (sneaky, critic), fates in sorted(counts.items())
+        for played in [fates["fooled"] + fates["caught"]]
+    ]
 
 
 def attack_success(fates: Sequence[Fate]) -> dict[str, Any]:
     """How many of the steps that a sneaky generator rewrote became valid errors: `attacks`, `valid`, `success` (None
     without an attack), its 95% interval, and `unstable`, the steps that it never got."""
-    found = Counter(fates)
-    valid = found["caught"] + found["fooled"] + found["undecided"]
-    attacks = valid + found["harmless"] + found["refused"]
+    counts = Counter(fates)
+    valid = counts["caught"] + counts["fooled"] + counts["undecided"]
+    attacks = valid + counts["harmless"] + counts["refused"]
     return {
         "attacks": attacks,
         "valid": valid,
         "success": valid / attacks if attacks else None,
         "ci95": list(clopper_pearson(valid, attacks)),
-        "refused": found["refused"],
-        "unstable": found["unstable"],
+        "refused": counts["refused"],
+        "unstable": counts["unstable"],
     }
 
 
@@ -360,22 +360,18 @@ def counts_of_round(
 def results(log: Mapping[str, Any]) -> list[str]:
     """Lines on how a run's snapshots did against the solver and each other, from the log of its last step."""
     attacks = [
-        f"{name} {_share(row['success'], row['ci95'])} of {row['attacks']}"
+        f"{name} {with_interval(row['success'], row['ci95'])} of {row['attacks']}"
         for name, row in log.get("attacks_in_full", {}).items()
         if row["attacks"]
     ]
     games = [
-        f"  {row['sneaky']} against {row['critic']}: {_share(row['win_rate'], row['ci95'])} of {row['games']} met"
+        f"  {row['sneaky']} against {row['critic']}: "
+        f"{with_interval(row['win_rate'], row['ci95'])} of {row['games']} met"
         for row in log.get("pairings", ())
         if row["games"]
     ]
     lines = [f"steps that mislead the solver: {', '.join(attacks)}"] if attacks else []
     return [*lines, "errors that fool the critic:", *games] if games else lines
-
-
-def _share(value: float, interval: Sequence[float]) -> str:
-    low, high = interval
-    return f"{percent(value)} [{100 * low:.0f}, {100 * high:.0f}]"
 
 
 def most_completions(options: SpcOptions, problems: int) -> dict[str, int]:
@@ -397,7 +393,8 @@ def described(options: SpcOptions, problems: int) -> list[str]:
     """A dry run's lines, for this many problems per round."""
     cost, n = most_completions(options, problems), options.rollouts
     most = sum(cost.values())
-    lines = [
+    meetings = f"at the end every snapshot meets every other, by at most {cost['pairings']:,} critiques"
+    return [
         f"rounds: {options.rounds}, {options.schedule}; solvers: {', '.join(options.solvers)}; at most "
         f"{cost['solutions']:,} solutions, {cost['rewrites']:,} rewrites, {cost['critiques']:,} critiques",
         f"validation: {n} completions from each step and {n} from its rewrite, at most {cost['validation']:,} of all "
@@ -405,7 +402,5 @@ def described(options: SpcOptions, problems: int) -> list[str]:
         f"offline training: {options.epochs} epochs of batches of {options.batch} after each round, "
         + ("the critic on pairs" if options.pairing else "the critic unpaired")
         + (f"; as many examples at a weight of {options.sft_weight:g}" if options.sft_weight else ""),
+        *([meetings] if options.tournament else []),
     ]
-    if options.tournament:
-        lines.append(f"at the end every snapshot meets every other, by at most {cost['pairings']:,} critiques")
-    return lines

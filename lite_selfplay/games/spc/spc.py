@@ -58,6 +58,8 @@ Phase = Literal[
 # The cases of a phase, its log, and its streams.
 _Played = tuple[Sequence[Case], dict[str, Any], Sequence[Stream]]
 _STATE = ("phase", "round", "epoch", "batch", "order")
+# The seat that learns in a phase.
+_LEARNERS: Mapping[Phase, str] = {"sneaky learns": SNEAKY, "critic learns": CRITIC}
 
 
 class Spc(Game):
@@ -102,8 +104,7 @@ class Spc(Game):
         self._pairs: list[StepPair] | None = None
 
     def seats(self, step: int) -> Mapping[str, str]:
-        solvers = self.options.solvers
-        return {SNEAKY: SNEAKY, CRITIC: CRITIC, "solver": "solver" if self._has_solver else solvers[0]}
+        return {SNEAKY: SNEAKY, CRITIC: CRITIC, "solver": "solver" if self._has_solver else self.options.solvers[0]}
 
     def trained_seats(self) -> tuple[str, ...]:
         return (SNEAKY, CRITIC, "solver") if self._has_solver else (SNEAKY, CRITIC)
@@ -140,7 +141,7 @@ class Spc(Game):
     def play(self, step: int, table: Table) -> Episode:
         phase, number = self._phase, self._round
         others = {"collection": self._collect, "pairings": self._meet, "over": lambda table: Episode()}
-        play = self._learn if phase.endswith("learns") else others.get(phase, self._play_cases)
+        play = self._learn if phase in _LEARNERS else others.get(phase, self._play_cases)
         found = play(table)
         return replace(found, log={"phase": phase, "round": number, **found.log})
 
@@ -170,11 +171,11 @@ class Spc(Game):
             cases, groups = phases.sampled_solutions(table, problems, self.options.solvers, self.options.samples, name)
             asked = sum(len(group.samples) for group in groups)
         if self._only_attacks:
-            former = [self._cases_of(table, "solutions", number) for number in range(1, self._round)]
-            seen = {(case.problem.text, case.steps) for cases_of_round in former for case in cases_of_round}
+            former = (case for number in range(1, self._round) for case in self._cases_of(table, "solutions", number))
+            seen = {(case.problem.text, case.steps) for case in former}
             cases = [case for case in cases if (case.problem.text, case.steps) not in seen]
-        streams = [Stream("solver", groups, replay=True)] if groups else []
-        return cases, {"solutions": asked, "steps": len(cases)}, streams
+        log = {"solutions": asked, "steps": len(cases)}
+        return cases, log, [Stream("solver", groups, replay=True)] if groups else []
 
     def _validation(self, table: Table, cases: Sequence[Case]) -> _Played:
         cases = phases.tried(table, cases, self.options.rollouts, "original")
@@ -183,7 +184,9 @@ class Spc(Game):
 
     def _sneaky(self, table: Table, cases: Sequence[Case]) -> _Played:
         cases = [case for case in cases if case.is_stable(self.options.stable)]
-        cases = phases.rewritten(self._asking(table, SNEAKY, rounds.snapshot_name(SNEAKY, self._round - 1), 1), cases)
+        cases = phases.rewritten(
+            partial(self._ask, table, SNEAKY, rounds.snapshot_name(SNEAKY, self._round - 1), 1), cases
+        )
         refused = Counter(case.rewrite.reason for case in cases if case.rewrite.reason)
         return cases, {"attacks": len(cases), "refused": dict(sorted(refused.items()))}, ()
 
@@ -195,7 +198,9 @@ class Spc(Game):
         return cases, log | ({"attack_success": valid / len(cases)} if cases else {}), ()
 
     def _critiques(self, table: Table, cases: Sequence[Case]) -> _Played:
-        ask = self._asking(table, CRITIC, rounds.players(self._round, self.options.schedule)[1], self.options.critiques)
+        ask = partial(
+            self._ask, table, CRITIC, rounds.players(self._round, self.options.schedule)[1], self.options.critiques
+        )
         cases = phases.judged_untouched(ask, phases.judged(ask, cases), table.rng)
         log = {
             "judged_errors": sum(bool(case.critiques) for case in cases),
@@ -224,8 +229,7 @@ class Spc(Game):
             wanted = len(chosen) if self.options.sft_weight else 0
             examples = rounds.example_rows(table, seat, partial(self.cold_start, thinks=table.thinks), wanted)
             log[f"{seat}_examples"] = len(chosen) if examples else 0
-            both = rounds.mixed(chosen, examples, table.rng, self.options.sft_weight)
-            write_objects(self._file(table, seat), both)
+            write_objects(self._file(table, seat), rounds.mixed(chosen, examples, table.rng, self.options.sft_weight))
         self._order = table.rng.getrandbits(32)
         self._opened.clear()
         actions = [Restore(seat, name, reset_optimizer=True) for seat, name in zip(kept, pairing, strict=True)]
@@ -236,7 +240,7 @@ class Spc(Game):
     # Offline training
 
     def _learn(self, table: Table) -> Episode:
-        seat: str = self._learner
+        seat = _LEARNERS[self._phase]
         collection = self._collection(table, seat)
         batches = collection.batches(self.options.batch, seed=self._order, epoch=self._epoch)
         rows = collection.rows(batches[self._batch])
@@ -249,29 +253,21 @@ class Spc(Game):
         measured = any(action.seat == CRITIC for action in actions)
         return Episode([replayed(seat, rows)], actions=actions, log=log, save=ends, measure=measured)
 
-    @property
-    def _learner(self) -> str:
-        return SNEAKY if self._phase == "sneaky learns" else CRITIC
-
-    def _after_learning(self) -> None:
-        """Continue with the next seat, the next round, or the end."""
-        self._epoch = self._batch = 0
-        if self._phase == "sneaky learns":
-            self._phase = "critic learns"
-        elif self._round < self.options.rounds or self.options.tournament:
-            self._phase, self._round = "solutions", self._round + 1
-        else:
-            self._phase = "over"
-
     def _finished(self, table: Table, *, learned: bool) -> list[Snapshot]:
         """Snapshots of the seats that are done with this round: the current one if it has `learned`, and following ones
-        without rows to learn from. Goes on to the phase after them."""
-        found = []
-        while self._phase.endswith("learns") and (learned or not len(self._collection(table, self._learner))):
-            found.append(Snapshot(self._learner, rounds.snapshot_name(self._learner, self._round)))
-            self._after_learning()
+        without rows to learn from. Continues with the next seat, the next round, or the end."""
+        kept = []
+        while (seat := _LEARNERS.get(self._phase)) and (learned or not len(self._collection(table, seat))):
+            kept.append(Snapshot(seat, rounds.snapshot_name(seat, self._round)))
+            self._epoch = self._batch = 0
             learned = False
-        return found
+            if seat == SNEAKY:
+                self._phase = "critic learns"
+            elif self._round < self.options.rounds or self.options.tournament:
+                self._phase, self._round = "solutions", self._round + 1
+            else:
+                self._phase = "over"
+        return kept
 
     # Every snapshot meets every other
 
@@ -285,7 +281,7 @@ class Spc(Game):
             success[sneaky] = rounds.attack_success([case.fate(stable) for case in cases])
             known = rounds.players(number + 1, self.options.schedule)[1] if judged else None
             for critic in (rounds.snapshot_name(CRITIC, other) for other in snapshots):
-                met = cases if critic == known else phases.judged(self._asking(table, CRITIC, critic, 1), cases)
+                met = cases if critic == known else phases.judged(partial(self._ask, table, CRITIC, critic, 1), cases)
                 played += [(sneaky, critic, case.fate(stable)) for case in met if case.is_valid]
         self._phase = "over"
         found = rounds.win_rates(played)
@@ -296,16 +292,12 @@ class Spc(Game):
 
     # Sampling and files
 
-    def _asking(self, table: Table, role: str, name: str, n: int) -> phases.Ask:
-        """A function that samples a snapshot of a role's seat; the completions name the snapshot."""
+    def _ask(self, table: Table, role: str, name: str, n: int, prompts: Sequence[str]) -> list[list[Completion]]:
+        """`n` completions of each prompt by a snapshot of a role's seat; they name the snapshot."""
         held = rounds.snapshot_name(role, self._round - 1)
-
-        def ask(prompts: Sequence[str]) -> list[list[Completion]]:
-            rows = table.ask(role, prompts, n=n, seat=None if name == held else name)
-            own: dict[str, Any] = {"seat": name, "weights_version": -1}
-            return [[replace(said, **own) if said.seat == role else said for said in row] for row in rows]
-
-        return ask
+        rows = table.ask(role, prompts, n=n, seat=None if name == held else name)
+        own: dict[str, Any] = {"seat": name, "weights_version": -1}
+        return [[replace(said, **own) if said.seat == role else said for said in row] for row in rows]
 
     def _file(self, table: Table, name: str, round_: int | None = None) -> Path:
         return table.folder / f"round-{round_ or self._round}" / f"{name}.jsonl"
@@ -333,19 +325,22 @@ class Spc(Game):
         return rounds.described(self.options, self.problems_per_step)
 
     def warnings(self, log: Mapping[str, Any]) -> list[str]:
-        found, collected = super().warnings(log), (SNEAKY, CRITIC) if log.get("phase") == "collection" else ()
-        if idle := [seat for seat in collected if not log[f"{seat}_rows"]]:
-            found.append(f"there is nothing for {' and '.join(idle)} to learn from in this round")
-        for seat in collected if self.options.sft_weight else ():
-            if log[f"{seat}_rows"] and not log[f"{seat}_examples"]:
-                found.append(
-                    f"game.sft_weight asks for examples, and there are none for {seat}: a cold start provides some"
-                )
-        return found
+        collected = (SNEAKY, CRITIC) if log.get("phase") == "collection" else ()
+        idle = [seat for seat in collected if not log[f"{seat}_rows"]]
+        learns = [seat for seat in collected if seat not in idle and self.options.sft_weight]
+        return [
+            *super().warnings(log),
+            *([f"there is nothing for {' and '.join(idle)} to learn from in this round"] if idle else []),
+            *(
+                f"game.sft_weight asks for examples, and there are none for {seat}: a cold start provides some"
+                for seat in learns
+                if not log[f"{seat}_examples"]
+            ),
+        ]
 
     @classmethod
     def trains(cls, log: Mapping[str, Any]) -> bool:
-        return log.get("phase") in ("sneaky learns", "critic learns")
+        return log.get("phase") in _LEARNERS
 
     @classmethod
     def step_words(cls, log: Mapping[str, Any]) -> list[str]:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from lite_selfplay.data import Problem
+
 _NOTE = re.compile(r"<<[^<>]*>>")
 _WHOLE = re.compile(
     r"""
@@ -48,17 +50,19 @@ _ONLY_ANSWER = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class LabelledStep:
-    """A step of a solution that is known to be correct or not. `before` holds the steps before it, joined as they were,
-    empty for the first; `subset` names the part of a benchmark that it is from."""
+# The kind of a problem that asks whether a step is correct, with the answer `Correct` or `Incorrect`.
+KIND = "step"
 
-    id: str
-    problem: str
-    before: str
-    step: str
-    correct: bool
-    subset: str = ""
+
+def labelled_step(name: str, problem: str, before: str, step: str, correct: bool, subset: str = "") -> Problem:
+    """A step of a solution that is known to be correct or not, as a problem that asks which.
+
+    `before` holds the steps before it, joined as they were, empty for the first; `subset` names the part of a benchmark
+    that it is from.
+    """
+    content = f"{problem}\n{before}\n{step}"
+    extra = {"content": content, "about": problem, "before": before, "step": step, "subset": subset}
+    return Problem(name, problem, "Correct" if correct else "Incorrect", KIND, extra)
 
 
 @dataclass(frozen=True)
@@ -76,11 +80,11 @@ class StepPair:
     check: str = ""
     flaw: str = ""
 
-    def labelled(self) -> tuple[LabelledStep, LabelledStep]:
+    def labelled(self) -> tuple[Problem, Problem]:
         """The correct step and the wrong one."""
         return (
-            LabelledStep(f"{self.id}-correct", self.problem, self.before, self.right, True),
-            LabelledStep(f"{self.id}-wrong", self.problem, self.before, self.wrong, False),
+            labelled_step(f"{self.id}-correct", self.problem, self.before, self.right, True),
+            labelled_step(f"{self.id}-wrong", self.problem, self.before, self.wrong, False),
         )
 
 

@@ -17,7 +17,6 @@ wrong step is the first of its solution, so that the steps before it are right; 
 it; steps rated neutral, or useless, are neither.
 """
 
-import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,19 +25,19 @@ from typing import Any
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.games.spc.corruptor import NUMBER, corruptions, holds
-from lite_selfplay.games.spc.steps import LabelledStep, StepPair
-from lite_selfplay.tasks.files import read_object_lines
+from lite_selfplay.games.spc.steps import StepPair, labelled_step
+from lite_selfplay.tasks.files import read_rows
 from lite_selfplay.tasks.task import derived_rng
 
 
-def read_step_set(path: Path) -> list[LabelledStep]:
+def read_step_set(path: Path) -> list[Problem]:
     """Equally many correct and wrong steps of each subset of a file in one of the layouts.
 
     Raises TaskError, with file and line, for a row in no layout, or for a file without both kinds of step.
     """
     rng = derived_rng(0, "step set", path.stem)
-    found = list[LabelledStep]()
-    for row, where in _rows(path):
+    found = list[Problem]()
+    for where, row in read_rows(path, TaskError):
         read = next((read for columns, read in LAYOUTS if columns <= row.keys()), None)
         if read is None:
             columns = ", ".join(row) or "none"
@@ -54,7 +53,7 @@ def read_step_set(path: Path) -> list[LabelledStep]:
 
 def is_step_set(path: Path) -> bool:
     """Whether a file's first row is in one of the layouts."""
-    row = next((row for row, _ in _rows(path)), {})
+    _, row = next(read_rows(path, TaskError), ("", {}))
     return any(columns <= row.keys() for columns, _ in LAYOUTS)
 
 
@@ -63,16 +62,17 @@ def read_pairs(path: Path) -> list[StepPair]:
 
     Raises TaskError, with file and line, for a row of another layout.
     """
-    return [pair for row, where in _rows(path) for pair in (_pair if row.keys() >= _PAIR else _prm800k)(row, where)]
+    rows = read_rows(path, TaskError)
+    return [pair for where, row in rows for pair in (_pair if row.keys() >= _PAIR else _prm800k)(row, where)]
 
 
-def steps_of_solutions(problems: Sequence[Problem], *, each: int = 500) -> list[LabelledStep]:
+def steps_of_solutions(problems: Sequence[Problem], *, each: int = 500) -> list[Problem]:
     """At most `each` correct and as many wrong steps of worked solutions, one per solution, in random order.
 
     A correct step writes out a calculation that holds; a wrong one has another result, so that it does not hold.
     """
     rng = derived_rng(0, "gsm8k step set")
-    found: list[LabelledStep] = []
+    found: list[Problem] = []
     for index in rng.sample(range(len(problems)), len(problems)):
         pairs = [p for p in corruptions(problems[index], rng, [NUMBER]) if holds(p.right) and holds(p.wrong) is False]
         if pairs:
@@ -82,17 +82,18 @@ def steps_of_solutions(problems: Sequence[Problem], *, each: int = 500) -> list[
     return found[: len(found) // 2 * 2]
 
 
-def one_to_one(steps: Sequence[LabelledStep], rng: random.Random) -> list[LabelledStep]:
+def one_to_one(steps: Sequence[Problem], rng: random.Random) -> list[Problem]:
     """Equally many correct and wrong steps of each subset, drawn at random, in their order."""
     chosen: set[int] = set()
-    for subset in dict.fromkeys(step.subset for step in steps):
-        sides = [[i for i, s in enumerate(steps) if (s.subset, s.correct) == (subset, side)] for side in (True, False)]
+    labels = [(step.extra["subset"], step.answer) for step in steps]
+    for subset in dict.fromkeys(subset for subset, _ in labels):
+        sides = [[i for i, label in enumerate(labels) if label == (subset, side)] for side in ("Correct", "Incorrect")]
         size = min(map(len, sides))
         chosen.update(i for side in sides for i in rng.sample(side, size))
     return [steps[i] for i in sorted(chosen)]
 
 
-def _processbench(row: Mapping[str, Any], where: str, rng: random.Random) -> list[LabelledStep]:
+def _processbench(row: Mapping[str, Any], where: str, rng: random.Random) -> list[Problem]:
     name, steps, label = str(row.get("id", where)), row["steps"], row["label"]
     problem = _text(row["problem"], "problem", where)
     if not isinstance(steps, list) or not steps or not all(isinstance(step, str) for step in steps):
@@ -103,7 +104,7 @@ def _processbench(row: Mapping[str, Any], where: str, rng: random.Random) -> lis
     return _both(name, problem, steps, right, None if label < 0 else label, name.rpartition("-")[0], rng)
 
 
-def _deltabench(row: Mapping[str, Any], where: str, rng: random.Random) -> list[LabelledStep]:
+def _deltabench(row: Mapping[str, Any], where: str, rng: random.Random) -> list[Problem]:
     problem = _text(row["question"], "question", where)
     sections = row["sections"]
     if not isinstance(sections, list) or not all(
@@ -126,12 +127,12 @@ def _both(
     wrong: int | None,
     subset: str,
     rng: random.Random,
-) -> list[LabelledStep]:
+) -> list[Problem]:
     """A solution's labelled steps: one at a random index of `right`, if any, and the one at `wrong`, if given."""
     indices = [(rng.choice(right), True)] if right else []
     indices += [] if wrong is None else [(wrong, False)]
     return [
-        LabelledStep(f"{name}-{index + 1}", problem, _before(steps[:index]), steps[index], correct, subset)
+        labelled_step(f"{name}-{index + 1}", problem, _before(steps[:index]), steps[index], correct, subset)
         for index, correct in indices
         if steps[index].strip()
     ]
@@ -142,13 +143,13 @@ def _pair(row: Mapping[str, Any], where: str) -> Iterator[StepPair]:
     yield StepPair(str(row.get("id", where)), texts[0], str(row["partial_solution"]), *texts[1:])
 
 
-def _next_step(row: Mapping[str, Any], where: str, rng: random.Random) -> list[LabelledStep]:
+def _next_step(row: Mapping[str, Any], where: str, rng: random.Random) -> list[Problem]:
     label = next((value for key, value in row.items() if key.endswith("human_label")), None)
     if label not in (1, -1):
         raise TaskError(f"{where}: a step needs a '..._human_label' of 1 or -1")
     texts = [_text(row[key], key, where) for key in ("problem", "next_step")]
     subset, name = str(row.get("source", row.get("data_type", ""))), str(row.get("file_name", where))
-    return [LabelledStep(name, texts[0], str(row["partial_solution"]), texts[1], label == 1, subset)]
+    return [labelled_step(name, texts[0], str(row["partial_solution"]), texts[1], label == 1, subset)]
 
 
 def _prm800k(row: Mapping[str, Any], where: str) -> Iterator[StepPair]:
@@ -156,9 +157,8 @@ def _prm800k(row: Mapping[str, Any], where: str) -> Iterator[StepPair]:
     its problem was reported as broken."""
     try:
         problem, label = _text(row["question"]["problem"], "question.problem", where), row["label"]
-        if row.get("is_quality_control_question") or row.get("is_initial_screening_question"):
-            return
-        if label.get("finish_reason") == "bad_problem":
+        checks = row.get("is_quality_control_question") or row.get("is_initial_screening_question")
+        if checks or label.get("finish_reason") == "bad_problem":
             return
         before: list[str] = []
         for index, step in enumerate(label["steps"], 1):
@@ -192,26 +192,9 @@ def _text(value: Any, name: str, where: str) -> str:
     return value
 
 
-def _rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
-    """The objects of a JSONL file, or of a JSON list, each with its location."""
-    content = path.read_bytes() if path.suffix == ".json" and path.is_file() else b""
-    if content.lstrip()[:1] == b"[":
-        try:
-            listed = json.loads(content)
-        except ValueError as error:
-            raise TaskError(f"{path}: not JSON ({error})") from None
-        for number, row in enumerate(listed, 1):
-            if not isinstance(row, dict):
-                raise TaskError(f"{path}, item {number}: must be an object, not {type(row).__name__}")
-            yield row, f"{path}, item {number}"
-        return
-    for number, row in read_object_lines(path, TaskError):
-        yield row, f"{path}, line {number}"
-
-
 _PAIR = {"problem", "partial_solution", "correct_last_step", "incorrect_last_step"}
 # The columns that identify the layouts of ProcessBench, DeltaBench, PRM800K and SPC's release, and their readers.
-LAYOUTS: Sequence[tuple[set[str], Callable[[Mapping[str, Any], str, random.Random], Iterable[LabelledStep]]]] = (
+LAYOUTS: Sequence[tuple[set[str], Callable[[Mapping[str, Any], str, random.Random], Iterable[Problem]]]] = (
     ({"problem", "steps", "label"}, _processbench),
     ({"question", "sections"}, _deltabench),
     ({"question", "label"}, lambda row, where, _: (step for pair in _prm800k(row, where) for step in pair.labelled())),

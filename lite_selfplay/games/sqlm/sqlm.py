@@ -190,8 +190,7 @@ class Sqlm(ProposeSolve):
             Group(samples[i * n : (i + 1) * n], Problem(f"topic-{step}-{i}", self.topic.prompt))
             for i in range(self.problems_per_step)
         ]
-        streams = [*_solvers(solved), Stream("proposer", groups)]
-        return Episode(streams, log={**log, "proposer_moves": moves})
+        return Episode([*_solvers(solved), Stream("proposer", groups)], log={**log, "proposer_moves": moves})
 
     def _play_drawn(self, step: int, table: Table) -> Episode:
         """A step with pregenerated questions, written by the initial seat."""
@@ -287,8 +286,7 @@ def tested(proposal: Proposal, name: str) -> Problem:
 
 def _solvers(solved: Sequence[Candidate]) -> list[Stream]:
     """The solver's stream; none without a question."""
-    groups = [question.group for question in solved if question.group]
-    return [Stream("solver", groups)] if groups else []
+    return [Stream("solver", [question.group for question in solved if question.group])] if solved else []
 
 
 def _listed(text: str, *, cut: bool) -> tuple[str, None] | None:

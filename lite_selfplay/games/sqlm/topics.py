@@ -61,8 +61,7 @@ class Topic:
             return f"Selected Question: {problem.text}" if self.marked else problem.text
         if problem.kind != PROGRAM:
             return None
-        read = programs.read_tests(problem.answer)
-        cases = [case for case in read.cases if isinstance(case, programs.StdinTest)]
+        cases = [case for case in programs.read_tests(problem.answer).cases if isinstance(case, programs.StdinTest)]
         lines = [f"{case.stdin.strip()} ||| {case.stdout.strip()}" for case in cases[:MOST_TESTS]]
         description = problem.text.rpartition("\n\n")[0] or problem.text  # without the form of an answer
         reply = f"Problem Description:\n{description}\nTest Cases:\n" + "\n".join(lines)

@@ -41,14 +41,20 @@ def test_sides_are_swapped_on_the_same_deals_and_the_payoff_is_in_chips():
     ]
     for name, won, payoff in (("bold against timid", 40, 1.0), ("timid against lost", 40, 0.5)):
         score = found[name].score
-        assert (score.n, score.right, score.draws, score.losses, score.broken) == (40, won, 0, 0, 0)
-        assert (score.payoff, score.payoff_low, score.payoff_high) == (payoff, payoff, payoff)
+        assert (score.n, score.right, score.more["draws"], score.more["losses"], score.more["broken"]) == (
+            40,
+            won,
+            0,
+            0,
+            0,
+        )
+        assert (score.more["payoff"], score.more["payoff_low"], score.more["payoff_high"]) == (payoff, payoff, payoff)
     # Each side once with the same cards: who always bets against a coin is called half the time, on both sides.
     bold, lost = found["bold against random"].score, found["lost against random"].score
-    assert (bold.right + bold.losses, bold.draws) == (40, 0)
-    assert bold.payoff_low < bold.payoff < bold.payoff_high
+    assert (bold.right + bold.more["losses"], bold.more["draws"]) == (40, 0)
+    assert bold.more["payoff_low"] < bold.more["payoff"] < bold.more["payoff_high"]
     assert (lost.right, lost.well_formed) == (0, pytest.approx(0, abs=0.5))
-    assert lost.payoff < -1
+    assert lost.more["payoff"] < -1
     asked = [place for seat, place in examiner.asked if seat == "bold"]
     assert {len(place) for place in asked} == {1, 2}  # it was first, and it answered a first move
     assert VERSUS.tasks is deals

@@ -90,7 +90,7 @@ def test_every_way_in_which_a_step_can_go_wrong():
     step, mentioned = "She makes 9 * $2 = $<<9*2=18>>18.", "They are 13, because 16 - 3 = 13."
     for kind, wrong in EVERY.items():
         made = [corrupt(step, random.Random(i), kinds=[kind]) for i in range(300)]
-        assert {found.step for found in made if found} == wrong
+        assert {found[0] for found in made if found} == wrong
         # A step that mentions its result again only gets another result.
         assert (corrupt(mentioned, random.Random(0), kinds=[kind]) is None) is (kind == OPERATOR)
     for inexact in ("It is done.", "10 / 3 = <<10/3=3.33>>3.33", "half of it"):

@@ -11,7 +11,8 @@ import pytest
 
 from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling, Verdict
 from lite_selfplay.errors import GameError, TaskError
-from lite_selfplay.games.spc.critic_modes import KIND, RETRIES, SEARCHES, CriticScore, step_of, step_task
+from lite_selfplay.games.spc.critic_modes import RETRIES, SEARCHES, step_task
+from lite_selfplay.games.spc.steps import KIND
 from lite_selfplay.tasks.split import evaluation_set, without
 from lite_selfplay.verify import Verifier
 from tests.evaluation.scripted import Scripted
@@ -64,13 +65,16 @@ def test_a_critics_recalls_means_and_replies_without_a_judgement(tmp_path: Path)
 
     evaluation = found(Speaker(say), "critic", ("critic", "base"), problems)
     score = evaluation.seats["critic"]
-    assert isinstance(score, CriticScore)
-    assert (score.correct, score.error, score.invalid) == (1.0, 2 / 6, 1 / 12)  # correct: of the 5 that were judged
+    assert (score.more["correct"], score.more["error"], score.more["invalid"]) == (
+        1.0,
+        2 / 6,
+        1 / 12,
+    )  # correct: of the 5 that were judged
     assert (score.pass_at_1, score.well_formed) == (pytest.approx(7 / 12), 11 / 12)
-    assert score.mean == pytest.approx((1 + 1 / 3) / 2)
-    assert score.harmonic_mean == pytest.approx(2 * 1 * (1 / 3) / (1 + 1 / 3))
-    assert score.mean_of_subsets == pytest.approx(((1 + 0.5) / 2 + (1 + 0) / 2) / 2)
-    assert set(score.subsets) == {"gsm8k", "math"}
+    assert score.more["mean"] == pytest.approx((1 + 1 / 3) / 2)
+    assert score.more["harmonic_mean"] == pytest.approx(2 * 1 * (1 / 3) / (1 + 1 / 3))
+    assert score.more["mean_of_subsets"] == pytest.approx(((1 + 0.5) / 2 + (1 + 0) / 2) / 2)
+    assert set(score.more["subsets"]) == {"gsm8k", "math"}
     written = json.loads(json.dumps(evaluation.to_json()))
     assert written["seats"]["critic"]["subsets"]["gsm8k"]["error"] == 0.5
     assert written["per_problem"].keys() == {problem.id for problem in problems}
@@ -89,7 +93,7 @@ def test_steps_are_made_of_worked_solutions_and_hold_their_problems_out(tmp_path
     assert [problem.id for problem in without(asked, task.problems)][-1] == "y"
     named = step_task("stories:steps=1")
     assert len(named.problems) == 1000
-    assert step_of(named.problems[0]).problem
+    assert named.problems[0].extra["about"] == named.problems[0].text
 
 
 def test_what_holds_no_steps_is_refused(tmp_path: Path):

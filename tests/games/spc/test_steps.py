@@ -99,6 +99,6 @@ def test_a_step_in_the_place_of_another():
 def test_notes_and_labels():
     assert without_notes("48/2 = <<48/2=24>>24 clips") == "48/2 = 24 clips"
     right, wrong = StepPair("p", "?", "before", "1 + 1 = 2", "1 + 1 = 3").labelled()
-    assert (right.step, right.correct, right.before) == ("1 + 1 = 2", True, "before")
-    assert (wrong.step, wrong.correct, wrong.problem) == ("1 + 1 = 3", False, "?")
+    assert (right.extra["step"], right.answer, right.extra["before"]) == ("1 + 1 = 2", "Correct", "before")
+    assert (wrong.extra["step"], wrong.answer, wrong.text) == ("1 + 1 = 3", "Incorrect", "?")
     assert right.id != wrong.id

@@ -38,7 +38,7 @@ def prm800k(*steps: tuple[str, int | None]) -> dict:
 
 
 def found_in(path: Path) -> list[tuple[str, bool]]:
-    return [(step.step, step.correct) for step in read_step_set(path)]
+    return [(step.extra["step"], step.answer == "Correct") for step in read_step_set(path)]
 
 
 def test_the_files_of_the_release(tmp_path: Path):
@@ -49,8 +49,9 @@ def test_the_files_of_the_release(tmp_path: Path):
     ]
     (tmp_path / "process.json").write_text(json.dumps(steps))
     found = read_step_set(tmp_path / "process.json")
-    assert [(s.subset, s.correct) for s in found][:3] == [("math", True), ("math", False), ("gsm8k", False)]
-    assert (len(found), found[0].before, found[0].step) == (4, "Two and two.", "s0")
+    labels = [(step.extra["subset"], step.answer) for step in found]
+    assert labels[:3] == [("math", "Correct"), ("math", "Incorrect"), ("gsm8k", "Incorrect")]
+    assert (len(found), found[0].extra["before"], found[0].extra["step"]) == (4, "Two and two.", "s0")
     pairs = [{**begun, "id": n, "correct_last_step": f"r{n}", "incorrect_last_step": f"w{n}"} for n in range(2)]
     (tmp_path / "prm.json").write_text(json.dumps(pairs))
     assert found_in(tmp_path / "prm.json") == [("r0", True), ("w0", False), ("r1", True), ("w1", False)]
@@ -64,11 +65,11 @@ def test_the_files_of_the_release(tmp_path: Path):
 def test_processbench(tmp_path: Path, listed: bool):
     rows = [processbench(*row) for row in (("gsm8k-0", 1), ("gsm8k-1", -1), ("gsm8k-2", 0), ("math-0", 2))]
     found = read_step_set(jsonl(tmp_path / "p.json", *([rows] if listed else rows)))
-    sides = {name: sorted(step.correct for step in found if step.subset == name) for name in ("gsm8k", "math")}
-    assert sides == {"gsm8k": [False, False, True, True], "math": [False, True]}
-    wrong, right = sorted((step for step in found if step.id.startswith("gsm8k-0")), key=lambda step: step.correct)
-    assert (wrong.step, wrong.before, wrong.problem) == ("gsm8k-0 step 1", "gsm8k-0 step 0", "How many?")
-    assert (right.step, right.before) == ("gsm8k-0 step 0", "")
+    sides = {name: sorted(s.answer for s in found if s.extra["subset"] == name) for name in ("gsm8k", "math")}
+    assert sides == {"gsm8k": ["Correct", "Correct", "Incorrect", "Incorrect"], "math": ["Correct", "Incorrect"]}
+    right, wrong = sorted((step for step in found if step.id.startswith("gsm8k-0")), key=lambda step: step.answer)
+    assert (wrong.extra["step"], wrong.extra["before"], wrong.text) == ("gsm8k-0 step 1", "gsm8k-0 step 0", "How many?")
+    assert (right.extra["step"], right.extra["before"]) == ("gsm8k-0 step 0", "")
     assert found == read_step_set(tmp_path / "p.json")
 
 
@@ -82,13 +83,13 @@ def test_each_subset_is_one_to_one(tmp_path: Path):
 def test_deltabench(tmp_path: Path):
     rows = [deltabench("a", [3, 5], [1]), deltabench("b", [], [2], "code"), deltabench("c", [1], [], "code")]
     found = read_step_set(jsonl(tmp_path / "d.jsonl", *rows))
-    assert [(step.step, step.correct, step.subset) for step in found[:2]] == [
-        ("a section 2", True, "math"),  # the first is useless, neither right nor wrong
-        ("a section 3", False, "math"),
+    assert [(step.extra["step"], step.answer, step.extra["subset"]) for step in found[:2]] == [
+        ("a section 2", "Correct", "math"),  # the first is useless, neither right nor wrong
+        ("a section 3", "Incorrect", "math"),
     ]
-    assert found[1].before == "a section 1\n\na section 2"
-    assert [step.correct for step in found[2:]] == [True, False]
-    assert found[2].step != "b section 2"
+    assert found[1].extra["before"] == "a section 1\n\na section 2"
+    assert [step.answer for step in found[2:]] == ["Correct", "Incorrect"]
+    assert found[2].extra["step"] != "b section 2"
 
 
 # The path ends at a step without a choice, so the last step is on no path.
@@ -130,7 +131,7 @@ def test_a_row_in_no_layout_is_named_by_file_and_line(tmp_path: Path, row: dict,
     ("content", "said"),
     [
         (json.dumps([processbench("p-0", -1)]), "holds no correct and wrong steps"),
-        ("[5]", "item 1: must be an object, not int"),
+        ("[5]", "row 1: must be an object, not int"),
         ("[{]", "not JSON"),
         (None, "cannot read"),
     ],
@@ -147,11 +148,11 @@ def test_the_built_in_set():
     problems = shared_problems("gsm8k_test")
     found = steps_of_solutions(problems)
     assert steps_of_solutions(problems, each=20) == found[:40]
-    assert [sum(step.correct is side for step in found) for side in (True, False)] == [500, 500]
-    assert len({step.problem for step in found}) == 1000
-    assert all(holds(step.step) is step.correct for step in found)  # wrong by arithmetic
-    assert all(holds(step.before) is not False for step in found)
-    assert not any("<<" in step.step + step.before or "####" in step.step for step in found)
+    assert [sum(step.answer == side for step in found) for side in ("Correct", "Incorrect")] == [500, 500]
+    assert len({step.text for step in found}) == 1000
+    assert all(holds(step.extra["step"]) is (step.answer == "Correct") for step in found)  # wrong by arithmetic
+    assert all(holds(step.extra["before"]) is not False for step in found)
+    assert not any("<<" in s.extra["step"] + s.extra["before"] or "####" in s.extra["step"] for s in found)
 
 
 @pytest.mark.parametrize(
