@@ -7,6 +7,7 @@ factorial and `48 + 24` a sum. It refuses everything else; operators with bounds
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -122,17 +123,17 @@ class _Parser:
     # Sums, products, factors
 
     def sum(self) -> Expression:
-        terms = [self.signed_term()]
+        terms = [self.signed(self.product)]
         while self.peek() in ("+", "-"):
-            terms.append(self.signed_term())
+            terms.append(self.signed(self.product))
         return terms[0] if len(terms) == 1 else self.node("sum", *terms)
 
-    def signed_term(self) -> Expression:
+    def signed(self, part: Callable[[], Expression]) -> Expression:
         negative = False
         while self.peek() in ("+", "-"):
             negative ^= self.take() == "-"
-        term = self.product()
-        return self.node("negative", term) if negative else term
+        found = part()
+        return self.node("negative", found) if negative else found
 
     def product(self) -> Expression:
         factors = [self.factor()]
@@ -141,10 +142,10 @@ class _Parser:
             sign = self.peek()
             if sign in ("*", "\\cdot", TIMES):
                 signs.add(self.take())
-                factors.append(self.signed_factor())
+                factors.append(self.signed(self.factor))
             elif sign in ("/", "\\div"):
                 self.take()
-                below = self.signed_factor()
+                below = self.signed(self.factor)
                 if below.kind == "symbol":  # t/RC is t/(RC), as physicists write it; 1/2x is x/2
                     below = self.run_on(below)
                 above = factors[0] if len(factors) == 1 else self.node("product", *factors)
@@ -165,33 +166,21 @@ class _Parser:
         r"""The next factor, written without an operator; `1\frac{4}{5}` and `1 4/5` are mixed numbers."""
         last = before[-1]
         whole_number = last.kind == "number" and last.value.denominator == 1 and self.kind(-1) == "number"
-        if self.kind() == "number" and self.peek(-1) != ")":
-            if not (whole_number and self.peek(1) == "/" and self.kind(2) == "number"):
-                raise Unreadable("two numbers side by side")
-            top = self.number()
+        second_number = self.kind() == "number" and self.peek(-1) != ")"
+        following = self.number() if second_number else self.factor()
+        if second_number and self.peek() == "/" and self.kind(1) == "number":
             self.take()
-            return self.mixed(before, self.node("fraction", top, self.number()))
-        following = self.factor()
-        if whole_number and following.kind == "fraction" and _is_proper(following):
-            return self.mixed(before, following)
-        return following
-
-    def mixed(self, before: list[Expression], part: Expression) -> Expression:
-        if not _is_proper(part):
+            following = self.node("fraction", following, self.number())
+        if whole_number and _is_proper(following):
+            return self.node("mixed", before.pop(), following)
+        if second_number:
             raise Unreadable("two numbers side by side")
-        return self.node("mixed", before.pop(), part)
+        return following
 
     def begins_factor(self) -> bool:
         sign = self.peek()
         begins = self.kind() in ("number", "letter", "word") or sign in _BRACKETS or sign in _SIDES
         return begins or (self.kind() == "command" and sign[1:] in _BEGIN_FACTORS)
-
-    def signed_factor(self) -> Expression:
-        if self.peek() in ("+", "-"):
-            negative = self.take() == "-"
-            factor = self.signed_factor()
-            return self.node("negative", factor) if negative else factor
-        return self.factor()
 
     def factor(self) -> Expression:
         """An atom with the powers, factorials, percent and degree signs that follow it."""
@@ -205,7 +194,7 @@ class _Parser:
             elif self.takes_degree():
                 base = self.node("degree", base)
             else:
-                base = self.node("power", base, self.exponent())
+                base = self.node("power", base, self.signed(self.atom))
         return base
 
     def takes_degree(self) -> bool:
@@ -215,11 +204,6 @@ class _Parser:
                 self.position += len(sign)
                 return True
         return False
-
-    def exponent(self) -> Expression:
-        negative = self.peek() in ("+", "-") and self.take() == "-"
-        atom = self.atom()
-        return self.node("negative", atom) if negative else atom
 
     # Atoms
 
@@ -263,13 +247,13 @@ class _Parser:
         return inner
 
     def symbol(self) -> Expression:
-        """A letter with its marks. `e` and `i` alone are constants; a letter with a number, as in `f(2)`, is a name."""
+        r"""A letter with its marks. `e`, `i` and `\pi` alone are constants; a Latin letter with a number, as in `f(2)`,
+        is a name."""
         name = self.take()
         marks = self.marks()
-        if name in ("e", "i") and not marks:
-            return self.node("constant", name=name)
-        applied = [self.peek(), self.kind(1), self.peek(2)] == ["(", "number", ")"]
-        if applied:
+        if name in ("e", "i", "\\pi") and not marks:
+            return self.node("constant", name=name.removeprefix("\\"))
+        if len(name) == 1 and [self.peek(), self.kind(1), self.peek(2)] == ["(", "number", ")"]:
             marks += f"({self.peek(1)})"
             self.position += 3
         return self.node("symbol", name=name + marks)
@@ -318,15 +302,11 @@ class _Parser:
             return self.fraction()
         if name == "sqrt":
             return self.root()
-        if name == "pi":
-            self.take()
-            marks = self.marks()
-            return self.node("symbol", name=f"\\pi{marks}") if marks else self.node("constant", name="pi")
         if name in _BINOMIALS:
             self.take()
             return self.node("function", self.argument(), self.argument(), name="binomial")
-        if name in _GREEK:
-            return self.node("symbol", name=self.take() + self.marks())
+        if name == "pi" or name in _GREEK:
+            return self.symbol()
         if name == "operatorname" and self.peek(1) == "{":
             self.take()
             function = self.raw_group()
@@ -366,7 +346,7 @@ class _Parser:
             if self.take() == "_":
                 base = self.argument()
             else:
-                power = self.exponent()
+                power = self.signed(self.atom)
         if power is not None and power.kind == "negative" and power.parts[0].value == 1:
             name, power = f"arc{name}", None
         arguments = self.arguments() if name in _OF_SEVERAL else [self.one_argument()]
@@ -396,7 +376,7 @@ class _Parser:
     def one_argument(self) -> Expression:
         if self.peek() in _BRACKETS:
             return self.bracketed()
-        factors = [self.signed_factor()]
+        factors = [self.signed(self.factor)]
         while self.kind() in ("number", "letter") or self.peek().removeprefix("\\") in _CONTINUES:
             factors.append(self.juxtaposed(factors))
         return factors[0] if len(factors) == 1 else self.node("product", *factors)

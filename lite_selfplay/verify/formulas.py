@@ -72,7 +72,7 @@ def calculate(text: str) -> Fraction | None:
     """
     try:
         (value,) = values(parse(text.translate(_SPELLINGS)), points=1)
-    except (Unreadable, RecursionError):  # hundreds of signs in a row
+    except Unreadable:
         return None
     return value if isinstance(value, Fraction) else None
 
