@@ -113,6 +113,10 @@ NO_ANSWERS = [
             '{"messages": [{"role": "user", "content": "x"}], "gold": "2"}',
             "FILE:problem=messages.0.content,answer=gold$",
         ),
+        (
+            '{"text": "x", "reward_model": {"style": "rule", "ground_truth": "2"}}',
+            "FILE:problem=text,answer=reward_model.ground_truth$",
+        ),
         ('{"prompt": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}', "with one message"),
         *((f'{{"problem": {text}}}', "'problem' must be a non-empty text") for text in ("3", "null")),
         ('{"question": " "}', "'question' must be a non-empty text"),
