@@ -13,6 +13,7 @@ import json
 import math
 import operator
 import os
+import pathlib
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -23,7 +24,8 @@ from lite_selfplay.verify.programs.inside.values import KINDS, PROGRAM, TEST, pa
 
 LONGEST_MESSAGE = 16 << 20
 _ENDS = (StopIteration, StopAsyncIteration)
-_MUTABLE = ("l", "d", "S", "B", "k")  # tags of `values.pack`
+_MUTABLE = ("l", "d", "S", "B", "k", "N")  # tags of `values.pack` and `Border._keep`
+_PATHS = {kind.__name__: kind for kind in (pathlib.PurePosixPath, pathlib.PosixPath)}
 
 _ALONE = "len iter next reversed hash bool int float complex index abs round trunc floor ceil neg pos invert getitem"
 _HELD = "len iter next reversed getitem".split()
@@ -37,11 +39,12 @@ _FOUND: dict[str, Callable[..., Any]] = {
     "__instancecheck__": lambda kind, thing: isinstance(thing, kind),
     "__subclasscheck__": lambda kind, other: issubclass(other, kind),
     "__plain__": lambda thing: next(kind for kind in KINDS if isinstance(thing, kind))(thing),
+    "__class__": type,
 }
 OPERATIONS = {
     name: _FOUND[name]
     for name in map(
-        "__{}__".format, f"{_ALONE} {_SAID} getattr contains plain {_ARITHMETIC} {_INPLACE} {_COMPARED}".split()
+        "__{}__".format, f"{_ALONE} {_SAID} getattr contains plain class {_ARITHMETIC} {_INPLACE} {_COMPARED}".split()
     )
 }
 _NAMED = ("__name__", "__qualname__", "__doc__")
@@ -90,6 +93,14 @@ at: Callable[[Reference], SimpleNamespace] = vars(Reference)["_Reference__at"]._
 
 def content(reference: Reference) -> Any:
     return at(reference).border.ask("__plain__", reference)
+
+
+def class_of(value: Any) -> Any:
+    """`type` for a test: for a reference, the class of its object, which is no plain one."""
+    if type(value) is not Reference:
+        return type(value)
+    found = at(value).border.ask("__class__", value)
+    return Reference if found in KINDS else found
 
 
 def _forwarded(name: str, mixed: bool) -> Callable[..., Any]:
@@ -217,9 +228,11 @@ class Border:
         usual = module == "builtins" and (kind or not self.trusted)
         if (usual or (fails and module not in (PROGRAM, TEST))) and _named(module, name) is value:
             return ["T", module, name]
-        if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-            items = self.pack(value.tolist())
-            return ["N", value.dtype.str, items] if hasattr(value, "__len__") else items
+        if type(value) in _PATHS.values():
+            return ["P", type(value).__name__, str(value)]
+        if type(value).__module__ == "numpy" and hasattr(value, "ravel") and value.dtype.names is None:
+            items, whole = self.pack(value.ravel().tolist()), type(value).__name__ == "ndarray"
+            return ["N", value.dtype.str, whole, value.shape, items]
         self.own[id(value)] = value
         if fails:
             return ["E", id(value), name, *(self.pack(base) for base in value.__bases__ if issubclass(base, Exception))]
@@ -232,9 +245,15 @@ class Border:
             "H": self.own.__getitem__,
             "T": _named if self.trusted else _harmless,
             "E": self._class,
-            "N": lambda kind, items: sys.modules["numpy"].array(self.unpack(items), kind),
+            "P": lambda kind, path: _PATHS[kind](path),
+            "N": self._array,
         }
         return forms[tag](*rest)
+
+    def _array(self, kind: str, whole: bool, shape: list[int], items: Any) -> Any:
+        """An array of numpy, or one of its numbers."""
+        array = sys.modules["numpy"].fromiter(self.unpack(items), kind).reshape(shape)
+        return array if whole else array[()]
 
     def _class(self, number: int, name: str, *bases: Any) -> type[Exception]:
         parents = tuple(kind for kind in map(self.unpack, bases) if issubclass(kind, Exception)) or (Exception,)
@@ -280,6 +299,9 @@ def _harmless(module: str, name: str) -> type:
 
 def _renew(old: Any, new: Any) -> Any:
     """Give a list, set, mapping or bytearray, and those in it, the content of `new`; returns what replaces `old`."""
+    if type(old).__name__ == "ndarray" and getattr(new, "shape", None) == old.shape:
+        old[...] = new
+        return old
     if type(old) is not type(new) or not hasattr(type(old), "clear"):
         return new
     if isinstance(old, dict):

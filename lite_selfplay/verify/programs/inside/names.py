@@ -47,6 +47,23 @@ def names_of_program(sources: Sequence[str], function: str = "") -> tuple[set[st
     return free - judges, {module for module, _, _ in unknown}, judges
 
 
+class _Classes(ast.NodeTransformer):
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) == 1 and not node.keywords:
+            node.func.id = "__class_of__"
+        return self.generic_visit(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        read = node.attr == "__class__" and isinstance(node.ctx, ast.Load)
+        return ast.Call(ast.Name("__class_of__", ast.Load()), [node.value], []) if read else node
+
+
+def asking_for_classes(source: str) -> ast.Module:
+    """A test that calls `__class_of__` instead of `type`: the class of an object may be one of the program."""
+    return ast.fix_missing_locations(_Classes().visit(ast.parse(source)))
+
+
 def _callee(node: ast.AST, found: dict[str, str]) -> str:
     """The name of the program's function that an expression calls, also as an attribute of its module; empty if it
     calls none."""

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from lite_selfplay.verify.programs.inside.border import Border, ProgramLost, write
-from lite_selfplay.verify.programs.inside.names import add_modules, names_of_program
+from lite_selfplay.verify.programs.inside.border import Border, ProgramLost, class_of, write
+from lite_selfplay.verify.programs.inside.names import add_modules, asking_for_classes, names_of_program
 from lite_selfplay.verify.programs.inside.values import PROGRAM, TEST, Unwritable, canonical, pack, unpack
 
 Job = Mapping[str, Any]
@@ -97,12 +97,13 @@ def put_tests(job: Job, channel: int, reply: int) -> None:
     except (EOFError, OSError, ValueError, TypeError):
         raise ProgramLost("the program did not load") from None
     try:
-        codes = [compile(test, "test.py", "exec", dont_inherit=True) for test in job["tests"]]
+        codes = [compile(asking_for_classes(test), "test.py", "exec", dont_inherit=True) for test in job["tests"]]
         free, modules, judges = names_of_program([job["setup"], *job["tests"]], job["function"])
         find = partial(border.ask, "name")
         add_modules(modules, {*names} - judges, find)
         space.update((name, find(name)) for name in names if name in free)
-        execute(job["setup"], space, "setup.py")
+        space["__class_of__"] = class_of
+        exec(compile(asking_for_classes(job["setup"]), "setup.py", "exec", dont_inherit=True), space)
     except Exception as error:
         if not hasattr(error, "_reference") and (type(error) is not ImportError and not isinstance(error, NameError)):
             write(reply, f"{nonce} ? {type(error).__name__}: {error}\n".encode("utf-8", "backslashreplace"))

@@ -113,11 +113,11 @@ KINDS = (*(kind for kind, _, _ in _SCALARS.values()), *_SEQUENCES.values(), dict
 def pack(value: Any, keep: Callable[[Any], Any] | None = None, depth: int = 0) -> Any:
     """A value as JSON that `unpack` reads back: built-in types, with all that they hold.
 
-    For any other object, one of a class that a program or a test defines, and one that is nested too deeply, the JSON
-    is what `keep` returns; without `keep`, Unwritable is raised."""
+    For any other object, one of a class that numpy, a program or a test defines, and one that is nested too deeply, the
+    JSON is what `keep` returns; without `keep`, Unwritable is raised."""
     if value is None or value is True or value is False:
         return value
-    if keep is not None and (depth > DEEPEST or type(value).__module__ in (PROGRAM, TEST)):
+    if keep is not None and (depth > DEEPEST or type(value).__module__ in (PROGRAM, TEST, "numpy")):
         return keep(value)
     if depth > DEEPEST:
         raise Unwritable("nested too deeply")
