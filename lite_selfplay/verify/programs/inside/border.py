@@ -16,7 +16,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, partialmethod
 from types import SimpleNamespace
 from typing import Any
 
@@ -103,43 +103,35 @@ def class_of(value: Any) -> Any:
     return Reference if found in KINDS else found
 
 
-def _forwarded(name: str, mixed: bool) -> Callable[..., Any]:
-    def method(self: Reference, /, *given: Any, **named: Any) -> Any:
-        if at(self).mixed and not (mixed or (at(self).scaled and name.strip("_") in _HELD)):
-            raise TypeError(f"no {name} of the result of arithmetic with a plain value")
-        return at(self).border.ask(name, self, *given, **named)
-
-    return method
+def _forwarded(self: Reference, what: str, mixed: bool, /, *given: Any, **named: Any) -> Any:
+    if at(self).mixed and not (mixed or (at(self).scaled and what.strip("_") in _HELD)):
+        raise TypeError(f"no {what} of the result of arithmetic with a plain value")
+    return at(self).border.ask(what, self, *given, **named)
 
 
-def _binary(name: str, *, reflected: bool = False) -> Callable[..., Any]:
-    def method(self: Reference, other: Any, *_: Any) -> Any:
-        theirs, compared = isinstance(other, Reference), name.strip("_") in _COMPARED.split()
-        if not theirs and at(self).plain:
-            pair = (other, content(self)) if reflected else (content(self), other)
-            return OPERATIONS[name](*pair)
-        if not theirs and (compared or type(other).__module__ != "builtins"):
-            return NotImplemented
-        result = at(self).border.ask(name, *((other, self) if reflected else (self, other)))
-        if compared:
-            return result is True
-        if not theirs or at(self).mixed or at(other).mixed:
-            if not isinstance(result, Reference):
-                raise TypeError("the result of arithmetic with a plain value is not an object of the program")
-            at(result).mixed = True
-            at(result).scaled = name in ("__mul__", "__matmul__") and not (
-                at(self).mixed or (theirs and at(other).mixed)
-            )
-        return result
-
-    return method
+def _binary(self: Reference, what: str, reflected: bool, other: Any, *_: Any) -> Any:
+    theirs, compared = isinstance(other, Reference), what.strip("_") in _COMPARED.split()
+    if not theirs and at(self).plain:
+        pair = (other, content(self)) if reflected else (content(self), other)
+        return OPERATIONS[what](*pair)
+    if not theirs and (compared or type(other).__module__ != "builtins"):
+        return NotImplemented
+    result = at(self).border.ask(what, *((other, self) if reflected else (self, other)))
+    if compared:
+        return result is True
+    if not theirs or at(self).mixed or at(other).mixed:
+        if not isinstance(result, Reference):
+            raise TypeError("the result of arithmetic with a plain value is not an object of the program")
+        at(result).mixed = True
+        at(result).scaled = what in ("__mul__", "__matmul__") and not (at(self).mixed or (theirs and at(other).mixed))
+    return result
 
 
 _METHODS: dict[str, Any] = {
     "doc": property(lambda self: self.__getattr__("__doc__")),
-    **{name: _forwarded(f"__{name}__", mixed=name in _SAID.split()) for name in f"{_ALONE} {_SAID}".split()},
-    **{name: _binary(f"__{name}__") for name in f"{_ARITHMETIC} {_INPLACE} {_COMPARED}".split()},
-    **{f"r{name}": _binary(f"__{name}__", reflected=True) for name in _ARITHMETIC.split()},
+    **{n: partialmethod(_forwarded, f"__{n}__", n in _SAID.split()) for n in f"{_ALONE} {_SAID}".split()},
+    **{n: partialmethod(_binary, f"__{n}__", False) for n in f"{_ARITHMETIC} {_INPLACE} {_COMPARED}".split()},
+    **{f"r{n}": partialmethod(_binary, f"__{n}__", True) for n in _ARITHMETIC.split()},
 }
 for _name, _method in _METHODS.items():
     setattr(Reference, f"__{_name}__", _method)

@@ -70,19 +70,14 @@ class InMemory:
         name = ".".join(parts[:-1] if package else parts)
         if not name or name in sys.modules:
             return
-        with contextlib.suppress(OSError):
-            try:
-                with open(importlib.util.cache_from_source(path), "rb") as file:
-                    content = file.read()
-                compiled = content[:4] == importlib.util.MAGIC_NUMBER
-            except OSError:
-                compiled = False
-            if not compiled:
-                with open(path, "rb") as file:
-                    content = file.read()
-            start = len(contents)
-            contents += content[_HEADER:] if compiled else content
-            self._modules[name] = _Kept(package, compiled, slice(start, len(contents)), path)
+        for file, compiled in ((importlib.util.cache_from_source(path), True), (path, False)):
+            with contextlib.suppress(OSError), open(file, "rb") as stream:
+                content = stream.read()
+                if not compiled or content[:4] == importlib.util.MAGIC_NUMBER:
+                    start = len(contents)
+                    contents += content[_HEADER:] if compiled else content
+                    self._modules[name] = _Kept(package, compiled, slice(start, len(contents)), path)
+                    return
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
