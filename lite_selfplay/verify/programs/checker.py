@@ -82,15 +82,15 @@ def judge_all(
     poll: Callable[[], None] = lambda: None,
 ) -> list[Report]:
     """Test each program and report; a program of None is a completion without one."""
-    parts: list[_Part] = []
-    for number, (program, tests) in enumerate(programs):
-        if program is not None:
-            parts += _parts(with_stub(tests.stub, program), tests, number)
-    runs = sandbox.run([part.job for part in parts], limits, poll)
-    done: dict[int, list[tuple[_Part, ProgramRun]]] = {}
-    for part, run in zip(parts, runs, strict=True):
-        done.setdefault(part.job.program, []).append((part, run))
-    return [_report(program, tests, done.get(number, [])) for number, (program, tests) in enumerate(programs)]
+    parts = [
+        [] if program is None else [*_parts(with_stub(tests.stub, program), tests, number)]
+        for number, (program, tests) in enumerate(programs)
+    ]
+    runs = iter(sandbox.run([part.job for each in parts for part in each], limits, poll))
+    return [
+        _report(program, tests, [(part, next(runs)) for part in each])
+        for (program, tests), each in zip(programs, parts, strict=True)
+    ]
 
 
 def _report(program: str | None, tests: ProgramTests, done: Sequence[tuple[_Part, ProgramRun]]) -> Report:
@@ -122,26 +122,25 @@ def _message(run: ProgramRun) -> str:
 
 def _parts(program: str, tests: ProgramTests, number: int) -> Iterator[_Part]:
     """The jobs of a program: one for each text of stdin, one for all calls of a function, one for all assertions."""
-    calls: dict[str, list[int]] = {}
-    asserted: list[int] = []
+    calls: dict[str, dict[int, CallTest]] = {}
+    asserted: dict[int, AssertTest] = {}
     for index, case in enumerate(tests.cases):
         if isinstance(case, StdinTest):
             job = Job("stdio", ({"program": program},), case.stdin.encode("utf-8", "surrogatepass"), number)
             yield _Part(job, (index,), partial(_by_text, case.stdout.encode("utf-8", "surrogatepass"), tests.tolerance))
         elif isinstance(case, CallTest):
-            calls.setdefault(case.function, []).append(index)
+            calls.setdefault(case.function, {})[index] = case
         else:
-            asserted.append(index)
-    for function, indices in calls.items():
-        cases = [case for case in (tests.cases[index] for index in indices) if isinstance(case, CallTest)]
-        tried = [_readings(case.arguments) for case in cases]
+            asserted[index] = case
+    for function, cases in calls.items():
+        tried = [_readings(case.arguments) for case in cases.values()]
         calls_of = [[*map(pack, given)] for readings in tried for given in readings]
         body = {"program": program, "function": function, "calls": calls_of}
-        wanted = [[canonical(each) for each in _expected(case, tests)] for case in cases]
+        wanted = [[canonical(each) for each in _expected(case, tests)] for case in cases.values()]
         judge = partial(_by_value, wanted, [*map(len, tried)], tests.tolerance)
-        yield _Part(Job("call", (body,), program=number), tuple(indices), judge)
+        yield _Part(Job("call", (body,), program=number), tuple(cases), judge)
     if asserted:
-        code = [case.code for case in (tests.cases[index] for index in asserted) if isinstance(case, AssertTest)]
+        code = [case.code for case in asserted.values()]
         nonce = secrets.token_hex(16)
         test = {"setup": tests.setup, "function": tests.function, "tests": code, "nonce": nonce}
         packages = bool(imported_packages("\n".join([tests.setup, *code])))

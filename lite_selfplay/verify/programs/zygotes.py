@@ -5,6 +5,7 @@ files, and input files are sealed. A job's files are closed when it ends, and th
 behind even if this process is killed.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -39,10 +40,6 @@ _FIRST_USER = 2_000_000_000
 
 class ZygoteError(LiteSelfPlayError):
     """The processes that run programs cannot be started."""
-
-
-class SilentZygoteError(ZygoteError):
-    """A zygote ended without a message, for example because it was killed."""
 
 
 @dataclass(eq=False)
@@ -83,8 +80,7 @@ class Zygote(Worker):
         if "ready" not in hello or "all" in zygote.missing:
             zygote.close()
             why = zygote.missing.get("all", f"it ended with code {process.returncode}")
-            kind = ZygoteError if hello else SilentZygoteError
-            raise kind(f"the process that runs programs did not start: {why}")
+            raise ZygoteError(f"the process that runs programs did not start: {why}")
         return zygote
 
     def done(self) -> None:
@@ -139,11 +135,10 @@ class Zygotes(Workers[Zygote, Job, ProgramRun]):
             return self.work(jobs, poll)
 
     def _start(self) -> Zygote:
-        """A new zygote; one that was killed before it was ready is started again, once."""
-        try:
+        """A new zygote; one that did not start, for example because it was killed, is started again, once."""
+        with contextlib.suppress(ZygoteError):
             return Zygote.start(*self._asked)
-        except SilentZygoteError:
-            return Zygote.start(*self._asked)
+        return Zygote.start(*self._asked)
 
     def _known(self, job: Job) -> ProgramRun | None:
         return ProgramRun("time", "it ran out of time in an earlier test") if job.program in self._spent else None
