@@ -233,15 +233,14 @@ def stories(seed: int = 0, held_out: bool = False, /, max: str = "20", steps: st
         while True:
             numbers = [rng.randint(1, largest) for _ in range(len(signs) + 1)]
             changes = [y if sign == "+" else -y for sign, y in zip(signs, numbers[1:], strict=True)]
-            results = list(accumulate([numbers[0], *changes]))[1:]  # after each step
-            if min(results) >= 0:
+            totals = list(accumulate([numbers[0], *changes]))
+            if min(totals) >= 0:
                 break
         name, things = rng.choice(_NAMES), rng.choice(_THINGS)
         values = dict(zip("abc", numbers, strict=False))
-        lefts = [numbers[0], *results]
-        steps = [f"{x} {sign} {y} = {z}." for x, sign, y, z in zip(lefts, signs, numbers[1:], results, strict=False)]
+        steps = [f"{x} {s} {y} = {z}." for x, s, y, z in zip(totals, signs, numbers[1:], totals[1:], strict=False)]
         extra = {"solution": " ".join(steps), "content": text.format(n="someone", t="things", **values)}
-        story = text.format(n=name, t=things, **values)
-        return f"{story} How many {things} are there in the end?", str(results[-1]), extra
+        told = f"{text} How many {{t}} are there in the end?"
+        return told.format(n=name, t=things, **values), str(totals[-1]), extra
 
     return by_rule("stories", seed, held_out, draw, size=20_000, max_completion_tokens=64)

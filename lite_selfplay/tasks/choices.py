@@ -161,9 +161,8 @@ def asked(question: str, choice: Choice, reading: str) -> tuple[str, str, list[s
     shown = [options[i] for i in order]
     labels = labels_for(shown)
     listed = "\n".join(f"({label}) {option}" for label, option in zip(labels, shown, strict=False))
-    what = "letter" if labels == LETTERS else "number"
-    text = f"{question}\n\n{listed}\n\nAnswer with the {what} of the right choice."
-    return text, labels[order.index(right)], shown
+    asks = f"Answer with the {'letter' if labels == LETTERS else 'number'} of the right choice."
+    return f"{question}\n\n{listed}\n\n{asks}", labels[order.index(right)], shown
 
 
 def proof(problems: Sequence[Problem], reading: str) -> str:

@@ -68,8 +68,7 @@ def read_data(
     if path.is_dir():
         found = path.relative_to(folder_of_data(data_folder) or path)
         return f"{found} ({data.split})", _of_copy(path, data, columns)
-    rows = ((f"{path}, line {number}", row) for number, row in read_object_lines(path, TaskError))
-    return path.name, rows
+    return path.name, ((f"{path}, line {number}", row) for number, row in read_object_lines(path, TaskError))
 
 
 def in_folder(data: HubData, files: Sequence[str], data_folder: str | Path | None = None) -> Path | None:

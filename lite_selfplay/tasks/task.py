@@ -83,8 +83,8 @@ class Source:
 
 def derived_seed(*parts: object) -> int:
     """A 64-bit seed derived from any parts; the same in every process and on every machine."""
-    text = "/".join(str(part) for part in parts)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+    text = "/".join(map(str, parts)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
 
 
 def derived_rng(*parts: object) -> random.Random:
