@@ -8,7 +8,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -19,7 +19,7 @@ from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.columns import KINDS, Columns, options_in
 from lite_selfplay.tasks.files import read_object_lines, read_rows
-from lite_selfplay.tasks.jsonl import to_problems
+from lite_selfplay.tasks.jsonl import task_of
 from lite_selfplay.tasks.split import fingerprint
 from lite_selfplay.tasks.task import Task
 
@@ -235,22 +235,21 @@ def hub_task(
     if kind not in KINDS or (options and kind != "choice"):
         kinds = "choice with options" if options else f"one of {', '.join(KINDS)}"
         raise TaskError(f"hub:kind must be {kinds}, got {kind!r}")
-    data = HubData(hub, split or "train", config or None, revision or None)
     columns = Columns(_names(problem), answer, _names(options), id, solution, _names(keep))
     if is_file:
         origin, hub = Path(dataset).name, Path(dataset).stem
         rows: Rows = read_rows(Path(dataset), TaskError)
     else:
+        data = HubData(hub, split or "train", config or None, revision or None)
         origin, rows = read_data(data, columns.names, data_folder=data_dir)
     given = [*rows]
     unmapped = options_in([row for _, row in given]) if is_file and not options and kind != "program" else []
     if unmapped or (kind == "choice" and not options):
         raise TaskError(f"{dataset}: map its options: kind=choice,options={'+'.join(unmapped) or 'COLUMN[+COLUMN]'}")
-    notes: list[str] = []
-    problems = to_problems(columns.rows_of(given, kind), hub.rpartition("/")[2], notes, columns.options, kind)
+    task = task_of(columns.rows_of(given, kind), origin, hub.rpartition("/")[2], columns.options, kind)
     if sha256:
-        require_fingerprint(f"hub:{dataset}", problems, sha256)
-    return Task(hub if is_file else f"hub:{dataset}", problems, origin=origin, notes=tuple(notes))
+        require_fingerprint(f"hub:{dataset}", task.problems, sha256)
+    return task if is_file else replace(task, name=f"hub:{dataset}")
 
 
 def _names(text: str) -> tuple[str, ...]:

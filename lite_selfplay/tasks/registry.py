@@ -15,7 +15,7 @@ from lite_selfplay.tasks.benchmarks import BENCHMARKS, benchmark_maker
 from lite_selfplay.tasks.columns import known
 from lite_selfplay.tasks.files import parse_object
 from lite_selfplay.tasks.hub_data import FILES, folder_of_data, hub_task, no_file
-from lite_selfplay.tasks.jsonl import read_jsonl, to_problems
+from lite_selfplay.tasks.jsonl import read_jsonl, task_of
 from lite_selfplay.tasks.procedural import refuse_unknown
 from lite_selfplay.tasks.task import Task
 from lite_selfplay.verify.programs import failing_solutions, require_failing
@@ -146,12 +146,11 @@ def _solvable(task: Task) -> Task:
 
 def _loaded(spec: str, seed: int, held_out: bool, data_dir: str | None) -> Task:
     name, _, options = spec.partition(":")
-    notes: list[str] = []
     if spec.startswith("{"):
         file = Path(OBJECTS["tasks.train"])
         named = ((f"{file}, line {number}", line) for number, line in enumerate(spec.split("\n"), 1))
         rows = ((where, known(parse_object(line.encode(), where, TaskError))) for where, line in named)
-        return Task(file.stem, to_problems(rows, file.stem, notes), origin=file.name, notes=tuple(notes))
+        return task_of(rows, file.name)
     if file_of(spec) is not None:
         return _made(_maker(spec), spec, seed, held_out, options_of(spec))
     if (mapped := data_of(spec)) is not None and mapped[0] != spec:
@@ -162,8 +161,7 @@ def _loaded(spec: str, seed: int, held_out: bool, data_dir: str | None) -> Task:
         own = [f"`{known}`" for known, benchmark in BENCHMARKS.items() if benchmark.hub.lower() == spec.lower()]
         raise TaskError(f"no task file at {spec}: did you mean {' or '.join([*own, f'`hub:{spec}`'])}?")
     if _is_file(spec):
-        problems = read_jsonl(Path(spec), notes)
-        return Task(Path(spec).stem, problems, origin=Path(spec).name, notes=tuple(notes))
+        return read_jsonl(Path(spec))
     maker = _maker(name)
     # For a task that takes a data set, the first option is the data set's name without a key.
     given = f"dataset={options}" if "dataset" in inspect.signature(maker).parameters else options
