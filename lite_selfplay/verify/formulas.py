@@ -243,12 +243,10 @@ def _power(base: Number, exponent: Number) -> Number:
     if whole is not None and whole.denominator == 1:
         if isinstance(base, Fraction) and _bits(base) * abs(whole) <= MAX_BITS:
             return base ** int(whole)
-        if not base and whole < 0:
-            raise ZeroDivisionError("a power of zero")
         return _in_bounds(_real(base) ** int(whole))
     if whole is not None and whole.denominator % 2 and not _real(base).imag and _real(base).real < 0:
-        root = _root(base, Fraction(whole.denominator))  # real, as the cube root is
-        return _in_bounds(root ** int(whole.numerator))
+        # A real root, as the cube root is.
+        return _in_bounds(_root(base, Fraction(whole.denominator)) ** int(whole.numerator))
     if not base:
         raise ZeroDivisionError("a power of zero")
     return _in_bounds(_context.power(_real(base), _real(exponent)))

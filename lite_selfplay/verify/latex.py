@@ -165,8 +165,7 @@ def _as_fraction(match: re.Match[str]) -> str:
     ahead = match["before"] or match["start"] or ""
     block = next(part for name in ("barred", "digit", "bracketed", "one", "block") if (part := match[name]))
     once, head = int(match["whole"] + ahead + block or 0), int(match["whole"] + ahead or 0)
-    found = Fraction(once - head, 10 ** len(ahead + block) - 10 ** len(ahead))
-    return written(found)
+    return written(Fraction(once - head, 10 ** len(ahead + block) - 10 ** len(ahead)))
 
 
 def trim(text: str) -> str:
@@ -257,5 +256,4 @@ def _signs(value: str) -> list[str]:
     """The two values of a text with a plus-minus sign; several such signs in one value change together."""
     if not (_PLUS_MINUS.search(value) or _MINUS_PLUS.search(value)):
         return [value]
-    upper = _MINUS_PLUS.sub("-", _PLUS_MINUS.sub("+", value))
-    return [trim(upper), trim(_MINUS_PLUS.sub("+", _PLUS_MINUS.sub("-", value)))]
+    return [trim(_MINUS_PLUS.sub(minus, _PLUS_MINUS.sub(plus, value))) for plus, minus in ("+-", "-+")]

@@ -123,8 +123,7 @@ def _work(role: str, job: Mapping[str, Any]) -> None:
     except BaseException:
         code = 1
         with contextlib.suppress(BaseException):
-            trace = traceback.format_exc(limit=-6)
-            os.write(STDERR, trace[-_LONGEST_TRACE:].encode("utf-8", "backslashreplace"))
+            os.write(STDERR, traceback.format_exc(limit=-6)[-_LONGEST_TRACE:].encode("utf-8", "backslashreplace"))
     with contextlib.suppress(BaseException):
         sys.stdout.flush()
     os._exit(code & 0xFF)

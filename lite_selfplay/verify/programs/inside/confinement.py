@@ -114,8 +114,7 @@ def become(uid: int) -> None:
 
 def drop_capabilities() -> None:
     """Drop all capabilities, if there are any."""
-    header = struct.pack("<Ii", 0x20080522, 0)
-    _LIBC.capset(ctypes.c_char_p(header), ctypes.c_char_p(bytes(24)))
+    _LIBC.capset(ctypes.c_char_p(struct.pack("<Ii", 0x20080522, 0)), ctypes.c_char_p(bytes(24)))
 
 
 def limit_resources(seconds: float, memory: int, output: int, *, no_processes: bool) -> None:

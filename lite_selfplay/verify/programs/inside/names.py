@@ -18,11 +18,6 @@ def imported_packages(source: str) -> set[str]:
     return set(re.findall(rf"^[ \t]*(?:import|from)[ \t]+({'|'.join(SERVED)})\b", source, re.MULTILINE))
 
 
-def is_known(module: str) -> bool:
-    """Whether a module is none of the program's: one of the standard library, or a served package."""
-    return module.partition(".")[0] in {*sys.stdlib_module_names, *SERVED}
-
-
 def names_of_program(sources: Sequence[str], function: str = "") -> tuple[set[str], set[str], set[str]]:
     """(names that tests use and bind nowhere, modules that they import and that are not known, functions that judge).
 
@@ -39,7 +34,8 @@ def names_of_program(sources: Sequence[str], function: str = "") -> tuple[set[st
     imports += [
         (n.module or "", a.asname or a.name, a.name) for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names
     ]
-    unknown = [each for each in imports if each[0] and not is_known(each[0])]
+    known = {"", *sys.stdlib_module_names, *SERVED}
+    unknown = [each for each in imports if each[0].partition(".")[0] not in known]
     found = {name: name for name in free} | {name: real for _, name, real in unknown}
     several = "" in found.values() or len({*found.values()} - {"candidate"}) > 1
     judges = _judges(nodes, found, tested) if several else set[str]()
