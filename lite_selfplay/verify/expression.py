@@ -48,8 +48,7 @@ _ACCENTS = frozenset(
     "dot ddot bar hat vec tilde overline widehat overrightarrow mathbb mathcal boldsymbol bm mathbf".split()
 )
 _CONTINUES = frozenset({"frac", "sqrt", "pi"}) | _GREEK
-_BINOMIALS = frozenset({"binom", "dbinom", "tbinom"})
-_BEGIN_FACTORS = _CONTINUES | _BINOMIALS | FUNCTIONS | _ACCENTS
+_BEGIN_FACTORS = _CONTINUES | {"binom", "dbinom", "tbinom"} | FUNCTIONS | _ACCENTS
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _SIDES = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceiling"), "\\lvert": ("\\rvert", "absolute")}
 
@@ -216,18 +215,19 @@ class _Parser:
         return found
 
     def one_atom(self) -> Expression:
-        kind, sign = self.kind(), self.peek()
-        if kind == "number":
-            return self.number()
+        sign = self.peek()
         if sign in _BRACKETS:
             return self.bracketed()
         if sign == "|" or sign in _SIDES:
             closing, name = _SIDES.get(sign, ("|", "absolute"))
             return self.node("function", self.enclosed(closing), name=name)
-        if kind == "letter":
-            return self.symbol()
-        if kind in ("word", "command"):
-            return self.command()
+        match self.kind():
+            case "number":
+                return self.number()
+            case "letter":
+                return self.symbol()
+            case "word" | "command":
+                return self.command()
         raise Unreadable(f"cannot read {sign!r}")
 
     def number(self) -> Expression:
@@ -298,19 +298,20 @@ class _Parser:
     def command(self) -> Expression:
         name = self.peek().removeprefix("\\")
         name = SPELLINGS.get(name, name)
-        if name == "frac":
-            return self.fraction()
-        if name == "sqrt":
-            return self.root()
-        if name in _BINOMIALS:
-            self.take()
-            return self.node("function", self.argument(), self.argument(), name="binomial")
+        match name:
+            case "frac":
+                return self.fraction()
+            case "sqrt":
+                return self.root()
+            case "binom" | "dbinom" | "tbinom":
+                self.take()
+                return self.node("function", self.argument(), self.argument(), name="binomial")
+            case "operatorname" if self.peek(1) == "{":
+                self.take()
+                function = self.raw_group()
+                return self.applied(SPELLINGS.get(function, function))
         if name == "pi" or name in _GREEK:
             return self.symbol()
-        if name == "operatorname" and self.peek(1) == "{":
-            self.take()
-            function = self.raw_group()
-            return self.applied(SPELLINGS.get(function, function))
         if name in _ACCENTS:
             return self.node("symbol", name=f"{self.take()}{{{self.raw_group()}}}{self.marks()}")
         if name in FUNCTIONS or name == "absolute":

@@ -131,16 +131,18 @@ def _is_undone(tree: Expression) -> bool:
 
 def is_literal(tree: Expression) -> bool:
     """Whether a formula is one written number: digits, a sign, a fraction of digits, a mixed number, 3 * 10^8, 5%."""
-    if tree.kind in ("negative", "degree", "percent"):
-        return is_literal(tree.parts[0])
-    if tree.kind == "fraction":
-        above, below = (_digits(part) for part in tree.parts)
-        if above is None or not below:
-            return False
-        return (above / below).denominator > 1 or abs(below) == 1
-    if tree.kind == "product":
-        return len(tree.parts) == 2 and _digits(tree.parts[0]) is not None and _power_of_ten(tree.parts[1])
-    return tree.kind in ("number", "mixed") or _power_of_ten(tree)
+    match tree.kind:
+        case "negative" | "degree" | "percent":
+            return is_literal(tree.parts[0])
+        case "fraction":
+            above, below = (_digits(part) for part in tree.parts)
+            if above is None or not below:
+                return False
+            return (above / below).denominator > 1 or abs(below) == 1
+        case "product":
+            return len(tree.parts) == 2 and _digits(tree.parts[0]) is not None and _power_of_ten(tree.parts[1])
+        case _:
+            return tree.kind in ("number", "mixed") or _power_of_ten(tree)
 
 
 def chain(tree: Expression) -> tuple[tuple[Number, Number], ...] | None:

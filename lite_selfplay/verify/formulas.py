@@ -199,19 +199,21 @@ def _value(tree: Expression, point: int, degrees: bool) -> Number:
 
 
 def _worked_out(tree: Expression, point: int, degrees: bool) -> Number:
-    if tree.kind == "number":
-        return tree.value
-    if tree.kind == "symbol":
-        return point_of(tree.name, point)
-    if tree.kind == "constant":
-        return {"pi": +_context.pi, "e": +_context.e, "i": _context.mpc(0, 1)}[tree.name]
     inside = degrees or (tree.kind == "function" and tree.name in _TRIGONOMETRIC)
     parts = [_value(part, point, inside) for part in tree.parts]
-    if tree.kind == "function":
-        return _FUNCTIONS[tree.name](*parts)
-    if tree.kind == "degree":
-        return _real(parts[0]) * _context.pi / 180 if degrees else parts[0]
-    return _OPERATIONS[tree.kind](*parts)
+    match tree.kind:
+        case "number":
+            return tree.value
+        case "symbol":
+            return point_of(tree.name, point)
+        case "constant":
+            return {"pi": +_context.pi, "e": +_context.e, "i": _context.mpc(0, 1)}[tree.name]
+        case "function":
+            return _FUNCTIONS[tree.name](*parts)
+        case "degree":
+            return _real(parts[0]) * _context.pi / 180 if degrees else parts[0]
+        case _:
+            return _OPERATIONS[tree.kind](*parts)
 
 
 def _sum(*terms: Number) -> Number:
