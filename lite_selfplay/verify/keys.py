@@ -200,4 +200,4 @@ def matrix_rows(text: str) -> list[list[str]] | None:
 
 def union_members(text: str) -> list[str]:
     """The members of a union; the text itself if it is not one."""
-    return [trim(part) for part in split_top(text, {"\\cup"})]
+    return split_top(text, {"\\cup"})

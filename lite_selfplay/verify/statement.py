@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from lite_selfplay.verify.formulas import real_part
-from lite_selfplay.verify.latex import at_top, canonical, trim, tuple_entries
+from lite_selfplay.verify.latex import at_top, canonical, cut, trim, tuple_entries
 from lite_selfplay.verify.operations import FUNCTIONS
 from lite_selfplay.verify.quantity import NEGATING, quantity, same_quantity
 
@@ -104,13 +104,8 @@ def _is_label(side: str) -> bool:
 
 def _sides(text: str) -> tuple[list[str], list[str]]:
     r"""(the signs, the sides) of a chain, split outside all brackets; all signs of rounding become `\approx`."""
-    signs, sides = [], []
-    start = 0
-    for match in at_top(_RELATION, text):
-        signs.append(_NEAR if match["near"] else match.group())
-        sides.append(trim(text[start : match.start()]))
-        start = match.end()
-    return signs, [*sides, trim(text[start:])]
+    found = [*at_top(_RELATION, text)]
+    return [_NEAR if match["near"] else match.group() for match in found], cut(text, found)
 
 
 def _interval(signs: list[str], sides: list[str]) -> Statement:

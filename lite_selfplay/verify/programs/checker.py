@@ -94,22 +94,22 @@ def judge_all(
 
 
 def _report(program: str | None, tests: ProgramTests, done: Sequence[tuple[_Part, ProgramRun]]) -> Report:
-    results = [False] * len(tests.cases)
+    results: dict[int, bool] = {}
     failed: tuple[Reason, str] = ("no_program" if program is None else "", "")
-    for part, run in ((part, _unless_untested(part, run)) for part, run in done):
+    for part, ended in done:
+        # Only the test's process can say that a test cannot be run here.
+        fault = re.search(rb"^%b (?:\d+ )?\? ?(.*)$" % (part.nonce.encode() or b"(?!)"), ended.reply, re.MULTILINE)
+        untested = f"{UNTESTED}{fault[1].decode('utf-8', 'replace')}"[:300] if fault else ""
+        run = replace(ended, reason="not_judged", detail=untested) if untested else ended
         passed = part.judge(run)
-        for index, right in zip(part.indices, passed, strict=True):
-            results[index] = right
+        results.update(zip(part.indices, passed, strict=True))
         if not all(passed) and (not failed[0] or run.reason == NOT_JUDGED):
             failed = (run.reason or "wrong_answer", run.detail or _message(run))
-    return Report(tuple(results), *failed, seconds=sum(run.seconds for _, run in done))
-
-
-def _unless_untested(part: _Part, run: ProgramRun) -> ProgramRun:
-    """The run, `not_judged` if one of its tests cannot be run here, which only the test's process can say."""
-    fault = re.search(rb"^%b (?:\d+ )?\? ?(.*)$" % (part.nonce.encode() or b"(?!)"), run.reply, re.MULTILINE)
-    detail = fault and f"{UNTESTED}{fault[1].decode('utf-8', 'replace')}"[:300]
-    return replace(run, reason="not_judged", detail=detail) if detail else run
+    return Report(
+        tuple(results.get(i, False) for i in range(len(tests.cases))),
+        *failed,
+        seconds=sum(run.seconds for _, run in done),
+    )
 
 
 def _message(run: ProgramRun) -> str:
