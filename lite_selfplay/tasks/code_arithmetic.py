@@ -107,11 +107,13 @@ def _changed(rng: random.Random) -> _Step:
 def _problem(steps: Sequence[_Step], end: _Step, count: int) -> tuple[str, Any, Mapping[str, Any]]:
     """The (text, answer, extra) of a problem. Its tests are drawn with a seed from its words alone, so equal problems
     have equal tests."""
-    done = ", ".join(step.words if i == 0 else step.words[0].lower() + step.words[1:] for i, step in enumerate(steps))
-    doing = f"{done}, and print {end.words}" if steps else f"Print {end.words}"
+    done = [step.words[0].lower() + step.words[1:] for step in steps]
+    asked = f"{', '.join(done)}, and print {end.words}" if steps else f"print {end.words}"
+    doing = asked[0].upper() + asked[1:]
+    explained = f"First read the numbers, {', '.join(f'then {each}' for each in [*done, f'print {end.words}'])}."
     program = "\n".join(["numbers = [int(word) for word in input().split()]", *(step.code for step in steps), end.code])
     tests = _tests(attempt_rng(0, f"code-arithmetic {doing}", 0, 0), steps, end, count)
-    extra = {"content": doing, "solution": program, "explanation": _explained(steps, end)}
+    extra = {"content": doing, "solution": program, "explanation": explained}
     problem = program_problem("", f"Read a line of whole numbers. {doing}.", tests, doing, extra)
     return problem.text, problem.answer, problem.extra
 
@@ -132,8 +134,3 @@ def _printed(numbers: Numbers, steps: Sequence[_Step], end: _Step) -> str:
     for step in steps:
         numbers = step.do(numbers)
     return str(end.do(numbers))
-
-
-def _explained(steps: Sequence[_Step], end: _Step) -> str:
-    doing = [step.words[0].lower() + step.words[1:] for step in steps]
-    return f"First read the numbers, {', '.join(f'then {each}' for each in [*doing, f'print {end.words}'])}."
