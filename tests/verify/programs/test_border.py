@@ -103,6 +103,15 @@ def test_programs_beside_packages_are_confined_as_all_others():
     assert (problem, len(tried)) == ("", 13)
 
 
+def test_a_program_does_not_get_the_class_of_an_object_of_its_test():
+    asking = (
+        "def f(x):\n    border = vars(type(x))['_Reference__at'].__get__(x).border\n"
+        "    try: return border.ask('__class__', x)\n    except AttributeError: return 'refused'"
+    )
+    report = run_tests(asking, ["assert f(lambda: 1) == 'refused'"])
+    assert report.results == (True,), report
+
+
 def test_what_the_forms_ask_for_is_judged_right():
     defined = {"isclose", "np.", "assertEqual(f", "given"}
     plain = [form for form in FORMS if not any(name in form for name in defined)]

@@ -269,10 +269,10 @@ class Border:
 
 
 def _may(what: str, thing: Any, name: Any = "") -> bool:
-    """Whether a program may do an operation on an object of a test: attributes only of the test's own classes, without
-    underscore, and methods of random generators, patterns and streams."""
+    """Whether a program may do an operation on an object of a test: not ask for its class; attributes only of the
+    test's own classes, without underscore, and methods of random generators, patterns and streams."""
     if what not in ("__getattr__", "__setattr__", "__delattr__") or (what == "__getattr__" and name in _NAMED):
-        return True
+        return what != "__class__"
     lent = what == "__getattr__" and type(thing).__module__ in ("random", "re", "_io")
     return (lent or type(thing).__module__ == TEST) and type(name) is str and not name.startswith("_")
 
