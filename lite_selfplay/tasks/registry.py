@@ -124,14 +124,10 @@ def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str
     spec that names none itself (None: `$LITE_SELFPLAY_DATA`).
     Raises TaskError for a missing or malformed file, with the line, and for options that are invalid or allow too few
     different problems; UnknownNameError with similar names; ConfigError if there is no such function. Problems of
-    programs whose own solution fails their tests are left out.
+    programs whose own solution fails their tests are left out, and counted in the task's `caution`, unless they are
+    generated; if most solutions fail, TaskError is raised.
     """
-    return _solvable(_loaded(spec, seed, held_out, data_dir))
-
-
-def _solvable(task: Task) -> Task:
-    """A task without the problems whose own solution fails their tests, which its `caution` counts. Raises TaskError if
-    most solutions fail. Generated problems are not checked."""
+    task = _loaded(spec, seed, held_out, data_dir)
     failing, tried = failing_solutions(task.problems) if isinstance(task.problems, list | tuple) else ({}, 0)
     if not failing:
         return task

@@ -117,18 +117,15 @@ def _interval(signs: list[str], sides: list[str]) -> Statement:
     index = 1 if len(sides) == 3 else (named or [-1])[0]
     if index not in named or len(sides) > 3 or (len(sides) == 2 and len(named) == 2) or not all(sides):
         return Statement("")
-    name, low, high = canonical(sides[index]), "-\\infty", "\\infty"
+    name = canonical(sides[index])
     if signs == ["\\ne"]:
         bound = sides[1 - index]
-        return Statement(f"({low}, {bound}) \\cup ({bound}, {high})", name)
+        return Statement(f"(-\\infty, {bound}) \\cup ({bound}, \\infty)", name)
     if not set(signs) <= {"<", "\\le"}:
         return Statement("")
-    opening, closing = "(", ")"
-    if index > 0:
-        low, opening = sides[index - 1], "(" if signs[index - 1] == "<" else "["
-    if index < len(sides) - 1:
-        high, closing = sides[index + 1], ")" if signs[index] == "<" else "]"
-    return Statement(f"{opening}{low}, {high}{closing}", name)
+    low, below = (sides[index - 1], signs[index - 1]) if index > 0 else ("-\\infty", "<")
+    high, above = (sides[index + 1], signs[index]) if index < len(sides) - 1 else ("\\infty", "<")
+    return Statement(f"{'(' if below == '<' else '['}{low}, {high}{')' if above == '<' else ']'}", name)
 
 
 def has_unknowns(side: str) -> bool:

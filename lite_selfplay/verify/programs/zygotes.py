@@ -148,9 +148,14 @@ class Zygotes(Workers[Zygote, Job, ProgramRun]):
         for body in job.bodies:
             inputs = [_sealed(json.dumps(body).encode()), _sealed(job.stdin)]
             worker.files += [*inputs, *(os.memfd_create("out", os.MFD_CLOEXEC) for _ in range(FILES - len(inputs)))]
-        bounds = {"seconds": limits.seconds, "wall": limits.wall}
-        bounds |= {"memory": limits.memory_mb << 20, "output": limits.output_kb << 10}
-        header = {"id": worker.job, "kind": job.kind, **bounds}
+        header = {
+            "id": worker.job,
+            "kind": job.kind,
+            "seconds": limits.seconds,
+            "wall": limits.wall,
+            "memory": limits.memory_mb << 20,
+            "output": limits.output_kb << 10,
+        }
         socket.send_fds(worker.control, [json.dumps(header).encode()], worker.files)
         return PATIENCE * limits.wall + GRACE_SECONDS
 
