@@ -64,7 +64,7 @@ def read_data(
     """
     path = in_folder(data, files, data_folder)
     if path is None:
-        return str(data), _of_hub(data, columns, lambda why: _nowhere(data, files, folder_of_data(data_folder), why))
+        return str(data), _of_hub(data, columns, files, folder_of_data(data_folder))
     if path.is_dir():
         found = path.relative_to(folder_of_data(data_folder) or path)
         return f"{found} ({data.split})", _of_copy(path, data, columns)
@@ -144,7 +144,7 @@ def streamed(place: str, config: str | None, split: str, failed: str) -> Iterato
         raise TaskError(f"{failed}: {reason_of(error)}") from None
 
 
-def _of_hub(data: HubData, columns: set[str], failed: Callable[[str], TaskError]) -> Rows:
+def _of_hub(data: HubData, columns: set[str], files: Sequence[str], folder: Path | None) -> Rows:
     from datasets import load_dataset
 
     why = hub_problem()
@@ -153,7 +153,14 @@ def _of_hub(data: HubData, columns: set[str], failed: Callable[[str], TaskError]
             found = load_dataset(data.hub, data.config, split=data.split, revision=data.revision)
         found = found.select_columns([name for name in found.column_names if name in columns])
     except Exception as error:  # the hub's library raises its own errors, its HTTP client's and the system's
-        raise failed(why or reason_of(error)) from None
+        wanted = " or ".join([*(f"{name}.jsonl" for name in files), f"{data.hub}/"])
+        looked = f"not in {folder}" if folder else "and no folder of data is given"
+        raise TaskError(
+            f"cannot get {data} from the hub ({why or reason_of(error)}), {looked}. Put {wanted} into a folder and "
+            f"name it with --data-dir or {DATA_VARIABLE}; if there is a network: hf download --repo-type dataset "
+            f"{data.hub} --local-dir FOLDER/{data.hub} (log in with hf auth login and accept its terms if the data set "
+            "requires it)"
+        ) from None
     return ((f"{data.hub}, row {number}", row) for number, row in enumerate(found, 1))
 
 
@@ -182,16 +189,6 @@ def no_file(name: str, folder: Path | None) -> TaskError:
     return TaskError(
         f"{name} is read from the file {name}.jsonl, {looked}. Download it from {FILES[name]}, put it into a folder "
         f"and name that with --data-dir or {DATA_VARIABLE}"
-    )
-
-
-def _nowhere(data: HubData, files: Sequence[str], folder: Path | None, why: str) -> TaskError:
-    wanted = " or ".join([*(f"{name}.jsonl" for name in files), f"{data.hub}/"])
-    looked = f"not in {folder}" if folder else "and no folder of data is given"
-    return TaskError(
-        f"cannot get {data} from the hub ({why}), {looked}. Put {wanted} into a folder and name it with --data-dir or "
-        f"{DATA_VARIABLE}; if there is a network: hf download --repo-type dataset {data.hub} "
-        f"--local-dir FOLDER/{data.hub} (log in with hf auth login and accept its terms if the data set requires it)"
     )
 
 

@@ -190,10 +190,9 @@ class _Parser:
                 base = self.node("function", base, name="factorial")
             elif sign == "%":
                 base = self.node("percent", base)
-            elif self.takes_degree():
-                base = self.node("degree", base)
             else:
-                base = self.node("power", base, self.signed(self.atom))
+                degree = self.takes_degree()
+                base = self.node("degree", base) if degree else self.node("power", base, self.signed(self.atom))
         return base
 
     def takes_degree(self) -> bool:

@@ -233,9 +233,8 @@ def _function(tree: Expression, value: Number | None) -> bool:
         return True
     if tree.name.startswith("arc"):
         return _is_share_of_pi(value, None)
-    if tree.name in ("sin", "cos", "tan", "cot", "sec", "csc"):
-        return _is_share_of_pi(angle(tree.parts[0]), _KNOWN_ANGLES)
-    return False
+    known = tree.name in ("sin", "cos", "tan", "cot", "sec", "csc")
+    return known and _is_share_of_pi(angle(tree.parts[0]), _KNOWN_ANGLES)
 
 
 def _is_share_of_pi(value: Number, denominator: int | None) -> bool:

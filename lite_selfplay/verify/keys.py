@@ -55,9 +55,7 @@ def answer_key(answer: str) -> str | None:
     "72", "72.0" and "seventy-two" have one key, "48 + 24" has none. The key of several values is that of their set.
     Known units are part of a key, converted to the base unit of their kind; other units, money and degrees are not.
     """
-    if len(answer) > MAX_CHARACTERS:
-        return None
-    return key_of(pieces(values(answer)))
+    return None if len(answer) > MAX_CHARACTERS else key_of(pieces(values(answer)))
 
 
 def vote_key(answer: str, choices: Iterable[str] = ()) -> str | None:
@@ -170,9 +168,8 @@ def is_words(text: str) -> bool:
     letters such as `no` that are not neighbours in the alphabet, as in `xy` or `abc`."""
     if not _WORDS.fullmatch(text) or len(text) < 2:
         return False
-    if len(canonical(text)) >= LONG_WORD or text.isupper():
-        return True
-    return text.isalpha() and text[1:].islower() and text.casefold() not in _UNKNOWNS
+    short = text.isalpha() and text[1:].islower() and text.casefold() not in _UNKNOWNS
+    return short or len(canonical(text)) >= LONG_WORD or text.isupper()
 
 
 def _words_key(text: str) -> str | None:

@@ -215,34 +215,32 @@ def _lines(text: bytes) -> list[bytes]:
     return [line.rstrip() for line in text.replace(b"\r\n", b"\n").rstrip().split(b"\n")]
 
 
-def _alike(ours: list[T], theirs: list[T], read: Callable[[T], Fraction | None], tolerance: float) -> bool:
+def _alike(ours: list[T], theirs: list[T], read: Callable[[T], Fraction], tolerance: float) -> bool:
     """Whether two lists of tokens are the same, except that numbers may only be close."""
     return len(ours) == len(theirs) and all(
-        a == b or _close(read(a), read(b), tolerance) for a, b in zip(ours, theirs, strict=True)
+        a == b or (tolerance > 0 and _close(a, b, read, tolerance)) for a, b in zip(ours, theirs, strict=True)
     )
 
 
-def _close(given: Fraction | None, wanted: Fraction | None, tolerance: float) -> bool:
-    if given is None or wanted is None or not tolerance:
+def _close(given: T, wanted: T, read: Callable[[T], Fraction], tolerance: float) -> bool:
+    try:
+        number, other = read(given), read(wanted)
+    except (ArithmeticError, ValueError):
         return False
-    return abs(given - wanted) <= Fraction(tolerance) * max(Fraction(1), abs(wanted))
+    return abs(number - other) <= Fraction(tolerance) * max(Fraction(1), abs(other))
 
 
-def _decimal(word: bytes) -> Fraction | None:
-    """A plain decimal number; None for anything else: no underscores, no other alphabets' digits, no nan."""
+def _decimal(word: bytes) -> Fraction:
+    """A plain decimal number. Raises ValueError or OverflowError for anything else: no underscores, no other alphabets'
+    digits, no nan."""
     if len(word) > 400 or not set(word) <= set(b"+-.0123456789eE"):
-        return None
-    try:
-        return Fraction(float(word))
-    except (ValueError, OverflowError):
-        return None
+        raise ValueError
+    return Fraction(float(word))
 
 
-def _fraction(token: str) -> Fraction | None:
+def _fraction(token: str) -> Fraction:
+    """A number of a canonical text. Raises ValueError or ZeroDivisionError for anything else."""
     if not token.startswith("#") or len(token) > _LONGEST_NUMBER:
-        return None
+        raise ValueError
     above, _, below = token[1:].partition("/")
-    try:
-        return Fraction(int(above, 16), int(below or "1", 16))
-    except (ValueError, ZeroDivisionError):
-        return None
+    return Fraction(int(above, 16), int(below or "1", 16))

@@ -174,9 +174,8 @@ def probe(runner: "Zygotes") -> tuple[tuple[str, ...], str]:
         names = tuple(line.partition(" denied")[0] for line in lines if " denied" in line)
         if possible:
             return names, f"a program could do this: {', '.join(possible)}"
-        if "end" not in lines:
-            return names, f"the test program did not finish ({tried.reason}: {tried.detail})"
-        return names, ""
+        ended = "end" in lines
+        return names, "" if ended else f"the test program did not finish ({tried.reason}: {tried.detail})"
 
 
 _lock = threading.Lock()

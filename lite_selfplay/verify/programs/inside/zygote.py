@@ -161,9 +161,8 @@ def _reap(library: _Library, pids: Sequence[int], clock: Clock) -> tuple[dict[in
             ended[pid] = status, usage
         over = clock.poll()
     late = pids[0] not in ended
-    for pid in pids:
-        if pid not in ended:
-            os.kill(pid, signal.SIGKILL)  # not reaped yet, so its id cannot have been reused
-            _, status, usage = os.wait4(pid, 0)
-            ended[pid] = status, usage
+    for pid in {*pids} - ended.keys():
+        os.kill(pid, signal.SIGKILL)  # not reaped yet, so its id cannot have been reused
+        _, status, usage = os.wait4(pid, 0)
+        ended[pid] = status, usage
     return ended, late
