@@ -131,9 +131,9 @@ def _by_partial_products(a: int, b: int) -> str:
     digits = str(b)
     parts = [int(digit) * 10 ** (len(digits) - 1 - position) for position, digit in enumerate(digits) if digit != "0"]
     totals = list(accumulate(a * part for part in parts))
-    steps = [f"{a} * {part} = {a * part}." for part in parts]
-    steps += [f"{totals[i]} + {a * parts[i + 1]} = {totals[i + 1]}." for i in range(len(parts) - 1)]
-    return " ".join(steps)
+    products = [f"{a} * {part} = {a * part}." for part in parts]
+    sums = [f"{totals[i]} + {a * parts[i + 1]} = {totals[i + 1]}." for i in range(len(parts) - 1)]
+    return " ".join(products + sums)
 
 
 def equations(seed: int = 0, held_out: bool = False, /, variables: str = "1", max: str = "12") -> Task:

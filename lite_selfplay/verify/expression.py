@@ -261,15 +261,16 @@ class _Parser:
         """The subscripts and primes after a symbol, in a uniform spelling."""
         marks = ""
         while True:
-            if self.peek() == "'":
-                marks += self.take()
-            elif self.peek() == "_":
-                self.take()
-                marks += "_" + self.raw_group()
-            elif self.peek() == "^" and (primes := self.primes()):
-                marks += "'" * primes
-            else:
-                return marks
+            match self.peek():
+                case "'":
+                    marks += self.take()
+                case "_":
+                    self.take()
+                    marks += "_" + self.raw_group()
+                case "^" if primes := self.primes():
+                    marks += "'" * primes
+                case _:
+                    return marks
 
     def primes(self) -> int:
         r"""The number of `\prime` in an exponent, which is then consumed; 0 if it is another exponent."""

@@ -70,8 +70,8 @@ def _numbers(returned: Any, most: int) -> list[float] | None:
 def _arguments(reward: RewardFunction, pairs: Sequence[tuple[Completion, Problem]]) -> dict[str, Any]:
     problems = [problem for _, problem in pairs]
     columns = dict.fromkeys(key for problem in problems for key in problem.extra)
-    arguments: dict[str, Any] = {key: [problem.extra.get(key) for problem in problems] for key in columns}
-    arguments |= {
+    arguments: dict[str, Any] = {
+        **{key: [problem.extra.get(key) for problem in problems] for key in columns},
         "prompts": [completion.prompt for completion, _ in pairs],
         "completions": [completion.text for completion, _ in pairs],
         "completion_ids": [list(completion.token_ids) for completion, _ in pairs],

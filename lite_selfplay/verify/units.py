@@ -152,10 +152,6 @@ def compound(match: re.Match[str]) -> str:
 
 def _named(name: str) -> Unit | None:
     """A unit by its name: abbreviations exactly as written, words in any case, singular or plural."""
-    if name in _UNITS:
-        return _UNITS[name]
-    lowered = name.casefold()
-    for candidate in (lowered, lowered.removesuffix("s"), lowered.removesuffix("es")):
-        if len(candidate) > 1 and candidate in _UNITS and (len(candidate) > 2 or name.islower()):
-            return _UNITS[candidate]
-    return None
+    lowered, shortest = name.casefold(), 2 if name.islower() else 3
+    words = [each for each in (lowered, lowered.removesuffix("s"), lowered.removesuffix("es")) if len(each) >= shortest]
+    return next((_UNITS[each] for each in [name, *words] if each in _UNITS), None)

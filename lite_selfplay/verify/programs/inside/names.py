@@ -26,13 +26,20 @@ def names_of_program(sources: Sequence[str], function: str = "") -> tuple[set[st
     tested = {function, "candidate"} if function else set[str]()
     nodes = [*ast.walk(ast.parse("\n".join(sources)))]
     names = [node for node in nodes if isinstance(node, ast.Name)]
-    bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
-    bound |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    bound |= {(each.asname or each.name).partition(".")[0] for each in nodes if isinstance(each, ast.alias)}
+    bound = (
+        {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+        | {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        | {(each.asname or each.name).partition(".")[0] for each in nodes if isinstance(each, ast.alias)}
+    )
     free = tested | ({node.id for node in names} - bound - {*dir(builtins)})
-    imports = [(a.name, a.asname or a.name, "") for n in nodes if isinstance(n, ast.Import) for a in n.names]
-    imports += [
-        (n.module or "", a.asname or a.name, a.name) for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names
+    # (the module, the name in the test, the name in the module: empty for the module itself)
+    imports = [
+        (node.module or "", each.asname or each.name, each.name)
+        if isinstance(node, ast.ImportFrom)
+        else (each.name, each.asname or each.name, "")
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for each in node.names
     ]
     known = {"", *sys.stdlib_module_names, *SERVED}
     unknown = [each for each in imports if each[0].partition(".")[0] not in known]
