@@ -59,7 +59,9 @@ def code_arithmetic(seed: int = 0, held_out: bool = False, /, steps: str = "2", 
     count = whole_number("code-arithmetic", "tests", tests, 1, 20)
 
     def draw(rng: random.Random) -> tuple[str, Any, Mapping[str, Any]]:
-        drawn = _draw(rng, most)
+        # A filter and a change, or one of them; none only if `most` is 0.
+        both = [_kept(rng), _changed(rng)]
+        drawn = [both[i] for i in sorted(rng.sample(range(2), rng.randint(min(1, most), most)))]
         # A count does not depend on a change of each number.
         ends = [end for end in _ENDS if end.do is not len or not any(step.changes for step in drawn)]
         return _problem(drawn, rng.choice(ends), count)
@@ -67,12 +69,6 @@ def code_arithmetic(seed: int = 0, held_out: bool = False, /, steps: str = "2", 
     return by_rule(
         "code-arithmetic", seed, held_out, draw, size=SIZE, max_completion_tokens=MAX_COMPLETION_TOKENS, kind=KIND
     )
-
-
-def _draw(rng: random.Random, most: int) -> list[_Step]:
-    """A filter and a change, or one of them, or none: at most `most` steps, and none only if `most` is 0."""
-    steps = [_kept(rng), _changed(rng)]
-    return [steps[i] for i in sorted(rng.sample(range(2), rng.randint(min(1, most), most)))]
 
 
 def _kept(rng: random.Random) -> _Step:

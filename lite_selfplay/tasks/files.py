@@ -207,8 +207,7 @@ def write_errors(what: Path | str, error: type[LiteSelfPlayError] = RunFolderErr
     try:
         yield
     except (OSError, SafetensorError) as problem:
-        why = getattr(problem, "strerror", None) or problem
-        raise error(f"cannot write {what}: {why}") from None
+        raise error(f"cannot write {what}: {getattr(problem, 'strerror', None) or problem}") from None
 
 
 def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

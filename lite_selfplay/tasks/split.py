@@ -43,10 +43,10 @@ def _plain(text: str) -> str:
 
 def fingerprint(problems: Iterable[Problem]) -> str:
     """The SHA-256, in hexadecimal digits, of the problems' texts and answers in their order."""
-    digest = hashlib.sha256()
-    for problem in problems:
-        digest.update(json.dumps([problem.text, problem.answer], ensure_ascii=True, sort_keys=True).encode() + b"\n")
-    return digest.hexdigest()
+    lines = (
+        json.dumps([problem.text, problem.answer], ensure_ascii=True, sort_keys=True) + "\n" for problem in problems
+    )
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def data_facts(task: Task) -> dict[str, Any]:

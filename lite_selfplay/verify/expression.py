@@ -334,8 +334,7 @@ class _Parser:
     def root(self) -> Expression:
         self.take()
         degree = [self.bracketed()] if self.peek() == "[" else []
-        inside = self.bracketed() if self.peek() in _BRACKETS else self.atom()
-        return self.node("root", inside, *degree)
+        return self.node("root", self.bracketed() if self.peek() in _BRACKETS else self.atom(), *degree)
 
     def applied(self, name: str) -> Expression:
         r"""A function with its argument, in brackets or as the product that follows (`\sin 2t`). The base of `\log_2 8`

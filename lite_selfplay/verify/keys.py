@@ -191,8 +191,7 @@ def matrix_rows(text: str) -> list[list[str]] | None:
     match = _MATRIX.fullmatch(text.strip())
     if match is None or match[1] == "vmatrix" or "\\begin" in match[2]:
         return None
-    rows = [row for row in match[2].split("\\\\") if row.strip()]
-    return [[trim(entry) for entry in row.split("&")] for row in rows]
+    return [[trim(entry) for entry in row.split("&")] for row in match[2].split("\\\\") if row.strip()]
 
 
 def union_members(text: str) -> list[str]:

@@ -67,7 +67,9 @@ def statement(text: str) -> Statement:
     member = _MEMBER.match(text)
     if member:
         return Statement(trim(text[member.end() :]), canonical(member[1]))
-    signs, sides = _sides(text)
+    # A chain, split outside all brackets; all signs of rounding become one.
+    found = [*at_top(_RELATION, text)]
+    signs, sides = [_NEAR if match["near"] else match.group() for match in found], cut(text, found)
     if any(_CHANGED.search(side) for side in sides[:-1]):
         return Statement("")
     if not {"=", _NEAR}.issuperset(signs):
@@ -100,12 +102,6 @@ def _is_label(side: str) -> bool:
     word = re.match(r"\\?([A-Za-z]+)", side)
     value = side in _CONSTANTS or (word is not None and word[1] in FUNCTIONS)
     return not value and _LABEL.fullmatch(side) is not None and not _CHANGED.search(side)
-
-
-def _sides(text: str) -> tuple[list[str], list[str]]:
-    r"""(the signs, the sides) of a chain, split outside all brackets; all signs of rounding become `\approx`."""
-    found = [*at_top(_RELATION, text)]
-    return [_NEAR if match["near"] else match.group() for match in found], cut(text, found)
 
 
 def _interval(signs: list[str], sides: list[str]) -> Statement:

@@ -56,8 +56,12 @@ class Zygote(Worker):
         """Start a zygote and wait until it is ready. `marks`: further arguments of its interpreter. `folders`: where it
         finds packages."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        uid = _FIRST_USER + secrets.randbelow(100_000_000)
-        config = {"layers": list(layers), "control": theirs.fileno(), "uid": uid, "folders": list(folders)}
+        config = {
+            "layers": list(layers),
+            "control": theirs.fileno(),
+            "uid": _FIRST_USER + secrets.randbelow(100_000_000),
+            "folders": list(folders),
+        }
         inside = str(Path(__file__).with_name("inside") / "__main__.py")
         with theirs:
             process = subprocess.Popen(

@@ -68,8 +68,7 @@ def seccomp(code: bytes) -> None:
     """Install a filter permanently."""
     no_new_privileges()
     buffer = ctypes.create_string_buffer(code, len(code))
-    program = struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer))
-    _call("seccomp", 1, 0, ctypes.c_char_p(program))
+    _call("seccomp", 1, 0, ctypes.c_char_p(struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer))))
 
 
 def landlock() -> None:
