@@ -6,11 +6,13 @@ variables, evaluated on the benchmark OMEGA.
 """
 
 import random
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
 from itertools import accumulate, takewhile
 from math import prod
+from operator import mul
 from typing import Any
 
 from lite_selfplay.errors import TaskError
@@ -82,20 +84,15 @@ def multiplication(seed: int = 0, held_out: bool = False, /, digits: str = "3") 
 def _parts(limits: Sequence[int], ops: str, rng: random.Random) -> list[Part] | None:
     """Draw parts from left to right, each term from 1 to its limit, such that the total is never negative; None if that
     is impossible."""
-    signs, sizes, left = "+", [1], iter(limits)
-    for _ in limits[1:]:
-        operator = rng.choice(ops)
-        if operator == "*":
-            sizes[-1] += 1
-        else:
-            signs, sizes = signs + operator, [*sizes, 1]
+    products = re.findall(r"[-+]\**", "+" + "".join(rng.choice(ops) for _ in limits[1:]))
+    left = iter(limits)
     parts: list[Part] = []
     total = 0
-    for position, (sign, size) in enumerate(zip(signs, sizes, strict=True)):
+    for position, product in enumerate(products):
         # Each difference that follows directly subtracts at least 1.
-        reserve = len(list(takewhile("-".__eq__, signs[position + 1 :])))
+        sign, reserve = product[0], len(list(takewhile(lambda other: other[0] == "-", products[position + 1 :])))
         factors: list[int] = []
-        for _ in range(size):
+        for _ in product:
             limit = next(left)
             if sign == "-":
                 limit = min(limit, (total - reserve) // prod(factors))
@@ -109,19 +106,14 @@ def _parts(limits: Sequence[int], ops: str, rng: random.Random) -> list[Part] | 
 
 def _solve(parts: list[Part]) -> tuple[list[str], int]:
     """The solution's steps, a sentence for each operation, products first; and the value."""
-    steps, products = [], []
-    for sign, factors in parts:
-        value = factors[0]
-        for factor in factors[1:]:
-            steps.append(f"{value} * {factor} = {value * factor}.")
-            value *= factor
-        products.append((sign, value))
-    total = products[0][1]
-    for sign, value in products[1:]:
-        after = total + value if sign == "+" else total - value
-        steps.append(f"{total} {sign} {value} = {after}.")
-        total = after
-    return steps, total
+    steps = []
+    for _, factors in parts:
+        values = [*accumulate(factors, mul)]
+        steps += [f"{x} * {y} = {z}." for x, y, z in zip(values, factors[1:], values[1:], strict=False)]
+    terms = [(sign, prod(factors)) for sign, factors in parts]
+    totals = [*accumulate(value if sign == "+" else -value for sign, value in terms)]
+    steps += [f"{x} {sign} {y} = {z}." for x, (sign, y), z in zip(totals, terms[1:], totals[1:], strict=False)]
+    return steps, totals[-1]
 
 
 def _by_partial_products(a: int, b: int) -> str:

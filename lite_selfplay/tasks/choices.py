@@ -149,10 +149,9 @@ def asked(question: str, choice: Choice, reading: str) -> tuple[str, str, list[s
     such an option comes last.
     """
     position = choice.position(reading)
-    options = [each for each in choice.options if each]
-    right = 0 if position is None else sum(map(bool, choice.options[:position]))
-    if position is None:
-        options.insert(0, cell_text(choice.answer))
+    added = [cell_text(choice.answer)] if position is None else []
+    options = added + [each for each in choice.options if each]
+    right = sum(map(bool, choice.options[: position or 0]))
     order, letters = list(range(len(options))), {*LETTERS[: len(options)]}
     refers = [bool(_REFERS_IN.search(each) or letters.intersection(_LETTER.findall(each))) for each in options]
     if position is None or not (choice.names or any(refers) or _NAMED_IN.search(question)):

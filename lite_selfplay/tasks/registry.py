@@ -101,16 +101,10 @@ def split_specs(text: str) -> list[str]:
     """
     if os.path.isfile(text):
         return [text]
-    specs: list[str] = []
-    for item in text.split(","):
-        if not item.strip():
-            raise TaskError(f"an empty task in {text!r}: tasks are separated by single commas")
-        before, equals, _ = item.partition("=")
-        if specs and equals and ":" not in before:
-            specs[-1] += f",{item.strip()}"
-        else:
-            specs.append(item.strip())
-    return specs
+    items = [item.strip() for item in text.split(",")]
+    if not all(items):
+        raise TaskError(f"an empty task in {text!r}: tasks are separated by single commas")
+    return re.split(r",(?![^,:=]*=)", ",".join(items))
 
 
 def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str | None = None) -> Task:
