@@ -61,8 +61,7 @@ def _judge_one(gold: list[str], answer: str) -> bool:
 
 def same_values(gold: Sequence[str], answer: Sequence[str]) -> bool:
     """Whether two collections contain the same values, regardless of order and repetitions."""
-    complete = all(any(same(g, a) for a in answer) for g in gold)
-    return complete and all(any(same(g, a) for g in gold) for a in answer)
+    return all(any(same(g, a) for a in answer) for g in gold) and all(any(same(g, a) for g in gold) for a in answer)
 
 
 def same(gold: str, answer: str) -> bool:

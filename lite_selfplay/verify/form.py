@@ -238,8 +238,6 @@ def _function(tree: Expression, value: Number | None) -> bool:
 
 
 def _is_share_of_pi(value: Number, denominator: int | None) -> bool:
-    if not value:
-        return True
     (pi,) = values(Expression("constant", name="pi"))
     share = constant_ratio((value,), (pi,))
     return share is not None and (denominator is None or (share * denominator).denominator == 1)

@@ -112,10 +112,8 @@ def rational(value: Number) -> Fraction | None:
     """A number as an exact fraction; None if it is not one with a denominator of up to ten digits."""
     if isinstance(value, Fraction):
         return value
-    if value.imag and abs(value.imag) > _NOTHING * abs(value):
-        return None
-    size = abs(value.real)
-    if size and not 1 / _LARGE < size < _LARGE:
+    size, real = abs(value.real), not value.imag or abs(value.imag) <= _NOTHING * abs(value)
+    if not real or (size and not 1 / _LARGE < size < _LARGE):
         return None
     near = Fraction(*mpmath.libmp.to_rational(value.real._mpf_)).limit_denominator(LARGEST_DENOMINATOR)
     return near if abs(_real(near) - value.real) <= _NOTHING * max(1, size) else None

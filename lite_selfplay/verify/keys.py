@@ -115,8 +115,6 @@ def key_of(found: Sequence[str]) -> str | None:
 
 def _key(text: str) -> str | None:
     stated = statement(text)
-    if not stated.value:
-        return None
     key = _value_key(stated.value)
     return key if key is None or not stated.name else f"{stated.name} = {key}"
 
