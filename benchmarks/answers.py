@@ -49,10 +49,10 @@ def main(
     Console().print(table)
 
 
-def problems_of(path: Path) -> list[Problem]:
+def problems_of(path: Path) -> Sequence[Problem]:
     """The problems of a file; none if it is another kind of file."""
     try:
-        return read_jsonl(path)
+        return read_jsonl(path).problems
     except TaskError:
         return []
 

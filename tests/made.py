@@ -42,7 +42,7 @@ def shared(name: str) -> Path:
 
 
 def shared_problems(name: str) -> list[Problem]:
-    return read_jsonl(shared(name))
+    return [*read_jsonl(shared(name)).problems]
 
 
 def module_of(path: Path) -> Any:

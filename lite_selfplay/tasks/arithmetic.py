@@ -6,11 +6,13 @@ variables, evaluated on the benchmark OMEGA.
 """
 
 import random
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
 from itertools import accumulate, takewhile
 from math import prod
+from operator import mul
 from typing import Any
 
 from lite_selfplay.errors import TaskError
@@ -82,20 +84,15 @@ def multiplication(seed: int = 0, held_out: bool = False, /, digits: str = "3") 
 def _parts(limits: Sequence[int], ops: str, rng: random.Random) -> list[Part] | None:
     """Draw parts from left to right, each term from 1 to its limit, such that the total is never negative; None if that
     is impossible."""
-    signs, sizes, left = "+", [1], iter(limits)
-    for _ in limits[1:]:
-        operator = rng.choice(ops)
-        if operator == "*":
-            sizes[-1] += 1
-        else:
-            signs, sizes = signs + operator, [*sizes, 1]
+    products = re.findall(r"[-+]\**", "+" + "".join(rng.choice(ops) for _ in limits[1:]))
+    left = iter(limits)
     parts: list[Part] = []
     total = 0
-    for position, (sign, size) in enumerate(zip(signs, sizes, strict=True)):
+    for position, product in enumerate(products):
         # Each difference that follows directly subtracts at least 1.
-        reserve = len(list(takewhile("-".__eq__, signs[position + 1 :])))
+        sign, reserve = product[0], len(list(takewhile(lambda other: other[0] == "-", products[position + 1 :])))
         factors: list[int] = []
-        for _ in range(size):
+        for _ in product:
             limit = next(left)
             if sign == "-":
                 limit = min(limit, (total - reserve) // prod(factors))
@@ -109,19 +106,14 @@ def _parts(limits: Sequence[int], ops: str, rng: random.Random) -> list[Part] | 
 
 def _solve(parts: list[Part]) -> tuple[list[str], int]:
     """The solution's steps, a sentence for each operation, products first; and the value."""
-    steps, products = [], []
-    for sign, factors in parts:
-        value = factors[0]
-        for factor in factors[1:]:
-            steps.append(f"{value} * {factor} = {value * factor}.")
-            value *= factor
-        products.append((sign, value))
-    total = products[0][1]
-    for sign, value in products[1:]:
-        after = total + value if sign == "+" else total - value
-        steps.append(f"{total} {sign} {value} = {after}.")
-        total = after
-    return steps, total
+    steps = []
+    for _, factors in parts:
+        values = [*accumulate(factors, mul)]
+        steps += [f"{x} * {y} = {z}." for x, y, z in zip(values, factors[1:], values[1:], strict=False)]
+    terms = [(sign, prod(factors)) for sign, factors in parts]
+    totals = [*accumulate(value if sign == "+" else -value for sign, value in terms)]
+    steps += [f"{x} {sign} {y} = {z}." for x, (sign, y), z in zip(totals, terms[1:], totals[1:], strict=False)]
+    return steps, totals[-1]
 
 
 def _by_partial_products(a: int, b: int) -> str:
@@ -131,9 +123,9 @@ def _by_partial_products(a: int, b: int) -> str:
     digits = str(b)
     parts = [int(digit) * 10 ** (len(digits) - 1 - position) for position, digit in enumerate(digits) if digit != "0"]
     totals = list(accumulate(a * part for part in parts))
-    steps = [f"{a} * {part} = {a * part}." for part in parts]
-    steps += [f"{totals[i]} + {a * parts[i + 1]} = {totals[i + 1]}." for i in range(len(parts) - 1)]
-    return " ".join(steps)
+    products = [f"{a} * {part} = {a * part}." for part in parts]
+    sums = [f"{totals[i]} + {a * parts[i + 1]} = {totals[i + 1]}." for i in range(len(parts) - 1)]
+    return " ".join(products + sums)
 
 
 def equations(seed: int = 0, held_out: bool = False, /, variables: str = "1", max: str = "12") -> Task:
@@ -233,15 +225,14 @@ def stories(seed: int = 0, held_out: bool = False, /, max: str = "20", steps: st
         while True:
             numbers = [rng.randint(1, largest) for _ in range(len(signs) + 1)]
             changes = [y if sign == "+" else -y for sign, y in zip(signs, numbers[1:], strict=True)]
-            results = list(accumulate([numbers[0], *changes]))[1:]  # after each step
-            if min(results) >= 0:
+            totals = list(accumulate([numbers[0], *changes]))
+            if min(totals) >= 0:
                 break
         name, things = rng.choice(_NAMES), rng.choice(_THINGS)
         values = dict(zip("abc", numbers, strict=False))
-        lefts = [numbers[0], *results]
-        steps = [f"{x} {sign} {y} = {z}." for x, sign, y, z in zip(lefts, signs, numbers[1:], results, strict=False)]
+        steps = [f"{x} {s} {y} = {z}." for x, s, y, z in zip(totals, signs, numbers[1:], totals[1:], strict=False)]
         extra = {"solution": " ".join(steps), "content": text.format(n="someone", t="things", **values)}
-        story = text.format(n=name, t=things, **values)
-        return f"{story} How many {things} are there in the end?", str(results[-1]), extra
+        told = f"{text} How many {{t}} are there in the end?"
+        return told.format(n=name, t=things, **values), str(totals[-1]), extra
 
     return by_rule("stories", seed, held_out, draw, size=20_000, max_completion_tokens=64)

@@ -176,7 +176,7 @@ def load_benchmark(name: str, held_out: bool = True, **options: str) -> Task:
     given = [pair for pair in rows if wanted == "all" or _is_of_difficulty(name, pair[1], column, wanted, levels)]
     columns, first = benchmark.columns, given[0][1] if given else {}
     if benchmark.read is not None:
-        read = ((at, program_row(benchmark.read, columns.require(row, at), at, columns.id)) for at, row in given)
+        read = [(at, program_row(benchmark.read, columns.require(row, at), at, columns.id)) for at, row in given]
         named = [(where, row) for where, row in read if row is not None]
     else:
         columns = benchmark.ours if columns.missing(first) and not benchmark.ours.missing(first) else columns
@@ -197,9 +197,8 @@ def missing(name: str, data_dir: str | None = None) -> str:
     the hub is reachable. Raises TaskError for a missing folder."""
     data = BENCHMARKS[name]
     splits = {data.split, data.train or data.split}
-    if all(in_folder(HubData(data.hub, split), _files(name, split, {}), data_dir) for split in splits):
-        return ""
-    return hub_problem() or ""
+    here = all(in_folder(HubData(data.hub, split), _files(name, split, {}), data_dir) for split in splits)
+    return "" if here else hub_problem() or ""
 
 
 def _files(name: str, split: str, options: Mapping[str, str]) -> tuple[str, ...]:
@@ -227,8 +226,7 @@ def _own_side(name: str, problems: Sequence[Problem], sizes: tuple[int, int], he
     order = sorted(different, key=lambda key: derived_seed("split", name, key))
     training, kept = sizes
     kept = min(kept, len(order) * kept // (training + kept))
-    chosen = order[:kept] if held_out else order[kept : kept + training]
-    return [different[key] for key in chosen]
+    return [different[key] for key in (order[:kept] if held_out else order[kept : kept + training])]
 
 
 def benchmark_maker(name: str) -> Callable[..., Task]:

@@ -149,10 +149,9 @@ def asked(question: str, choice: Choice, reading: str) -> tuple[str, str, list[s
     such an option comes last.
     """
     position = choice.position(reading)
-    options = [each for each in choice.options if each]
-    right = 0 if position is None else sum(map(bool, choice.options[:position]))
-    if position is None:
-        options.insert(0, cell_text(choice.answer))
+    added = [cell_text(choice.answer)] if position is None else []
+    options = added + [each for each in choice.options if each]
+    right = sum(map(bool, choice.options[: position or 0]))
     order, letters = list(range(len(options))), {*LETTERS[: len(options)]}
     refers = [bool(_REFERS_IN.search(each) or letters.intersection(_LETTER.findall(each))) for each in options]
     if position is None or not (choice.names or any(refers) or _NAMED_IN.search(question)):
@@ -161,9 +160,8 @@ def asked(question: str, choice: Choice, reading: str) -> tuple[str, str, list[s
     shown = [options[i] for i in order]
     labels = labels_for(shown)
     listed = "\n".join(f"({label}) {option}" for label, option in zip(labels, shown, strict=False))
-    what = "letter" if labels == LETTERS else "number"
-    text = f"{question}\n\n{listed}\n\nAnswer with the {what} of the right choice."
-    return text, labels[order.index(right)], shown
+    asks = f"Answer with the {'letter' if labels == LETTERS else 'number'} of the right choice."
+    return f"{question}\n\n{listed}\n\n{asks}", labels[order.index(right)], shown
 
 
 def proof(problems: Sequence[Problem], reading: str) -> str:

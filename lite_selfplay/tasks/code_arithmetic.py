@@ -59,7 +59,9 @@ def code_arithmetic(seed: int = 0, held_out: bool = False, /, steps: str = "2", 
     count = whole_number("code-arithmetic", "tests", tests, 1, 20)
 
     def draw(rng: random.Random) -> tuple[str, Any, Mapping[str, Any]]:
-        drawn = _draw(rng, most)
+        # A filter and a change, or one of them; none only if `most` is 0.
+        both = [_kept(rng), _changed(rng)]
+        drawn = [both[i] for i in sorted(rng.sample(range(2), rng.randint(min(1, most), most)))]
         # A count does not depend on a change of each number.
         ends = [end for end in _ENDS if end.do is not len or not any(step.changes for step in drawn)]
         return _problem(drawn, rng.choice(ends), count)
@@ -67,12 +69,6 @@ def code_arithmetic(seed: int = 0, held_out: bool = False, /, steps: str = "2", 
     return by_rule(
         "code-arithmetic", seed, held_out, draw, size=SIZE, max_completion_tokens=MAX_COMPLETION_TOKENS, kind=KIND
     )
-
-
-def _draw(rng: random.Random, most: int) -> list[_Step]:
-    """A filter and a change, or one of them, or none: at most `most` steps, and none only if `most` is 0."""
-    steps = [_kept(rng), _changed(rng)]
-    return [steps[i] for i in sorted(rng.sample(range(2), rng.randint(min(1, most), most)))]
 
 
 def _kept(rng: random.Random) -> _Step:
@@ -107,11 +103,13 @@ def _changed(rng: random.Random) -> _Step:
 def _problem(steps: Sequence[_Step], end: _Step, count: int) -> tuple[str, Any, Mapping[str, Any]]:
     """The (text, answer, extra) of a problem. Its tests are drawn with a seed from its words alone, so equal problems
     have equal tests."""
-    done = ", ".join(step.words if i == 0 else step.words[0].lower() + step.words[1:] for i, step in enumerate(steps))
-    doing = f"{done}, and print {end.words}" if steps else f"Print {end.words}"
+    done = [step.words[0].lower() + step.words[1:] for step in steps]
+    asked = f"{', '.join(done)}, and print {end.words}" if steps else f"print {end.words}"
+    doing = asked[0].upper() + asked[1:]
+    explained = f"First read the numbers, {', '.join(f'then {each}' for each in [*done, f'print {end.words}'])}."
     program = "\n".join(["numbers = [int(word) for word in input().split()]", *(step.code for step in steps), end.code])
     tests = _tests(attempt_rng(0, f"code-arithmetic {doing}", 0, 0), steps, end, count)
-    extra = {"content": doing, "solution": program, "explanation": _explained(steps, end)}
+    extra = {"content": doing, "solution": program, "explanation": explained}
     problem = program_problem("", f"Read a line of whole numbers. {doing}.", tests, doing, extra)
     return problem.text, problem.answer, problem.extra
 
@@ -132,8 +130,3 @@ def _printed(numbers: Numbers, steps: Sequence[_Step], end: _Step) -> str:
     for step in steps:
         numbers = step.do(numbers)
     return str(end.do(numbers))
-
-
-def _explained(steps: Sequence[_Step], end: _Step) -> str:
-    doing = [step.words[0].lower() + step.words[1:] for step in steps]
-    return f"First read the numbers, {', '.join(f'then {each}' for each in [*doing, f'print {end.words}'])}."

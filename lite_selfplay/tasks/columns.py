@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 from lite_selfplay.errors import TaskError
@@ -15,7 +16,9 @@ KINDS: tuple[Kind, ...] = ("number", "expression", "choice", "program")
 PROBLEM_KEYS = ("problem", "question", "prompt")
 # Columns that are found in any case.
 _KNOWN = (*PROBLEM_KEYS, "answer", "solution", "id", "tests", "options", "choices")
-_OPTION = re.compile(r"(?:op(?:t(?:ion)?)?|choice)s?[ _-]?(?:[a-h]|\d)", re.IGNORECASE)
+_OPTION = re.compile(
+    r"(?:op(?:t(?:ion)?)?|choice)s?[ _-]?(?:[a-h]|\d)|(?:incorrect|wrong)[ _-]?answer[ _-]?\d", re.IGNORECASE
+)
 _ANSWERS = re.compile(
     r"a|cop|.*(?:answer|truth|target|label|output|response|result|gold|solution|completion).*", re.IGNORECASE
 )
@@ -112,10 +115,10 @@ def options_in(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def require_answers(rows: Sequence[tuple[str, Mapping[str, Any]]], options: Sequence[str]) -> None:
     """Raises TaskError, with the words that map the column, if no row of a file of choices has an answer."""
     if options and rows and all(row.get("answer") is None and "tests" not in row for _, row in rows):
-        named = next(filter(_ANSWERS.fullmatch, rows[0][1]), "COLUMN")
+        rest = {name: value for name, value in rows[0][1].items() if name not in options}
         raise TaskError(
             f"{rows[0][0]}: a choice without 'answer': map its columns after the file's name, as in "
-            f"FILE:options={'+'.join(options)},answer={named}"
+            f"FILE:options={'+'.join(options)},answer={answer_in(rest)}"
         )
 
 
@@ -123,19 +126,25 @@ def text_of(row: Mapping[str, Any], where: str) -> tuple[str, str]:
     """(column, text) of a row's problem. Raises TaskError, with the words that map other columns, without one."""
     key = next((key for key in PROBLEM_KEYS if key in row), None)
     if key is None:
-        talks = [
-            name for name, value in row.items() if isinstance(value, list) and value and isinstance(value[0], Mapping)
-        ]
-        named = [name for name in row if _ANSWERS.fullmatch(name)]
-        asks = f"{talks[0]}.0.content" if talks else next((name for name in row if name not in named), "COLUMN")
+        lists = {name: value for name, value in row.items() if isinstance(value, list)}
+        talks = (f"{name}.0.content" for name, value in lists.items() if value and isinstance(value[0], Mapping))
+        others = (name for name in row if not _ANSWERS.fullmatch(name))
         raise TaskError(
             f"{where}: neither 'problem' nor 'question' among its columns ({', '.join(row) or 'none'}): map its "
-            f"columns after the file's name, as in FILE:problem={asks},answer={next(iter(named), 'COLUMN')}"
+            f"columns after the file's name, as in FILE:problem={next(chain(talks, others), 'COLUMN')},"
+            f"answer={answer_in(row)}"
         )
     text = said_in(row[key])
     if not isinstance(text, str) or not text.strip():
         raise TaskError(f"{where}: {key!r} must be a non-empty text, or a conversation with one message of the user")
     return key, text.strip()
+
+
+def answer_in(row: Mapping[str, Any]) -> str:
+    """The column whose name looks most like that of an answer, also within another one: `reward_model.ground_truth`."""
+    nested = [f"{name}.{key}" for name, value in row.items() if isinstance(value, Mapping) for key in value]
+    named = sorted(filter(_ANSWERS.fullmatch, row), key=len)
+    return next(iter([*named, *filter(_ANSWERS.fullmatch, nested)]), "COLUMN")
 
 
 def said_in(value: Any) -> Any:

@@ -167,8 +167,7 @@ def first_link(folder: Path) -> Path | None:
 def parse_object(content: bytes, where: str, error: type[LiteSelfPlayError] = RunFolderError) -> dict[str, Any]:
     """Parse bytes as a JSON object. Raises `error`, beginning with `where`."""
     try:
-        text = content.decode("utf-8")
-        found = json.loads(text, parse_constant=_finite, parse_float=_finite, object_pairs_hook=_once)
+        found = json.loads(content.decode(), parse_constant=_finite, parse_float=_finite, object_pairs_hook=_once)
         if b"\\u" in content:  # only escapes can be half a surrogate pair
             json.dumps(found, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
@@ -208,8 +207,7 @@ def write_errors(what: Path | str, error: type[LiteSelfPlayError] = RunFolderErr
     try:
         yield
     except (OSError, SafetensorError) as problem:
-        why = getattr(problem, "strerror", None) or problem
-        raise error(f"cannot write {what}: {why}") from None
+        raise error(f"cannot write {what}: {getattr(problem, 'strerror', None) or problem}") from None
 
 
 def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -8,7 +8,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -19,7 +19,7 @@ from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.columns import KINDS, Columns, options_in
 from lite_selfplay.tasks.files import read_object_lines, read_rows
-from lite_selfplay.tasks.jsonl import to_problems
+from lite_selfplay.tasks.jsonl import task_of
 from lite_selfplay.tasks.split import fingerprint
 from lite_selfplay.tasks.task import Task
 
@@ -64,12 +64,11 @@ def read_data(
     """
     path = in_folder(data, files, data_folder)
     if path is None:
-        return str(data), _of_hub(data, columns, lambda why: _nowhere(data, files, folder_of_data(data_folder), why))
+        return str(data), _of_hub(data, columns, files, folder_of_data(data_folder))
     if path.is_dir():
         found = path.relative_to(folder_of_data(data_folder) or path)
         return f"{found} ({data.split})", _of_copy(path, data, columns)
-    rows = ((f"{path}, line {number}", row) for number, row in read_object_lines(path, TaskError))
-    return path.name, rows
+    return path.name, ((f"{path}, line {number}", row) for number, row in read_object_lines(path, TaskError))
 
 
 def in_folder(data: HubData, files: Sequence[str], data_folder: str | Path | None = None) -> Path | None:
@@ -145,7 +144,7 @@ def streamed(place: str, config: str | None, split: str, failed: str) -> Iterato
         raise TaskError(f"{failed}: {reason_of(error)}") from None
 
 
-def _of_hub(data: HubData, columns: set[str], failed: Callable[[str], TaskError]) -> Rows:
+def _of_hub(data: HubData, columns: set[str], files: Sequence[str], folder: Path | None) -> Rows:
     from datasets import load_dataset
 
     why = hub_problem()
@@ -154,7 +153,14 @@ def _of_hub(data: HubData, columns: set[str], failed: Callable[[str], TaskError]
             found = load_dataset(data.hub, data.config, split=data.split, revision=data.revision)
         found = found.select_columns([name for name in found.column_names if name in columns])
     except Exception as error:  # the hub's library raises its own errors, its HTTP client's and the system's
-        raise failed(why or reason_of(error)) from None
+        wanted = " or ".join([*(f"{name}.jsonl" for name in files), f"{data.hub}/"])
+        looked = f"not in {folder}" if folder else "and no folder of data is given"
+        raise TaskError(
+            f"cannot get {data} from the hub ({why or reason_of(error)}), {looked}. Put {wanted} into a folder and "
+            f"name it with --data-dir or {DATA_VARIABLE}; if there is a network: hf download --repo-type dataset "
+            f"{data.hub} --local-dir FOLDER/{data.hub} (log in with hf auth login and accept its terms if the data set "
+            "requires it)"
+        ) from None
     return ((f"{data.hub}, row {number}", row) for number, row in enumerate(found, 1))
 
 
@@ -183,16 +189,6 @@ def no_file(name: str, folder: Path | None) -> TaskError:
     return TaskError(
         f"{name} is read from the file {name}.jsonl, {looked}. Download it from {FILES[name]}, put it into a folder "
         f"and name that with --data-dir or {DATA_VARIABLE}"
-    )
-
-
-def _nowhere(data: HubData, files: Sequence[str], folder: Path | None, why: str) -> TaskError:
-    wanted = " or ".join([*(f"{name}.jsonl" for name in files), f"{data.hub}/"])
-    looked = f"not in {folder}" if folder else "and no folder of data is given"
-    return TaskError(
-        f"cannot get {data} from the hub ({why}), {looked}. Put {wanted} into a folder and name it with --data-dir or "
-        f"{DATA_VARIABLE}; if there is a network: hf download --repo-type dataset {data.hub} "
-        f"--local-dir FOLDER/{data.hub} (log in with hf auth login and accept its terms if the data set requires it)"
     )
 
 
@@ -236,22 +232,21 @@ def hub_task(
     if kind not in KINDS or (options and kind != "choice"):
         kinds = "choice with options" if options else f"one of {', '.join(KINDS)}"
         raise TaskError(f"hub:kind must be {kinds}, got {kind!r}")
-    data = HubData(hub, split or "train", config or None, revision or None)
     columns = Columns(_names(problem), answer, _names(options), id, solution, _names(keep))
     if is_file:
         origin, hub = Path(dataset).name, Path(dataset).stem
         rows: Rows = read_rows(Path(dataset), TaskError)
     else:
+        data = HubData(hub, split or "train", config or None, revision or None)
         origin, rows = read_data(data, columns.names, data_folder=data_dir)
     given = [*rows]
     unmapped = options_in([row for _, row in given]) if is_file and not options and kind != "program" else []
     if unmapped or (kind == "choice" and not options):
         raise TaskError(f"{dataset}: map its options: kind=choice,options={'+'.join(unmapped) or 'COLUMN[+COLUMN]'}")
-    notes: list[str] = []
-    problems = to_problems(columns.rows_of(given, kind), hub.rpartition("/")[2], notes, columns.options, kind)
+    task = task_of(columns.rows_of(given, kind), origin, hub.rpartition("/")[2], columns.options, kind)
     if sha256:
-        require_fingerprint(f"hub:{dataset}", problems, sha256)
-    return Task(hub if is_file else f"hub:{dataset}", problems, origin=origin, notes=tuple(notes))
+        require_fingerprint(f"hub:{dataset}", task.problems, sha256)
+    return task if is_file else replace(task, name=f"hub:{dataset}")
 
 
 def _names(text: str) -> tuple[str, ...]:

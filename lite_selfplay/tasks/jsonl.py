@@ -13,6 +13,7 @@ from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.choices import Choice, asked, proof, reading_of
 from lite_selfplay.tasks.columns import PROBLEM_KEYS, known, options_in, require_answers, text_of, tidy_number
 from lite_selfplay.tasks.files import read_rows
+from lite_selfplay.tasks.task import Task
 from lite_selfplay.verify import programs
 from lite_selfplay.verify.choice import KIND as CHOICE
 from lite_selfplay.verify.expression import GROUPED
@@ -38,8 +39,8 @@ _NO_VALUE = (
 )
 
 
-def read_jsonl(path: Path, notes: list[str] | None = None) -> list[Problem]:
-    """The problems of a file of any kind (`read_rows`), one for each row; blank lines are skipped.
+def read_jsonl(path: Path) -> Task:
+    """The task of a file of any kind (`read_rows`), with a problem for each row; blank lines are skipped.
 
     - `problem`, `question` or `prompt`: the text, or a conversation of which the user's only message is the problem.
       `id`: optional.
@@ -51,30 +52,30 @@ def read_jsonl(path: Path, notes: list[str] | None = None) -> list[Problem]:
       columns of HumanEval and MBPP are read as well.
     - Other columns are kept in `Problem.extra`, `content` as `content_`, since that would identify the problem.
 
-    `notes` gets sentences for the user about how the rows were read. Raises TaskError, with file and line, for other
-    rows, tests that no program fails, and references that the checker cannot match, or that are no values.
+    Raises TaskError, with file and line, for other rows, tests that no program fails, and references that the checker
+    cannot match, or that are no values.
     """
     if not os.path.exists(path):
         raise TaskError(f"no task file at {path}")
-    rows = ((where, known(row)) for where, row in read_rows(path, TaskError))
-    if not (problems := to_problems(rows, path.stem, notes)):
+    task = task_of(((where, known(row)) for where, row in read_rows(path, TaskError)), path.name)
+    if not task.problems:
         raise TaskError(f"{path} has no problem")
-    return problems
+    return task
 
 
-def to_problems(
+def task_of(
     rows: Iterable[tuple[str, dict[str, Any]]],
-    stem: str,
-    notes: list[str] | None = None,
+    origin: str,
+    stem: str = "",
     options: Sequence[str] | None = None,
     kind: str = "",
-) -> list[Problem]:
-    """`problems_of` rows; `notes` gets sentences for the user about how they were read. Raises TaskError also for
-    references that the checker cannot match, or that are no values."""
+) -> Task:
+    """`problems_of` rows as a task with `notes` for the user about how they were read; `stem` is by default that of the
+    file `origin`. Raises TaskError also for references that the checker cannot match, or that are no values."""
+    stem = stem or Path(origin).stem
     problems, reading = problems_of(rows, stem, options, kind)
     programs.require_failing(problems.items())
-    (notes if notes is not None else []).extend(checked(problems, reading))
-    return [*problems.values()]
+    return Task(stem, [*problems.values()], origin=origin, notes=tuple(checked(problems, reading)))
 
 
 def problems_of(

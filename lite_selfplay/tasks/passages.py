@@ -47,8 +47,7 @@ def read_passages(spec: str) -> list[Problem]:
 
 def passages_of(task: Task) -> list[Problem]:
     """The problems of a task as passages: each with its worked solution or, if it has none, its answer."""
-    count = min(len(task.problems), HUB_ROWS)
-    return [Problem(p.id, _with_answer(p.text, p.extra.get("solution", p.answer))) for p in task.problems[:count]]
+    return [Problem(p.id, _with_answer(p.text, p.extra.get("solution", p.answer))) for p in task.problems[:HUB_ROWS]]
 
 
 def short_enough(passages: Sequence[Problem], tokens: Callable[[str], int], limit: int) -> list[Problem]:

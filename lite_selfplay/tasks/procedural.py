@@ -41,10 +41,9 @@ class Procedural(Sequence[Problem]):
             problem = self._make(index % self._size, attempt)
             if held_out_side(content_key(problem)) == self._held_out:
                 return problem
-        side = "held out" if self._held_out else "for training"
         raise TaskError(
-            f"{self._name} has too few different problems: none of {TRIES} draws was {side}. "
-            "Choose options that allow more"
+            f"{self._name} has too few different problems: none of {TRIES} draws was "
+            f"{'held out' if self._held_out else 'for training'}. Choose options that allow more"
         )
 
 

@@ -15,7 +15,7 @@ from lite_selfplay.tasks.benchmarks import BENCHMARKS, benchmark_maker
 from lite_selfplay.tasks.columns import known
 from lite_selfplay.tasks.files import parse_object
 from lite_selfplay.tasks.hub_data import FILES, folder_of_data, hub_task, no_file
-from lite_selfplay.tasks.jsonl import read_jsonl, to_problems
+from lite_selfplay.tasks.jsonl import read_jsonl, task_of
 from lite_selfplay.tasks.procedural import refuse_unknown
 from lite_selfplay.tasks.task import Task
 from lite_selfplay.verify.programs import failing_solutions, require_failing
@@ -101,16 +101,10 @@ def split_specs(text: str) -> list[str]:
     """
     if os.path.isfile(text):
         return [text]
-    specs: list[str] = []
-    for item in text.split(","):
-        if not item.strip():
-            raise TaskError(f"an empty task in {text!r}: tasks are separated by single commas")
-        before, equals, _ = item.partition("=")
-        if specs and equals and ":" not in before:
-            specs[-1] += f",{item.strip()}"
-        else:
-            specs.append(item.strip())
-    return specs
+    items = [item.strip() for item in text.split(",")]
+    if not all(items):
+        raise TaskError(f"an empty task in {text!r}: tasks are separated by single commas")
+    return re.split(r",(?![^,:=]*=)", ",".join(items))
 
 
 def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str | None = None) -> Task:
@@ -124,14 +118,10 @@ def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str
     spec that names none itself (None: `$LITE_SELFPLAY_DATA`).
     Raises TaskError for a missing or malformed file, with the line, and for options that are invalid or allow too few
     different problems; UnknownNameError with similar names; ConfigError if there is no such function. Problems of
-    programs whose own solution fails their tests are left out.
+    programs whose own solution fails their tests are left out, and counted in the task's `caution`, unless they are
+    generated; if most solutions fail, TaskError is raised.
     """
-    return _solvable(_loaded(spec, seed, held_out, data_dir))
-
-
-def _solvable(task: Task) -> Task:
-    """A task without the problems whose own solution fails their tests, which its `caution` counts. Raises TaskError if
-    most solutions fail. Generated problems are not checked."""
+    task = _loaded(spec, seed, held_out, data_dir)
     failing, tried = failing_solutions(task.problems) if isinstance(task.problems, list | tuple) else ({}, 0)
     if not failing:
         return task
@@ -146,12 +136,11 @@ def _solvable(task: Task) -> Task:
 
 def _loaded(spec: str, seed: int, held_out: bool, data_dir: str | None) -> Task:
     name, _, options = spec.partition(":")
-    notes: list[str] = []
     if spec.startswith("{"):
         file = Path(OBJECTS["tasks.train"])
         named = ((f"{file}, line {number}", line) for number, line in enumerate(spec.split("\n"), 1))
         rows = ((where, known(parse_object(line.encode(), where, TaskError))) for where, line in named)
-        return Task(file.stem, to_problems(rows, file.stem, notes), origin=file.name, notes=tuple(notes))
+        return task_of(rows, file.name)
     if file_of(spec) is not None:
         return _made(_maker(spec), spec, seed, held_out, options_of(spec))
     if (mapped := data_of(spec)) is not None and mapped[0] != spec:
@@ -162,8 +151,7 @@ def _loaded(spec: str, seed: int, held_out: bool, data_dir: str | None) -> Task:
         own = [f"`{known}`" for known, benchmark in BENCHMARKS.items() if benchmark.hub.lower() == spec.lower()]
         raise TaskError(f"no task file at {spec}: did you mean {' or '.join([*own, f'`hub:{spec}`'])}?")
     if _is_file(spec):
-        problems = read_jsonl(Path(spec), notes)
-        return Task(Path(spec).stem, problems, origin=Path(spec).name, notes=tuple(notes))
+        return read_jsonl(Path(spec))
     maker = _maker(name)
     # For a task that takes a data set, the first option is the data set's name without a key.
     given = f"dataset={options}" if "dataset" in inspect.signature(maker).parameters else options

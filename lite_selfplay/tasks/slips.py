@@ -62,8 +62,7 @@ def _with(text: str, changed: Mapping[int, int], count: int | None = None) -> st
     """Replace changed results in a text by the new ones: all of them, or the first `count`."""
     found = [number for number in _NUMBER.finditer(text) if changed.get(v := _int(number[0]), v) != v]
     for number in reversed(found[:count]):
-        new = _like(number[0], changed[_int(number[0])])
-        text = text[: number.start()] + new + text[number.end() :]
+        text = text[: number.start()] + _like(number[0], changed[_int(number[0])]) + text[number.end() :]
     return text
 
 

@@ -43,10 +43,10 @@ def _plain(text: str) -> str:
 
 def fingerprint(problems: Iterable[Problem]) -> str:
     """The SHA-256, in hexadecimal digits, of the problems' texts and answers in their order."""
-    digest = hashlib.sha256()
-    for problem in problems:
-        digest.update(json.dumps([problem.text, problem.answer], ensure_ascii=True, sort_keys=True).encode() + b"\n")
-    return digest.hexdigest()
+    lines = (
+        json.dumps([problem.text, problem.answer], ensure_ascii=True, sort_keys=True) + "\n" for problem in problems
+    )
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def data_facts(task: Task) -> dict[str, Any]:
@@ -158,22 +158,17 @@ class Overlap:
 def overlap(evaluation: Sequence[Problem], training: Iterable[Problem | str]) -> Overlap:
     """Compare evaluation problems with training problems or texts; only the text of a problem is compared. The training
     data are iterated once and not kept. A problem of fewer than 13 words is found by its content only."""
-    by_content: dict[str, list[int]] = {}
-    by_ngram: dict[int, list[int]] = {}
-    for index, problem in enumerate(evaluation):
-        for content in _contents(problem):
-            by_content.setdefault(content, []).append(index)
-        for ngram in _ngrams(problem.text):
-            by_ngram.setdefault(ngram, []).append(index)
-    same: set[int] = set()
-    shared: set[int] = set()
+    contents, ngrams = [_contents(problem) for problem in evaluation], [_ngrams(problem.text) for problem in evaluation]
+    every_content, every_ngram = set().union(*contents), set().union(*ngrams)
+    learned: set[str] = set()
+    read: set[int] = set()
     for item in training:
-        text = item if isinstance(item, str) else item.text
-        same.update(by_content.get(content_key(Problem("", text) if isinstance(item, str) else item), ()))
-        for ngram in by_ngram.keys() & _ngrams(text):
-            shared.update(by_ngram[ngram])
-    ids = [problem.id for problem in evaluation]
-    return Overlap(len(ids), tuple(ids[i] for i in sorted(same)), tuple(ids[i] for i in sorted(shared)))
+        problem = Problem("", item) if isinstance(item, str) else item
+        learned |= every_content & {content_key(problem)}
+        read |= every_ngram & _ngrams(problem.text)
+    same = tuple(problem.id for problem, own in zip(evaluation, contents, strict=True) if own & learned)
+    shared = tuple(problem.id for problem, own in zip(evaluation, ngrams, strict=True) if own & read)
+    return Overlap(len(evaluation), same, shared)
 
 
 def _ngrams(text: str) -> set[int]:

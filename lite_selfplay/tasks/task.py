@@ -47,13 +47,10 @@ class Source:
         if not len(problems) and not may_be_empty:
             raise TaskError(f"the source {name!r} has no problem")
         self.problems, self._seed, self._name = problems, seed, name
-        self.position = 0
-        self._walk: Iterator[int] | None = None
+        self.position, self._walk = 0, self._indices(0)
 
     def draw(self, n: int) -> list[Problem]:
         """The next `n` problems, if necessary from the next epoch."""
-        if self._walk is None:
-            self._walk = self._indices(self.position)
         self.position += n
         return [self.problems[next(self._walk)] for _ in range(n)]
 
@@ -78,13 +75,13 @@ class Source:
                 f"the source {self._name!r} held {state['size']} problems when the run was saved and holds "
                 f"{len(self.problems)} now: the run cannot continue from the same position"
             )
-        self.position, self._walk = state["position"], None
+        self.position, self._walk = state["position"], self._indices(state["position"])
 
 
 def derived_seed(*parts: object) -> int:
     """A 64-bit seed derived from any parts; the same in every process and on every machine."""
-    text = "/".join(str(part) for part in parts)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+    text = "/".join(map(str, parts)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
 
 
 def derived_rng(*parts: object) -> random.Random:

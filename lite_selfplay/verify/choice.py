@@ -76,8 +76,7 @@ def unproven(problem: Problem) -> str | None:
     None if each label is read, and only the right one is right."""
     labels = (LETTERS if problem.answer in LETTERS else NUMBERS)[: len(problem.extra["options"])]
     judged = {label: _judge(f"<answer>{label}</answer>", problem, AnswerFormat()) for label in labels}
-    odd = (each for each, v in judged.items() if v.answer != each or v.correct != (each == problem.answer))
-    return next(odd, None)
+    return next((each for each, v in judged.items() if v.answer != each or v.correct != (each == problem.answer)), None)
 
 
 def _plain(text: str) -> str:

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 from itertools import chain
 
-from lite_selfplay.verify.form import read
+from lite_selfplay.verify.form import Formula, read
 from lite_selfplay.verify.keys import LONG_WORD, is_words, key_of, matrix_rows, numeral, pieces, union_members
 from lite_selfplay.verify.latex import canonical, tuple_entries, values
 from lite_selfplay.verify.operations import operations_named
@@ -61,8 +61,7 @@ def _judge_one(gold: list[str], answer: str) -> bool:
 
 def same_values(gold: Sequence[str], answer: Sequence[str]) -> bool:
     """Whether two collections contain the same values, regardless of order and repetitions."""
-    complete = all(any(same(g, a) for a in answer) for g in gold)
-    return complete and all(any(same(g, a) for g in gold) for a in answer)
+    return all(any(same(g, a) for a in answer) for g in gold) and all(any(same(g, a) for g in gold) for a in answer)
 
 
 def same(gold: str, answer: str) -> bool:
@@ -86,13 +85,8 @@ def _by_name(stated: Statement) -> str:
 
 def _same_equation(wanted: Statement, given: Statement) -> bool:
     """Whether one equation is a multiple of the other. A value never equals an equation."""
-    if not (wanted.equation or has_unknowns(wanted.value)):
-        return False
-    sides = [_sides_of(wanted), _sides_of(given)]
-    if None in sides:
-        return False
-    first, second = (read(f"({pair[0]})-({pair[1]})") for pair in sides if pair)
-    if first is None or second is None:
+    first, second = _difference(wanted), _difference(given)
+    if first is None or second is None or not (wanted.equation or has_unknowns(wanted.value)):
         return False
     return first.proportional(second) and _operations_of(given) <= _operations_of(wanted)
 
@@ -142,8 +136,10 @@ def _operations(text: str) -> frozenset[str]:
     return operations_named(text) if found is None else found.formula.operations
 
 
-def _sides_of(stated: Statement) -> tuple[str, str] | None:
-    return stated.equation or ((stated.name, stated.value) if stated.name and stated.value else None)
+def _difference(stated: Statement) -> Formula | None:
+    """The difference of both sides of an equation; None without two sides."""
+    sides = stated.equation or (stated.name, stated.value)
+    return read(f"({sides[0]})-({sides[1]})") if all(sides) else None
 
 
 def _same_value(gold: str, answer: str) -> bool:

@@ -7,6 +7,7 @@ factorial and `48 + 24` a sum. It refuses everything else; operators with bounds
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -47,8 +48,7 @@ _ACCENTS = frozenset(
     "dot ddot bar hat vec tilde overline widehat overrightarrow mathbb mathcal boldsymbol bm mathbf".split()
 )
 _CONTINUES = frozenset({"frac", "sqrt", "pi"}) | _GREEK
-_BINOMIALS = frozenset({"binom", "dbinom", "tbinom"})
-_BEGIN_FACTORS = _CONTINUES | _BINOMIALS | FUNCTIONS | _ACCENTS
+_BEGIN_FACTORS = _CONTINUES | {"binom", "dbinom", "tbinom"} | FUNCTIONS | _ACCENTS
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _SIDES = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceiling"), "\\lvert": ("\\rvert", "absolute")}
 
@@ -122,17 +122,17 @@ class _Parser:
     # Sums, products, factors
 
     def sum(self) -> Expression:
-        terms = [self.signed_term()]
+        terms = [self.signed(self.product)]
         while self.peek() in ("+", "-"):
-            terms.append(self.signed_term())
+            terms.append(self.signed(self.product))
         return terms[0] if len(terms) == 1 else self.node("sum", *terms)
 
-    def signed_term(self) -> Expression:
+    def signed(self, part: Callable[[], Expression]) -> Expression:
         negative = False
         while self.peek() in ("+", "-"):
             negative ^= self.take() == "-"
-        term = self.product()
-        return self.node("negative", term) if negative else term
+        found = part()
+        return self.node("negative", found) if negative else found
 
     def product(self) -> Expression:
         factors = [self.factor()]
@@ -141,10 +141,10 @@ class _Parser:
             sign = self.peek()
             if sign in ("*", "\\cdot", TIMES):
                 signs.add(self.take())
-                factors.append(self.signed_factor())
+                factors.append(self.signed(self.factor))
             elif sign in ("/", "\\div"):
                 self.take()
-                below = self.signed_factor()
+                below = self.signed(self.factor)
                 if below.kind == "symbol":  # t/RC is t/(RC), as physicists write it; 1/2x is x/2
                     below = self.run_on(below)
                 above = factors[0] if len(factors) == 1 else self.node("product", *factors)
@@ -165,33 +165,21 @@ class _Parser:
         r"""The next factor, written without an operator; `1\frac{4}{5}` and `1 4/5` are mixed numbers."""
         last = before[-1]
         whole_number = last.kind == "number" and last.value.denominator == 1 and self.kind(-1) == "number"
-        if self.kind() == "number" and self.peek(-1) != ")":
-            if not (whole_number and self.peek(1) == "/" and self.kind(2) == "number"):
-                raise Unreadable("two numbers side by side")
-            top = self.number()
+        second_number = self.kind() == "number" and self.peek(-1) != ")"
+        following = self.number() if second_number else self.factor()
+        if second_number and self.peek() == "/" and self.kind(1) == "number":
             self.take()
-            return self.mixed(before, self.node("fraction", top, self.number()))
-        following = self.factor()
-        if whole_number and following.kind == "fraction" and _is_proper(following):
-            return self.mixed(before, following)
-        return following
-
-    def mixed(self, before: list[Expression], part: Expression) -> Expression:
-        if not _is_proper(part):
+            following = self.node("fraction", following, self.number())
+        if whole_number and _is_proper(following):
+            return self.node("mixed", before.pop(), following)
+        if second_number:
             raise Unreadable("two numbers side by side")
-        return self.node("mixed", before.pop(), part)
+        return following
 
     def begins_factor(self) -> bool:
         sign = self.peek()
         begins = self.kind() in ("number", "letter", "word") or sign in _BRACKETS or sign in _SIDES
         return begins or (self.kind() == "command" and sign[1:] in _BEGIN_FACTORS)
-
-    def signed_factor(self) -> Expression:
-        if self.peek() in ("+", "-"):
-            negative = self.take() == "-"
-            factor = self.signed_factor()
-            return self.node("negative", factor) if negative else factor
-        return self.factor()
 
     def factor(self) -> Expression:
         """An atom with the powers, factorials, percent and degree signs that follow it."""
@@ -202,10 +190,9 @@ class _Parser:
                 base = self.node("function", base, name="factorial")
             elif sign == "%":
                 base = self.node("percent", base)
-            elif self.takes_degree():
-                base = self.node("degree", base)
             else:
-                base = self.node("power", base, self.exponent())
+                degree = self.takes_degree()
+                base = self.node("degree", base) if degree else self.node("power", base, self.signed(self.atom))
         return base
 
     def takes_degree(self) -> bool:
@@ -215,11 +202,6 @@ class _Parser:
                 self.position += len(sign)
                 return True
         return False
-
-    def exponent(self) -> Expression:
-        negative = self.peek() in ("+", "-") and self.take() == "-"
-        atom = self.atom()
-        return self.node("negative", atom) if negative else atom
 
     # Atoms
 
@@ -232,18 +214,19 @@ class _Parser:
         return found
 
     def one_atom(self) -> Expression:
-        kind, sign = self.kind(), self.peek()
-        if kind == "number":
-            return self.number()
+        sign = self.peek()
         if sign in _BRACKETS:
             return self.bracketed()
         if sign == "|" or sign in _SIDES:
             closing, name = _SIDES.get(sign, ("|", "absolute"))
             return self.node("function", self.enclosed(closing), name=name)
-        if kind == "letter":
-            return self.symbol()
-        if kind in ("word", "command"):
-            return self.command()
+        match self.kind():
+            case "number":
+                return self.number()
+            case "letter":
+                return self.symbol()
+            case "word" | "command":
+                return self.command()
         raise Unreadable(f"cannot read {sign!r}")
 
     def number(self) -> Expression:
@@ -263,13 +246,13 @@ class _Parser:
         return inner
 
     def symbol(self) -> Expression:
-        """A letter with its marks. `e` and `i` alone are constants; a letter with a number, as in `f(2)`, is a name."""
+        r"""A letter with its marks. `e`, `i` and `\pi` alone are constants; a Latin letter with a number, as in `f(2)`,
+        is a name."""
         name = self.take()
         marks = self.marks()
-        if name in ("e", "i") and not marks:
-            return self.node("constant", name=name)
-        applied = [self.peek(), self.kind(1), self.peek(2)] == ["(", "number", ")"]
-        if applied:
+        if name in ("e", "i", "\\pi") and not marks:
+            return self.node("constant", name=name.removeprefix("\\"))
+        if len(name) == 1 and [self.peek(), self.kind(1), self.peek(2)] == ["(", "number", ")"]:
             marks += f"({self.peek(1)})"
             self.position += 3
         return self.node("symbol", name=name + marks)
@@ -278,15 +261,16 @@ class _Parser:
         """The subscripts and primes after a symbol, in a uniform spelling."""
         marks = ""
         while True:
-            if self.peek() == "'":
-                marks += self.take()
-            elif self.peek() == "_":
-                self.take()
-                marks += "_" + self.raw_group()
-            elif self.peek() == "^" and (primes := self.primes()):
-                marks += "'" * primes
-            else:
-                return marks
+            match self.peek():
+                case "'":
+                    marks += self.take()
+                case "_":
+                    self.take()
+                    marks += "_" + self.raw_group()
+                case "^" if primes := self.primes():
+                    marks += "'" * primes
+                case _:
+                    return marks
 
     def primes(self) -> int:
         r"""The number of `\prime` in an exponent, which is then consumed; 0 if it is another exponent."""
@@ -314,23 +298,20 @@ class _Parser:
     def command(self) -> Expression:
         name = self.peek().removeprefix("\\")
         name = SPELLINGS.get(name, name)
-        if name == "frac":
-            return self.fraction()
-        if name == "sqrt":
-            return self.root()
-        if name == "pi":
-            self.take()
-            marks = self.marks()
-            return self.node("symbol", name=f"\\pi{marks}") if marks else self.node("constant", name="pi")
-        if name in _BINOMIALS:
-            self.take()
-            return self.node("function", self.argument(), self.argument(), name="binomial")
-        if name in _GREEK:
-            return self.node("symbol", name=self.take() + self.marks())
-        if name == "operatorname" and self.peek(1) == "{":
-            self.take()
-            function = self.raw_group()
-            return self.applied(SPELLINGS.get(function, function))
+        match name:
+            case "frac":
+                return self.fraction()
+            case "sqrt":
+                return self.root()
+            case "binom" | "dbinom" | "tbinom":
+                self.take()
+                return self.node("function", self.argument(), self.argument(), name="binomial")
+            case "operatorname" if self.peek(1) == "{":
+                self.take()
+                function = self.raw_group()
+                return self.applied(SPELLINGS.get(function, function))
+        if name == "pi" or name in _GREEK:
+            return self.symbol()
         if name in _ACCENTS:
             return self.node("symbol", name=f"{self.take()}{{{self.raw_group()}}}{self.marks()}")
         if name in FUNCTIONS or name == "absolute":
@@ -353,8 +334,7 @@ class _Parser:
     def root(self) -> Expression:
         self.take()
         degree = [self.bracketed()] if self.peek() == "[" else []
-        inside = self.bracketed() if self.peek() in _BRACKETS else self.atom()
-        return self.node("root", inside, *degree)
+        return self.node("root", self.bracketed() if self.peek() in _BRACKETS else self.atom(), *degree)
 
     def applied(self, name: str) -> Expression:
         r"""A function with its argument, in brackets or as the product that follows (`\sin 2t`). The base of `\log_2 8`
@@ -366,7 +346,7 @@ class _Parser:
             if self.take() == "_":
                 base = self.argument()
             else:
-                power = self.exponent()
+                power = self.signed(self.atom)
         if power is not None and power.kind == "negative" and power.parts[0].value == 1:
             name, power = f"arc{name}", None
         arguments = self.arguments() if name in _OF_SEVERAL else [self.one_argument()]
@@ -396,7 +376,7 @@ class _Parser:
     def one_argument(self) -> Expression:
         if self.peek() in _BRACKETS:
             return self.bracketed()
-        factors = [self.signed_factor()]
+        factors = [self.signed(self.factor)]
         while self.kind() in ("number", "letter") or self.peek().removeprefix("\\") in _CONTINUES:
             factors.append(self.juxtaposed(factors))
         return factors[0] if len(factors) == 1 else self.node("product", *factors)

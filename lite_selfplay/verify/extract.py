@@ -60,9 +60,7 @@ def extract_answer(text: str, *, block_only: bool = False) -> str | None:
     if blocks:
         block = blocks[-1]
         return _boxed_answer(block, whole=True) or _stated_answer(block) or block.strip()
-    if block_only:
-        return None
-    return _final_answer(rest) or _boxed_answer(rest, whole=False) or _stated_answer(rest)
+    return None if block_only else _final_answer(rest) or _boxed_answer(rest, whole=False) or _stated_answer(rest)
 
 
 def _final_answer(text: str) -> str | None:
@@ -117,10 +115,8 @@ def _stated_answer(text: str) -> str | None:
     """The text after the last "the answer is", up to the end of its sentence or formula."""
     for lead in reversed(list(_LEAD.finditer(text))):
         display = _DISPLAY.match(text, lead.end())
-        if display:
-            value = display["dollars"] or display["brackets"]
-        else:
-            value = _first_sentence(text[lead.end() :].partition("\n")[0])
+        shown = display["dollars"] or display["brackets"] if display else ""
+        value = shown or _first_sentence(text[lead.end() :].partition("\n")[0])
         value = value.strip().strip("*_").strip()
         if (subject := _SUBJECT.match(value)) and _has_value(value[subject.end() :]):
             value = value[subject.end() :]

@@ -131,16 +131,18 @@ def _is_undone(tree: Expression) -> bool:
 
 def is_literal(tree: Expression) -> bool:
     """Whether a formula is one written number: digits, a sign, a fraction of digits, a mixed number, 3 * 10^8, 5%."""
-    if tree.kind in ("negative", "degree", "percent"):
-        return is_literal(tree.parts[0])
-    if tree.kind == "fraction":
-        above, below = (_digits(part) for part in tree.parts)
-        if above is None or not below:
-            return False
-        return (above / below).denominator > 1 or abs(below) == 1
-    if tree.kind == "product":
-        return len(tree.parts) == 2 and _digits(tree.parts[0]) is not None and _power_of_ten(tree.parts[1])
-    return tree.kind in ("number", "mixed") or _power_of_ten(tree)
+    match tree.kind:
+        case "negative" | "degree" | "percent":
+            return is_literal(tree.parts[0])
+        case "fraction":
+            above, below = (_digits(part) for part in tree.parts)
+            if above is None or not below:
+                return False
+            return (above / below).denominator > 1 or abs(below) == 1
+        case "product":
+            return len(tree.parts) == 2 and _digits(tree.parts[0]) is not None and _power_of_ten(tree.parts[1])
+        case _:
+            return tree.kind in ("number", "mixed") or _power_of_ten(tree)
 
 
 def chain(tree: Expression) -> tuple[tuple[Number, Number], ...] | None:
@@ -231,14 +233,11 @@ def _function(tree: Expression, value: Number | None) -> bool:
         return True
     if tree.name.startswith("arc"):
         return _is_share_of_pi(value, None)
-    if tree.name in ("sin", "cos", "tan", "cot", "sec", "csc"):
-        return _is_share_of_pi(angle(tree.parts[0]), _KNOWN_ANGLES)
-    return False
+    known = tree.name in ("sin", "cos", "tan", "cot", "sec", "csc")
+    return known and _is_share_of_pi(angle(tree.parts[0]), _KNOWN_ANGLES)
 
 
 def _is_share_of_pi(value: Number, denominator: int | None) -> bool:
-    if not value:
-        return True
     (pi,) = values(Expression("constant", name="pi"))
     share = constant_ratio((value,), (pi,))
     return share is not None and (denominator is None or (share * denominator).denominator == 1)

@@ -81,23 +81,15 @@ def boxed_spans(text: str) -> list[Span]:
 def _box_at(text: str, start: int, inside: int) -> Span | None:
     """The box whose command begins at `start` and whose argument begins at `inside`; None if no argument follows."""
     if text.startswith("{", inside):
-        close = _matching_brace(text, inside)
-        if close is None:
-            return Span(start, len(text), text[inside + 1 :], closed=False)
-        return Span(start, close + 1, text[inside + 1 : close])
+        depth = 0
+        for match in _BRACE.finditer(text, inside):
+            depth += {"{": 1, "}": -1}.get(match.group(), 0)
+            if depth == 0:
+                return Span(start, match.end(), text[inside + 1 : match.start()])
+        return Span(start, len(text), text[inside + 1 :], closed=False)
     word = _UNBRACED.match(text, inside)
     content = word.group().rstrip(".,;:!?") if word else ""
     return Span(start, inside + len(content), content) if content else None
-
-
-def _matching_brace(text: str, opening: int) -> int | None:
-    """Index of the brace that closes the one at `opening`, or None."""
-    depth = 0
-    for match in _BRACE.finditer(text, opening):
-        depth += {"{": 1, "}": -1}.get(match.group(), 0)
-        if depth == 0 and match.group() == "}":
-            return match.start()
-    return None
 
 
 def well_formed(text: str, thinks: bool, prefill: str = "") -> bool:

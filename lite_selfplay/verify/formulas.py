@@ -72,7 +72,7 @@ def calculate(text: str) -> Fraction | None:
     """
     try:
         (value,) = values(parse(text.translate(_SPELLINGS)), points=1)
-    except (Unreadable, RecursionError):  # hundreds of signs in a row
+    except Unreadable:
         return None
     return value if isinstance(value, Fraction) else None
 
@@ -112,10 +112,8 @@ def rational(value: Number) -> Fraction | None:
     """A number as an exact fraction; None if it is not one with a denominator of up to ten digits."""
     if isinstance(value, Fraction):
         return value
-    if value.imag and abs(value.imag) > _NOTHING * abs(value):
-        return None
-    size = abs(value.real)
-    if size and not 1 / _LARGE < size < _LARGE:
+    size, real = abs(value.real), not value.imag or abs(value.imag) <= _NOTHING * abs(value)
+    if not real or (size and not 1 / _LARGE < size < _LARGE):
         return None
     near = Fraction(*mpmath.libmp.to_rational(value.real._mpf_)).limit_denominator(LARGEST_DENOMINATOR)
     return near if abs(_real(near) - value.real) <= _NOTHING * max(1, size) else None
@@ -199,19 +197,21 @@ def _value(tree: Expression, point: int, degrees: bool) -> Number:
 
 
 def _worked_out(tree: Expression, point: int, degrees: bool) -> Number:
-    if tree.kind == "number":
-        return tree.value
-    if tree.kind == "symbol":
-        return point_of(tree.name, point)
-    if tree.kind == "constant":
-        return {"pi": +_context.pi, "e": +_context.e, "i": _context.mpc(0, 1)}[tree.name]
     inside = degrees or (tree.kind == "function" and tree.name in _TRIGONOMETRIC)
     parts = [_value(part, point, inside) for part in tree.parts]
-    if tree.kind == "function":
-        return _FUNCTIONS[tree.name](*parts)
-    if tree.kind == "degree":
-        return _real(parts[0]) * _context.pi / 180 if degrees else parts[0]
-    return _OPERATIONS[tree.kind](*parts)
+    match tree.kind:
+        case "number":
+            return tree.value
+        case "symbol":
+            return point_of(tree.name, point)
+        case "constant":
+            return {"pi": +_context.pi, "e": +_context.e, "i": _context.mpc(0, 1)}[tree.name]
+        case "function":
+            return _FUNCTIONS[tree.name](*parts)
+        case "degree":
+            return _real(parts[0]) * _context.pi / 180 if degrees else parts[0]
+        case _:
+            return _OPERATIONS[tree.kind](*parts)
 
 
 def _sum(*terms: Number) -> Number:
@@ -243,12 +243,10 @@ def _power(base: Number, exponent: Number) -> Number:
     if whole is not None and whole.denominator == 1:
         if isinstance(base, Fraction) and _bits(base) * abs(whole) <= MAX_BITS:
             return base ** int(whole)
-        if not base and whole < 0:
-            raise ZeroDivisionError("a power of zero")
         return _in_bounds(_real(base) ** int(whole))
     if whole is not None and whole.denominator % 2 and not _real(base).imag and _real(base).real < 0:
-        root = _root(base, Fraction(whole.denominator))  # real, as the cube root is
-        return _in_bounds(root ** int(whole.numerator))
+        # A real root, as the cube root is.
+        return _in_bounds(_root(base, Fraction(whole.denominator)) ** int(whole.numerator))
     if not base:
         raise ZeroDivisionError("a power of zero")
     return _in_bounds(_context.power(_real(base), _real(exponent)))

@@ -55,9 +55,7 @@ def answer_key(answer: str) -> str | None:
     "72", "72.0" and "seventy-two" have one key, "48 + 24" has none. The key of several values is that of their set.
     Known units are part of a key, converted to the base unit of their kind; other units, money and degrees are not.
     """
-    if len(answer) > MAX_CHARACTERS:
-        return None
-    return key_of(pieces(values(answer)))
+    return None if len(answer) > MAX_CHARACTERS else key_of(pieces(values(answer)))
 
 
 def vote_key(answer: str, choices: Iterable[str] = ()) -> str | None:
@@ -117,8 +115,6 @@ def key_of(found: Sequence[str]) -> str | None:
 
 def _key(text: str) -> str | None:
     stated = statement(text)
-    if not stated.value:
-        return None
     key = _value_key(stated.value)
     return key if key is None or not stated.name else f"{stated.name} = {key}"
 
@@ -170,9 +166,8 @@ def is_words(text: str) -> bool:
     letters such as `no` that are not neighbours in the alphabet, as in `xy` or `abc`."""
     if not _WORDS.fullmatch(text) or len(text) < 2:
         return False
-    if len(canonical(text)) >= LONG_WORD or text.isupper():
-        return True
-    return text.isalpha() and text[1:].islower() and text.casefold() not in _UNKNOWNS
+    short = text.isalpha() and text[1:].islower() and text.casefold() not in _UNKNOWNS
+    return short or len(canonical(text)) >= LONG_WORD or text.isupper()
 
 
 def _words_key(text: str) -> str | None:
@@ -194,10 +189,9 @@ def matrix_rows(text: str) -> list[list[str]] | None:
     match = _MATRIX.fullmatch(text.strip())
     if match is None or match[1] == "vmatrix" or "\\begin" in match[2]:
         return None
-    rows = [row for row in match[2].split("\\\\") if row.strip()]
-    return [[trim(entry) for entry in row.split("&")] for row in rows]
+    return [[trim(entry) for entry in row.split("&")] for row in match[2].split("\\\\") if row.strip()]
 
 
 def union_members(text: str) -> list[str]:
     """The members of a union; the text itself if it is not one."""
-    return [trim(part) for part in split_top(text, {"\\cup"})]
+    return split_top(text, {"\\cup"})

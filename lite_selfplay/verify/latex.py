@@ -6,7 +6,7 @@ two answers are compared as strings. Nothing is evaluated here.
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
 
@@ -165,8 +165,7 @@ def _as_fraction(match: re.Match[str]) -> str:
     ahead = match["before"] or match["start"] or ""
     block = next(part for name in ("barred", "digit", "bracketed", "one", "block") if (part := match[name]))
     once, head = int(match["whole"] + ahead + block or 0), int(match["whole"] + ahead or 0)
-    found = Fraction(once - head, 10 ** len(ahead + block) - 10 ** len(ahead))
-    return written(found)
+    return written(Fraction(once - head, 10 ** len(ahead + block) - 10 ** len(ahead)))
 
 
 def trim(text: str) -> str:
@@ -188,12 +187,14 @@ def canonical(text: str) -> str:
 
 def split_top(text: str, separators: set[str], keep: frozenset[int] = frozenset()) -> list[str]:
     """`text` split at the separators outside all brackets and environments, except at the positions in `keep`."""
-    pieces, start = [], 0
-    for match in at_top(_TOKEN, text):
-        if match[0].lower() in separators and match.start() not in keep:
-            pieces.append(text[start : match.start()])
-            start = match.end()
-    return [*pieces, text[start:]]
+    found = at_top(_TOKEN, text)
+    return cut(text, [match for match in found if match[0].lower() in separators and match.start() not in keep])
+
+
+def cut(text: str, marks: Sequence[re.Match[str]]) -> list[str]:
+    """The parts of a text between its marks, trimmed."""
+    bounds = [0, *(position for mark in marks for position in mark.span()), len(text)]
+    return [trim(text[start:end]) for start, end in zip(bounds[::2], bounds[1::2], strict=True)]
 
 
 def at_top(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
@@ -227,7 +228,7 @@ def tuple_entries(text: str) -> tuple[str, list[str]] | None:
     if text[:1] not in ("(", "[") or text[-1:] not in (")", "]") or len(re.findall(r"[(\[]", text)) > MAX_BRACKETS:
         return None
     content = inside(text, text[0], text[-1])
-    entries = [] if content is None else [trim(entry) for entry in split_top(content, {",", ";"})]
+    entries = [] if content is None else split_top(content, {",", ";"})
     return (text[0] + text[-1], entries) if len(entries) > 1 else None
 
 
@@ -244,8 +245,7 @@ def values(text: str, thousands: bool = True) -> list[str]:
     whole = _THOUSANDS.finditer(text) if thousands else ()
     keep = frozenset(position for match in whole for position in range(match.start(), match.end()))
     found: dict[str, str] = {}
-    for piece in split_top(text, _SEPARATORS, keep):
-        item = trim(piece)
+    for item in split_top(text, _SEPARATORS, keep):
         grouped = inside(item, "{", "}")
         for value in _signs(item if grouped is None else trim(grouped)):
             if value:
@@ -257,5 +257,4 @@ def _signs(value: str) -> list[str]:
     """The two values of a text with a plus-minus sign; several such signs in one value change together."""
     if not (_PLUS_MINUS.search(value) or _MINUS_PLUS.search(value)):
         return [value]
-    upper = _MINUS_PLUS.sub("-", _PLUS_MINUS.sub("+", value))
-    return [trim(upper), trim(_MINUS_PLUS.sub("+", _PLUS_MINUS.sub("-", value)))]
+    return [trim(_MINUS_PLUS.sub(minus, _PLUS_MINUS.sub(plus, value))) for plus, minus in ("+-", "-+")]

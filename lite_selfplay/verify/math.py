@@ -38,21 +38,23 @@ def check(
     "hedged" if the reference has only one. An answer that leaves an operation unevaluated which its reference evaluates
     ("48+24" for 72) is "restated". Raises TaskError if there is no reference.
     """
-    return _verdict(completion, answer, AnswerFormat(thinks, block_only), problem)
+    given = extract_answer(plain(completion_text(completion)), block_only=block_only)
+    return verdict(completion, AnswerFormat(thinks, block_only), given, _reason(references(answer), given, problem))
 
 
 def check_all(
     pairs: Sequence[tuple[str | Completion, Any]], *, thinks: bool = False, block_only: bool = False
 ) -> list[Verdict]:
     """Judge (completion, reference) pairs like `check`."""
-    return [_verdict(completion, answer, AnswerFormat(thinks, block_only)) for completion, answer in pairs]
+    return [check(completion, answer, thinks=thinks, block_only=block_only) for completion, answer in pairs]
 
 
 def check_batch(
     pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
 ) -> list[Verdict]:
     """Judge completions of problems of kind `math`; `checking` is not used."""
-    return [_verdict(completion, problem.answer, expected, problem.text) for completion, problem in pairs]
+    form = {"thinks": expected.thinks, "block_only": expected.block_only}
+    return [check(completion, problem.answer, problem=problem.text, **form) for completion, problem in pairs]
 
 
 def references(answer: Any) -> list[list[str]]:
@@ -70,11 +72,6 @@ def references(answer: Any) -> list[list[str]]:
     texts = [str(item).rpartition("####")[2] for item in items]
     # An overlong reference is not split: it is refused later.
     return [[value for text in texts for value in (values(text) if len(text) <= MAX_CHARACTERS else [text])]]
-
-
-def _verdict(completion: str | Completion, answer: Any, expected: AnswerFormat, problem: str = "") -> Verdict:
-    given = extract_answer(plain(completion_text(completion)), block_only=expected.block_only)
-    return verdict(completion, expected, given, _reason(references(answer), given, problem))
 
 
 def _reason(wanted: list[list[str]], given: str | None, problem: str) -> str:

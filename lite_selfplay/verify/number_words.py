@@ -38,8 +38,7 @@ def _digits(match: re.Match[str]) -> str:
         return " and ".join(part if (number := number_of(part)) is None else str(number) for part in parts)
     if (whole := number_of(match["whole"] or "zero")) is None:
         return match[0]
-    value = whole + Fraction(number_of(match["above"]) or 0, _DENOMINATORS[match["below"].casefold()])
-    return written(value)
+    return written(whole + Fraction(number_of(match["above"]) or 0, _DENOMINATORS[match["below"].casefold()]))
 
 
 def written(value: Fraction) -> str:

@@ -41,11 +41,8 @@ _BELOW = re.compile(r"(?:d|\\partial)\s*\\?[A-Za-z].*")
 
 def operations_named(text: str) -> frozenset[str]:
     """The operations that a text names, as commands or in plain letters, whether or not the text can be parsed."""
-    found = set()
-    for match in _COMMAND.finditer(text):
-        name = match[1] or match[2]
-        name = SPELLINGS.get(name, name)
-        found.add(_NAMED.get(name) or OPERATION_OF.get(name) or "")
+    names = [match[1] or match[2] for match in _COMMAND.finditer(text)]
+    found = {_NAMED.get(name) or OPERATION_OF.get(SPELLINGS.get(name, name), "") for name in names}
     if re.search(r"[\w)}]\s*!(?!=)", text):
         found.add("factorial")
     if any(is_derivative(match[1], match[2]) for match in re.finditer(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", text)):

@@ -129,14 +129,11 @@ def _is_unit(text: str, blank: str, letter_units: bool) -> bool:
     words = re.findall(rf"[{_LETTER}][{_LETTER}'-]*", text)
     if not text.isascii() and not all(map(_is_letter, "".join(words))):
         return False
-    if len(words) > _MAX_UNIT_WORDS or any(_NOT_UNIT.fullmatch(word) for word in words):
+    too_many = len(words) > _MAX_UNIT_WORDS
+    if too_many or any(map(_NOT_UNIT.fullmatch, words)) or _NEVER_LAST.fullmatch(words[-1]):
         return False
-    if _NEVER_LAST.fullmatch(words[-1]):
-        return False
-    if _STICKING.match(text) and unit_of(text) is not None:
-        return True
     # "5 xy" and "5m" may be products: a unit is separated by a space, except in scripts without capitals ("5元").
-    if unicodedata.category(words[0][0]) == "Lo":
+    if (_STICKING.match(text) and unit_of(text) is not None) or unicodedata.category(words[0][0]) == "Lo":
         return True
     if not blank or (len(text) == 1 and not (letter_units and text in SINGLE_LETTERS)):
         return False

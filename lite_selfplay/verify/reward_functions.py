@@ -33,8 +33,7 @@ def call_reward(
         return []
     name = name_of(reward)
     returned = reward(**_arguments(reward, pairs))
-    # A generator may never end.
-    values = _numbers(list(islice(returned, len(pairs) + 1))) if _is_list(returned) else None
+    values = _numbers(returned, len(pairs) + 1)
     if values is None:
         raise RewardError(f"{name} must return one number for each completion, got {reprlib.repr(returned)}")
     if len(values) != len(pairs):
@@ -55,26 +54,24 @@ def name_of(reward: RewardFunction) -> str:
     return f"the reward function {getattr(reward, '__qualname__', repr(reward))}"
 
 
-def _numbers(found: Sequence[Any]) -> list[float] | None:
-    """The returned values as floats; None if one is not a number."""
+def _numbers(returned: Any, most: int) -> list[float] | None:
+    """The first `most` returned values as floats; None if one is not a number, and unless they are a one-dimensional
+    sequence: no mapping, set, text or table."""
+    unordered = isinstance(returned, (Mapping, set, frozenset, *_TEXT)) or getattr(returned, "ndim", 1) != 1
+    if unordered or not (isinstance(returned, Iterable) or hasattr(type(returned), "__getitem__")):
+        return None
+    found = list(islice(returned, most))  # a generator may never end
     try:
         return None if any(isinstance(value, _TEXT) for value in found) else [float(value) for value in found]
     except (TypeError, ValueError, OverflowError):
         return None
 
 
-def _is_list(returned: Any) -> bool:
-    """Whether a returned value is a one-dimensional sequence of numbers, not a mapping, set, text or table."""
-    if isinstance(returned, (Mapping, set, frozenset, *_TEXT)) or getattr(returned, "ndim", 1) != 1:
-        return False
-    return isinstance(returned, Iterable) or hasattr(type(returned), "__getitem__")
-
-
 def _arguments(reward: RewardFunction, pairs: Sequence[tuple[Completion, Problem]]) -> dict[str, Any]:
     problems = [problem for _, problem in pairs]
     columns = dict.fromkeys(key for problem in problems for key in problem.extra)
-    arguments: dict[str, Any] = {key: [problem.extra.get(key) for problem in problems] for key in columns}
-    arguments |= {
+    arguments: dict[str, Any] = {
+        **{key: [problem.extra.get(key) for problem in problems] for key in columns},
         "prompts": [completion.prompt for completion, _ in pairs],
         "completions": [completion.text for completion, _ in pairs],
         "completion_ids": [list(completion.token_ids) for completion, _ in pairs],

@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from lite_selfplay.verify.formulas import real_part
-from lite_selfplay.verify.latex import at_top, canonical, trim, tuple_entries
+from lite_selfplay.verify.latex import at_top, canonical, cut, trim, tuple_entries
 from lite_selfplay.verify.operations import FUNCTIONS
 from lite_selfplay.verify.quantity import NEGATING, quantity, same_quantity
 
@@ -67,7 +67,9 @@ def statement(text: str) -> Statement:
     member = _MEMBER.match(text)
     if member:
         return Statement(trim(text[member.end() :]), canonical(member[1]))
-    signs, sides = _sides(text)
+    # A chain, split outside all brackets; all signs of rounding become one.
+    found = [*at_top(_RELATION, text)]
+    signs, sides = [_NEAR if match["near"] else match.group() for match in found], cut(text, found)
     if any(_CHANGED.search(side) for side in sides[:-1]):
         return Statement("")
     if not {"=", _NEAR}.issuperset(signs):
@@ -102,17 +104,6 @@ def _is_label(side: str) -> bool:
     return not value and _LABEL.fullmatch(side) is not None and not _CHANGED.search(side)
 
 
-def _sides(text: str) -> tuple[list[str], list[str]]:
-    r"""(the signs, the sides) of a chain, split outside all brackets; all signs of rounding become `\approx`."""
-    signs, sides = [], []
-    start = 0
-    for match in at_top(_RELATION, text):
-        signs.append(_NEAR if match["near"] else match.group())
-        sides.append(trim(text[start : match.start()]))
-        start = match.end()
-    return signs, [*sides, trim(text[start:])]
-
-
 def _interval(signs: list[str], sides: list[str]) -> Statement:
     r"""An inequality as the interval of a name: "x > 3" is (3, \infty), "1 < x \le 5" is (1, 5], and "x \ne 2" excludes
     2. Nothing is evaluated or solved."""
@@ -122,18 +113,15 @@ def _interval(signs: list[str], sides: list[str]) -> Statement:
     index = 1 if len(sides) == 3 else (named or [-1])[0]
     if index not in named or len(sides) > 3 or (len(sides) == 2 and len(named) == 2) or not all(sides):
         return Statement("")
-    name, low, high = canonical(sides[index]), "-\\infty", "\\infty"
+    name = canonical(sides[index])
     if signs == ["\\ne"]:
         bound = sides[1 - index]
-        return Statement(f"({low}, {bound}) \\cup ({bound}, {high})", name)
+        return Statement(f"(-\\infty, {bound}) \\cup ({bound}, \\infty)", name)
     if not set(signs) <= {"<", "\\le"}:
         return Statement("")
-    opening, closing = "(", ")"
-    if index > 0:
-        low, opening = sides[index - 1], "(" if signs[index - 1] == "<" else "["
-    if index < len(sides) - 1:
-        high, closing = sides[index + 1], ")" if signs[index] == "<" else "]"
-    return Statement(f"{opening}{low}, {high}{closing}", name)
+    low, below = (sides[index - 1], signs[index - 1]) if index > 0 else ("-\\infty", "<")
+    high, above = (sides[index + 1], signs[index]) if index < len(sides) - 1 else ("\\infty", "<")
+    return Statement(f"{'(' if below == '<' else '['}{low}, {high}{')' if above == '<' else ']'}", name)
 
 
 def has_unknowns(side: str) -> bool:

@@ -93,6 +93,7 @@ _BASES: dict[str, dict[str, str]] = {
         "terabyte TB": "8e12",
     },
     "": {"dollar buck usd euro": "1", "cent penny pennies": "1/100"},
+    "speed": {"mph": "0.44704", "kph kmh": "5/18"},  # in metres per second
     "volume": {  # in cubic metres; kitchen measures are those of the United States
         "liter litre L l": "1e-3",
         "milliliter millilitre ml mL": "1e-6",
@@ -108,19 +109,13 @@ _BASES: dict[str, dict[str, str]] = {
 }
 
 
-def _table() -> dict[str, Unit]:
-    found: dict[str, Unit] = {}
-    for dimension, units in _BASES.items():
-        special = {"": Unit().dimension, "volume": frozenset({("length", 3)})}
-        power = special.get(dimension, frozenset({(dimension, 1)}))
-        for names, factor in units.items():
-            found |= dict.fromkeys(names.split(), Unit(Fraction(factor), power))
-    found["mph"] = found["mile"].times(found["hour"], -1)
-    found["kph"] = found["kmh"] = found["km"].times(found["hour"], -1)
-    return found
-
-
-_UNITS = _table()
+_COMPOSED = {"": {}, "volume": {"length": 3}, "speed": {"length": 1, "time": -1}}
+_UNITS = {
+    name: Unit(Fraction(factor), frozenset(_COMPOSED.get(dimension, {dimension: 1}).items()))
+    for dimension, units in _BASES.items()
+    for names, factor in units.items()
+    for name in names.split()
+}
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _WORD = re.compile(r"(?P<name>[A-Za-zµ]+)\.?(?:\^?\{?(?P<power>-?\d)\}?)?")
 
@@ -157,10 +152,6 @@ def compound(match: re.Match[str]) -> str:
 
 def _named(name: str) -> Unit | None:
     """A unit by its name: abbreviations exactly as written, words in any case, singular or plural."""
-    if name in _UNITS:
-        return _UNITS[name]
-    lowered = name.casefold()
-    for candidate in (lowered, lowered.removesuffix("s"), lowered.removesuffix("es")):
-        if len(candidate) > 1 and candidate in _UNITS and (len(candidate) > 2 or name.islower()):
-            return _UNITS[candidate]
-    return None
+    lowered, shortest = name.casefold(), 2 if name.islower() else 3
+    words = [each for each in (lowered, lowered.removesuffix("s"), lowered.removesuffix("es")) if len(each) >= shortest]
+    return next((_UNITS[each] for each in [name, *words] if each in _UNITS), None)

@@ -176,6 +176,10 @@ def test_options_are_those_of_a_choice(tmp_path: Path):
         ({"choices": {"text": ["3", "4"], "label": ["1", "2"]}, "answerKey": "2"}, "options=choices,answer=answerKey"),
         ({"opa": "4", "opb": "three", "opc": "five", "opd": "six", "cop": 0}, r"options=opa\+opb\+opc\+opd,answer=cop"),
         ({"options": ["3", "4"], "right": 1}, "options=options,answer=COLUMN"),
+        (  # GPQA
+            {"Old Correct Answer": "5", "Correct Answer": "4", "Incorrect Answer 1": "3", "Incorrect Answer 2": "6"},
+            r"options=Incorrect Answer 1\+Incorrect Answer 2,answer=Correct Answer",
+        ),
     ],
 )
 def test_the_key_of_a_choice_is_asked_for(tmp_path: Path, row: dict[str, Any], said: str):

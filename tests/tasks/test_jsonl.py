@@ -24,7 +24,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def read(file: Path, *rows: Any) -> list[Problem]:
-    return read_jsonl(jsonl(file, *rows))
+    return [*read_jsonl(jsonl(file, *rows)).problems]
 
 
 def sum_of(answer: Any = None, **more: Any) -> Problem:
@@ -74,7 +74,7 @@ def test_a_line_is_a_problem(file: Path, row: dict[str, Any], problem: Problem):
 
 def test_ids_count_lines_and_blank_lines_are_skipped(file):
     file.write_bytes(b"\n" + GOOD + b" \t\r\n\n" + GOOD.strip())
-    assert [problem.id for problem in read_jsonl(file)] == ["sums-2", "sums-5"]
+    assert [problem.id for problem in read_jsonl(file).problems] == ["sums-2", "sums-5"]
 
 
 @settings(deadline=None)
@@ -83,7 +83,7 @@ def test_every_text_survives(tmp_path_factory, text):
     file = tmp_path_factory.mktemp("texts") / "a.jsonl"
     for escaped in (True, False):
         file.write_text(json.dumps({"problem": text}, ensure_ascii=escaped) + "\n", encoding="utf-8", newline="\n")
-        assert read_jsonl(file)[0].text == text.strip()
+        assert read_jsonl(file).problems[0].text == text.strip()
 
 
 def test_a_task_is_named_after_its_file(file):
@@ -112,6 +112,10 @@ NO_ANSWERS = [
         (
             '{"messages": [{"role": "user", "content": "x"}], "gold": "2"}',
             "FILE:problem=messages.0.content,answer=gold$",
+        ),
+        (
+            '{"text": "x", "reward_model": {"style": "rule", "ground_truth": "2"}}',
+            "FILE:problem=text,answer=reward_model.ground_truth$",
         ),
         ('{"prompt": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}', "with one message"),
         *((f'{{"problem": {text}}}', "'problem' must be a non-empty text") for text in ("3", "null")),
@@ -163,11 +167,10 @@ def test_a_reference_that_no_right_answer_equals_is_refused(file: Path, fault: s
 
 def test_references_that_are_words_are_counted(file: Path):
     rows = [{"problem": f"{n}?", "answer": answer} for n, answer in enumerate([*WORDS, *VALUES, None])]
-    notes: list[str] = []
-    read_jsonl(jsonl(file, *rows), notes)
+    notes = read_jsonl(jsonl(file, *rows)).notes
     said = f"{len(WORDS)} of {len(WORDS + VALUES)} references are read as words, which only the same words equal"
-    assert notes == [f"{said}: `Evelyn`, `north-east`, `no solution`"]
-    assert load_task(str(file)).notes == tuple(notes)
+    assert notes == (f"{said}: `Evelyn`, `north-east`, `no solution`",)
+    assert load_task(str(file)).notes == notes
     assert load_task(str(jsonl(file, *rows[len(WORDS) :]))).notes == ()
 
 

@@ -71,7 +71,7 @@ def test_each_of_minervas_alternatives_is_right_alone(form: str, tmp_path: Path)
     rows = [{"problem": problem.text, "answer": {"any_of": problem.answer}} for problem in lists]
     assert len(rows) == 75
     path = jsonl(tmp_path / "alternatives.jsonl", *rows)
-    pairs = [(FORMS[form] % value, p.answer) for p in read_jsonl(path) for value in p.answer["any_of"]]
+    pairs = [(FORMS[form] % value, p.answer) for p in read_jsonl(path).problems for value in p.answer["any_of"]]
     verdicts = check_all(pairs)
     assert [pair for pair, verdict in zip(pairs, verdicts, strict=True) if not verdict.correct] == []
 

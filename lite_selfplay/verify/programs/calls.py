@@ -55,22 +55,14 @@ def check_batch(
     Raises SandboxError if programs cannot be run safely.
     """
     texts = [_answer_text(completion) for completion, _ in pairs]
-    calls = [_calls(problem.answer, text) for (_, problem), text in zip(pairs, texts, strict=True)]
+    jobs = [_jobs(pair[1].answer, text, number) for number, (pair, text) in enumerate(zip(pairs, texts, strict=True))]
     sandbox = checking.kept(CALL, lambda: shared_sandbox(unsafe_code=checking.unsafe_code))
-    run = [i for i, rows in enumerate(calls) if rows]
-    jobs: list[Job] = []
-    for i in run:
-        wanted = pairs[i][1].answer
-        body = {"function": "f", "packed": True, "program": wanted["program"], "calls": calls[i]}
-        jobs.append(Job("call", (body,), program=i))
-        if "inputs" in wanted:
-            again = {"calls": [call for call in calls[i] or () for _ in range(2)], "elsewhere": True}
-            jobs.append(Job("call", ({**body, **again},), program=i))
-    runs = sandbox.run(jobs, Limits(seconds=max(LEAST_SECONDS, checking.deadline)), checking.poll)
-    found: dict[int, list[ProgramRun]] = {}
-    for job, each in zip(jobs, runs, strict=True):
-        found.setdefault(job.program, []).append(each)
-    return [_judge(*pairs[i], expected, text, found.get(i, [])) for i, text in enumerate(texts)]
+    limits = Limits(seconds=max(LEAST_SECONDS, checking.deadline))
+    runs = iter(sandbox.run([job for each in jobs for job in each], limits, checking.poll))
+    return [
+        _judge(*pair, expected, text, [next(runs) for _ in each])
+        for pair, text, each in zip(pairs, texts, jobs, strict=True)
+    ]
 
 
 def _answer_text(completion: Completion) -> str:
@@ -79,13 +71,17 @@ def _answer_text(completion: Completion) -> str:
     return next((span.content.strip().strip("`").strip() for span in reversed(spans) if span.closed), "")
 
 
-def _calls(wanted: Mapping[str, Any], text: str) -> list[list[Any]] | None:
-    """The packed arguments of each call; None if nothing is called, or an argument is not a literal."""
+def _jobs(wanted: Mapping[str, Any], text: str, number: int) -> list[Job]:
+    """The calls of a program, for given inputs also once more elsewhere; none if an argument is not a literal."""
+    if "program" not in wanted:
+        return []
     try:
-        texts = wanted.get("inputs", [text])
-        return [[*map(pack, arguments(each))] for each in texts] if "program" in wanted else None
+        calls = [[*map(pack, arguments(each))] for each in wanted.get("inputs", [text])]
     except ValueError:
-        return None
+        return []
+    body = {"function": "f", "packed": True, "program": wanted["program"], "calls": calls}
+    again = {**body, "calls": [call for call in calls for _ in range(2)], "elsewhere": True}
+    return [Job("call", (each,), program=number) for each in ((body, again) if "inputs" in wanted else (body,))]
 
 
 def _values(run: ProgramRun) -> list[Any]:

@@ -82,34 +82,34 @@ def judge_all(
     poll: Callable[[], None] = lambda: None,
 ) -> list[Report]:
     """Test each program and report; a program of None is a completion without one."""
-    parts: list[_Part] = []
-    for number, (program, tests) in enumerate(programs):
-        if program is not None:
-            parts += _parts(with_stub(tests.stub, program), tests, number)
-    runs = sandbox.run([part.job for part in parts], limits, poll)
-    done: dict[int, list[tuple[_Part, ProgramRun]]] = {}
-    for part, run in zip(parts, runs, strict=True):
-        done.setdefault(part.job.program, []).append((part, run))
-    return [_report(program, tests, done.get(number, [])) for number, (program, tests) in enumerate(programs)]
+    parts = [
+        [] if program is None else [*_parts(with_stub(tests.stub, program), tests, number)]
+        for number, (program, tests) in enumerate(programs)
+    ]
+    runs = iter(sandbox.run([part.job for each in parts for part in each], limits, poll))
+    return [
+        _report(program, tests, [(part, next(runs)) for part in each])
+        for (program, tests), each in zip(programs, parts, strict=True)
+    ]
 
 
 def _report(program: str | None, tests: ProgramTests, done: Sequence[tuple[_Part, ProgramRun]]) -> Report:
-    results = [False] * len(tests.cases)
+    results: dict[int, bool] = {}
     failed: tuple[Reason, str] = ("no_program" if program is None else "", "")
-    for part, run in ((part, _unless_untested(part, run)) for part, run in done):
+    for part, ended in done:
+        # Only the test's process can say that a test cannot be run here.
+        fault = re.search(rb"^%b (?:\d+ )?\? ?(.*)$" % (part.nonce.encode() or b"(?!)"), ended.reply, re.MULTILINE)
+        untested = f"{UNTESTED}{fault[1].decode('utf-8', 'replace')}"[:300] if fault else ""
+        run = replace(ended, reason="not_judged", detail=untested) if untested else ended
         passed = part.judge(run)
-        for index, right in zip(part.indices, passed, strict=True):
-            results[index] = right
+        results.update(zip(part.indices, passed, strict=True))
         if not all(passed) and (not failed[0] or run.reason == NOT_JUDGED):
             failed = (run.reason or "wrong_answer", run.detail or _message(run))
-    return Report(tuple(results), *failed, seconds=sum(run.seconds for _, run in done))
-
-
-def _unless_untested(part: _Part, run: ProgramRun) -> ProgramRun:
-    """The run, `not_judged` if one of its tests cannot be run here, which only the test's process can say."""
-    fault = re.search(rb"^%b (?:\d+ )?\? ?(.*)$" % (part.nonce.encode() or b"(?!)"), run.reply, re.MULTILINE)
-    detail = fault and f"{UNTESTED}{fault[1].decode('utf-8', 'replace')}"[:300]
-    return replace(run, reason="not_judged", detail=detail) if detail else run
+    return Report(
+        tuple(results.get(i, False) for i in range(len(tests.cases))),
+        *failed,
+        seconds=sum(run.seconds for _, run in done),
+    )
 
 
 def _message(run: ProgramRun) -> str:
@@ -122,26 +122,25 @@ def _message(run: ProgramRun) -> str:
 
 def _parts(program: str, tests: ProgramTests, number: int) -> Iterator[_Part]:
     """The jobs of a program: one for each text of stdin, one for all calls of a function, one for all assertions."""
-    calls: dict[str, list[int]] = {}
-    asserted: list[int] = []
+    calls: dict[str, dict[int, CallTest]] = {}
+    asserted: dict[int, AssertTest] = {}
     for index, case in enumerate(tests.cases):
         if isinstance(case, StdinTest):
             job = Job("stdio", ({"program": program},), case.stdin.encode("utf-8", "surrogatepass"), number)
             yield _Part(job, (index,), partial(_by_text, case.stdout.encode("utf-8", "surrogatepass"), tests.tolerance))
         elif isinstance(case, CallTest):
-            calls.setdefault(case.function, []).append(index)
+            calls.setdefault(case.function, {})[index] = case
         else:
-            asserted.append(index)
-    for function, indices in calls.items():
-        cases = [case for case in (tests.cases[index] for index in indices) if isinstance(case, CallTest)]
-        tried = [_readings(case.arguments) for case in cases]
+            asserted[index] = case
+    for function, cases in calls.items():
+        tried = [_readings(case.arguments) for case in cases.values()]
         calls_of = [[*map(pack, given)] for readings in tried for given in readings]
         body = {"program": program, "function": function, "calls": calls_of}
-        wanted = [[canonical(each) for each in _expected(case, tests)] for case in cases]
+        wanted = [[canonical(each) for each in _expected(case, tests)] for case in cases.values()]
         judge = partial(_by_value, wanted, [*map(len, tried)], tests.tolerance)
-        yield _Part(Job("call", (body,), program=number), tuple(indices), judge)
+        yield _Part(Job("call", (body,), program=number), tuple(cases), judge)
     if asserted:
-        code = [case.code for case in (tests.cases[index] for index in asserted) if isinstance(case, AssertTest)]
+        code = [case.code for case in asserted.values()]
         nonce = secrets.token_hex(16)
         test = {"setup": tests.setup, "function": tests.function, "tests": code, "nonce": nonce}
         packages = bool(imported_packages("\n".join([tests.setup, *code])))
@@ -216,34 +215,32 @@ def _lines(text: bytes) -> list[bytes]:
     return [line.rstrip() for line in text.replace(b"\r\n", b"\n").rstrip().split(b"\n")]
 
 
-def _alike(ours: list[T], theirs: list[T], read: Callable[[T], Fraction | None], tolerance: float) -> bool:
+def _alike(ours: list[T], theirs: list[T], read: Callable[[T], Fraction], tolerance: float) -> bool:
     """Whether two lists of tokens are the same, except that numbers may only be close."""
     return len(ours) == len(theirs) and all(
-        a == b or _close(read(a), read(b), tolerance) for a, b in zip(ours, theirs, strict=True)
+        a == b or (tolerance > 0 and _close(a, b, read, tolerance)) for a, b in zip(ours, theirs, strict=True)
     )
 
 
-def _close(given: Fraction | None, wanted: Fraction | None, tolerance: float) -> bool:
-    if given is None or wanted is None or not tolerance:
+def _close(given: T, wanted: T, read: Callable[[T], Fraction], tolerance: float) -> bool:
+    try:
+        number, other = read(given), read(wanted)
+    except (ArithmeticError, ValueError):
         return False
-    return abs(given - wanted) <= Fraction(tolerance) * max(Fraction(1), abs(wanted))
+    return abs(number - other) <= Fraction(tolerance) * max(Fraction(1), abs(other))
 
 
-def _decimal(word: bytes) -> Fraction | None:
-    """A plain decimal number; None for anything else: no underscores, no other alphabets' digits, no nan."""
+def _decimal(word: bytes) -> Fraction:
+    """A plain decimal number. Raises ValueError or OverflowError for anything else: no underscores, no other alphabets'
+    digits, no nan."""
     if len(word) > 400 or not set(word) <= set(b"+-.0123456789eE"):
-        return None
-    try:
-        return Fraction(float(word))
-    except (ValueError, OverflowError):
-        return None
+        raise ValueError
+    return Fraction(float(word))
 
 
-def _fraction(token: str) -> Fraction | None:
+def _fraction(token: str) -> Fraction:
+    """A number of a canonical text. Raises ValueError or ZeroDivisionError for anything else."""
     if not token.startswith("#") or len(token) > _LONGEST_NUMBER:
-        return None
+        raise ValueError
     above, _, below = token[1:].partition("/")
-    try:
-        return Fraction(int(above, 16), int(below or "1", 16))
-    except (ValueError, ZeroDivisionError):
-        return None
+    return Fraction(int(above, 16), int(below or "1", 16))

@@ -148,25 +148,23 @@ def _reason(
     spent = any(row["cpu"] >= limits.seconds / 2 for row in rows)  # two clocks, which disagree on a busy machine
     lines = stderr.decode("utf-8", "replace").strip().splitlines()
     last = lines[-1].strip()[:_MOST_DETAIL] if lines else ""
-    if late:
-        return "time", f"more than {limits.wall:g} s of wall-clock time"
-    if signal.SIGXCPU in signals or (signal.SIGKILL in signals and spent):
-        return "time", f"more than {limits.seconds:g} s of CPU time"
-    if len(stdout) >= limits.output_kb << 10 or "File too large" in last:
-        return "output", f"more than {limits.output_kb} KiB of output"
-    if last.startswith("MemoryError"):
-        return "memory", f"more than {limits.memory_mb} MiB of memory"
-    if signal.SIGSYS in signals:
-        return "forbidden", "a system call that no program needs"
-    first = rows[0]["status"]  # the test's process, or the program's own: the others are killed after it
-    if os.WIFSIGNALED(first):
-        number = os.WTERMSIG(first)
-        if number == signal.SIGKILL:
-            return "memory", "it was killed, probably because memory ran out"
-        known = {each.value: each.name for each in signal.Signals}
-        return "error", f"it was ended by {known.get(number, f'signal {number}')}"
-    if os.WEXITSTATUS(first) == 0:
-        return "", ""
-    if re.match(r"(SyntaxError|IndentationError|TabError)\b", last) and b'File "program.py"' in stderr:
-        return "syntax", last
-    return ("forbidden" if _FORBIDDEN.search(last) else "error"), last or f"exit code {os.WEXITSTATUS(first)}"
+    # The first is the test's process, or the program's own: the others are killed after it.
+    code, killed = os.WEXITSTATUS(rows[0]["status"]), os.WTERMSIG(rows[0]["status"])
+    names = {each.value: each.name for each in signal.Signals}
+    wrong = re.match(r"(SyntaxError|IndentationError|TabError)\b", last) and b'File "program.py"' in stderr
+    reasons: list[tuple[object, Reason, str]] = [
+        (late, "time", f"more than {limits.wall:g} s of wall-clock time"),
+        (signal.SIGXCPU in signals, "time", f"more than {limits.seconds:g} s of CPU time"),
+        (signal.SIGKILL in signals and spent, "time", f"more than {limits.seconds:g} s of CPU time"),
+        (len(stdout) >= limits.output_kb << 10, "output", f"more than {limits.output_kb} KiB of output"),
+        ("File too large" in last, "output", f"more than {limits.output_kb} KiB of output"),
+        (last.startswith("MemoryError"), "memory", f"more than {limits.memory_mb} MiB of memory"),
+        (signal.SIGSYS in signals, "forbidden", "a system call that no program needs"),
+        (killed == signal.SIGKILL, "memory", "it was killed, probably because memory ran out"),
+        (killed, "error", f"it was ended by {names.get(killed, f'signal {killed}')}"),
+        (code == 0, "", ""),
+        (wrong, "syntax", last),
+        (_FORBIDDEN.search(last), "forbidden", last),
+        (True, "error", last or f"exit code {code}"),
+    ]
+    return next((reason, detail) for holds, reason, detail in reasons if holds)

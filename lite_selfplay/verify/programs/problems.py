@@ -225,8 +225,7 @@ def _fault(tests: ProgramTests, idle: Sequence[bool], broken: Sequence[bool]) ->
     with contextlib.suppress(SyntaxError):
         if lacking := next(_unfilled(ast.parse(code)), ""):
             return f"the test function {lacking}, which nothing fills: fixtures are not run"
-        short = len(code) < _LONG
-        if judges := sorted(names_of_program([tests.setup, code], tests.function)[2]) if short else []:
+        if len(code) < _LONG and (judges := sorted(names_of_program([tests.setup, code], tests.function)[2])):
             return f"the tests judge results by {judges[0]}, which they neither define nor import: do so in `setup`"
     asserted = iter(idle)
     passed = [

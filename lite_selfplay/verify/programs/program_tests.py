@@ -136,8 +136,7 @@ def read_tests(given: Any, where: str = "the tests") -> ProgramTests:
 def _in_list(case: Case, row: Any) -> bool:
     """Whether a row has its result as the only item of a list, or seems to."""
     result = case.expected if isinstance(case, CallTest) and isinstance(row, Mapping) else None
-    named = isinstance(result, list) and not {"expected", "result", "testtype"} & row.keys()
-    return named and len(result or ()) == 1
+    return isinstance(result, list) and len(result) == 1 and not {"expected", "result", "testtype"} & row.keys()
 
 
 def _beside(given: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -157,8 +157,14 @@ def probe(runner: "Zygotes") -> tuple[tuple[str, ...], str]:
         held = os.open(path, os.O_RDWR)
         stack.callback(os.close, held)
         os.set_inheritable(held, True)
-        known = {"PATH": str(path), "PORT": listener.getsockname()[1], "NAME": name, "FILE": held}
-        known |= {"PYTHON": sys.executable, "PID": os.getpid()}
+        known = {
+            "PATH": str(path),
+            "PORT": listener.getsockname()[1],
+            "NAME": name,
+            "FILE": held,
+            "PYTHON": sys.executable,
+            "PID": os.getpid(),
+        }
         canary = "".join(f"{key} = {value!r}\n" for key, value in known.items()) + _CANARY
         jobs = [Job("stdio", ({"program": "print(6 * 7)"},)), Job("stdio", ({"program": canary},), program=1)]
         harmless, tried = runner.run(jobs, Limits())
@@ -174,9 +180,8 @@ def probe(runner: "Zygotes") -> tuple[tuple[str, ...], str]:
         names = tuple(line.partition(" denied")[0] for line in lines if " denied" in line)
         if possible:
             return names, f"a program could do this: {', '.join(possible)}"
-        if "end" not in lines:
-            return names, f"the test program did not finish ({tried.reason}: {tried.detail})"
-        return names, ""
+        ended = "end" in lines
+        return names, "" if ended else f"the test program did not finish ({tried.reason}: {tried.detail})"
 
 
 _lock = threading.Lock()

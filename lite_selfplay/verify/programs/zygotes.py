@@ -5,6 +5,7 @@ files, and input files are sealed. A job's files are closed when it ends, and th
 behind even if this process is killed.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -41,10 +42,6 @@ class ZygoteError(LiteSelfPlayError):
     """The processes that run programs cannot be started."""
 
 
-class SilentZygoteError(ZygoteError):
-    """A zygote ended without a message, for example because it was killed."""
-
-
 @dataclass(eq=False)
 class Zygote(Worker):
     """A zygote's process. `layers` confine its programs; `missing` says why others do not. `files` are those of its
@@ -59,8 +56,12 @@ class Zygote(Worker):
         """Start a zygote and wait until it is ready. `marks`: further arguments of its interpreter. `folders`: where it
         finds packages."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        uid = _FIRST_USER + secrets.randbelow(100_000_000)
-        config = {"layers": list(layers), "control": theirs.fileno(), "uid": uid, "folders": list(folders)}
+        config = {
+            "layers": list(layers),
+            "control": theirs.fileno(),
+            "uid": _FIRST_USER + secrets.randbelow(100_000_000),
+            "folders": list(folders),
+        }
         inside = str(Path(__file__).with_name("inside") / "__main__.py")
         with theirs:
             process = subprocess.Popen(
@@ -83,8 +84,7 @@ class Zygote(Worker):
         if "ready" not in hello or "all" in zygote.missing:
             zygote.close()
             why = zygote.missing.get("all", f"it ended with code {process.returncode}")
-            kind = ZygoteError if hello else SilentZygoteError
-            raise kind(f"the process that runs programs did not start: {why}")
+            raise ZygoteError(f"the process that runs programs did not start: {why}")
         return zygote
 
     def done(self) -> None:
@@ -139,11 +139,10 @@ class Zygotes(Workers[Zygote, Job, ProgramRun]):
             return self.work(jobs, poll)
 
     def _start(self) -> Zygote:
-        """A new zygote; one that was killed before it was ready is started again, once."""
-        try:
+        """A new zygote; one that did not start, for example because it was killed, is started again, once."""
+        with contextlib.suppress(ZygoteError):
             return Zygote.start(*self._asked)
-        except SilentZygoteError:
-            return Zygote.start(*self._asked)
+        return Zygote.start(*self._asked)
 
     def _known(self, job: Job) -> ProgramRun | None:
         return ProgramRun("time", "it ran out of time in an earlier test") if job.program in self._spent else None
@@ -153,9 +152,14 @@ class Zygotes(Workers[Zygote, Job, ProgramRun]):
         for body in job.bodies:
             inputs = [_sealed(json.dumps(body).encode()), _sealed(job.stdin)]
             worker.files += [*inputs, *(os.memfd_create("out", os.MFD_CLOEXEC) for _ in range(FILES - len(inputs)))]
-        bounds = {"seconds": limits.seconds, "wall": limits.wall}
-        bounds |= {"memory": limits.memory_mb << 20, "output": limits.output_kb << 10}
-        header = {"id": worker.job, "kind": job.kind, **bounds}
+        header = {
+            "id": worker.job,
+            "kind": job.kind,
+            "seconds": limits.seconds,
+            "wall": limits.wall,
+            "memory": limits.memory_mb << 20,
+            "output": limits.output_kb << 10,
+        }
         socket.send_fds(worker.control, [json.dumps(header).encode()], worker.files)
         return PATIENCE * limits.wall + GRACE_SECONDS
 

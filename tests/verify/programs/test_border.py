@@ -68,6 +68,9 @@ FORMS = [
     f"import approval\nassert approval.isclose(approval.f(0), {NUMBER})",
     f"from solution import f\n@given(1)\ndef test_it(x=0):\n    assert f(x) == {NUMBER}\ntest_it()",
     f"assert f(lambda x: x) == {TEXT}",
+    f"assert type(f(0)) is str and f(0) == {TEXT}",
+    f"assert type(f(0)) is type({TEXT}) and f(0).__class__ == {TEXT}.__class__ and {TEXT} in [f(0)]",
+    f"from pathlib import Path\nassert Path(f(0)) == Path({TEXT})",
 ]
 WITH_PACKAGES = [
     *(f"import numpy as np\n{checked}" for checked in [
@@ -77,6 +80,8 @@ WITH_PACKAGES = [
         f"assert np.sqrt((f(0) - {NUMBER}) ** 2) < 1e-6",
         f"assert np.shape(f(0)) == () and (f(0) == np.array([{NUMBER}])).all()",
         f"assert np.array_equal(f(0), [{NUMBER}])",
+        f"assert np.array_equal(f(np.array([1.0])), np.array([{NUMBER}]))",
+        f"assert f(0).__class__ is np.float64 and f(0) == np.float64({NUMBER})",
         f"np.testing.assert_equal(f(0), {NUMBER})",
         f"assert np.shape(f(0)) == ()\nnp.testing.assert_almost_equal(f(0), {NUMBER})",
         f"assert np.shape(f(0)) == ()\nnp.testing.assert_allclose(f(0), {NUMBER})",
@@ -96,6 +101,15 @@ def test_no_object_talks_its_way_past_a_test(form):
 def test_programs_beside_packages_are_confined_as_all_others():
     tried, problem = probe(shared_sandbox()._with_packages)
     assert (problem, len(tried)) == ("", 13)
+
+
+def test_a_program_does_not_get_the_class_of_an_object_of_its_test():
+    asking = (
+        "def f(x):\n    border = vars(type(x))['_Reference__at'].__get__(x).border\n"
+        "    try: return border.ask('__class__', x)\n    except AttributeError: return 'refused'"
+    )
+    report = run_tests(asking, ["assert f(lambda: 1) == 'refused'"])
+    assert report.results == (True,), report
 
 
 def test_what_the_forms_ask_for_is_judged_right():

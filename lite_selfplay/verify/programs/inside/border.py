@@ -13,9 +13,10 @@ import json
 import math
 import operator
 import os
+import pathlib
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, partialmethod
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,8 @@ from lite_selfplay.verify.programs.inside.values import KINDS, PROGRAM, TEST, pa
 
 LONGEST_MESSAGE = 16 << 20
 _ENDS = (StopIteration, StopAsyncIteration)
-_MUTABLE = ("l", "d", "S", "B", "k")  # tags of `values.pack`
+_MUTABLE = ("l", "d", "S", "B", "k", "N")  # tags of `values.pack` and `Border._keep`
+_PATHS = {kind.__name__: kind for kind in (pathlib.PurePosixPath, pathlib.PosixPath)}
 
 _ALONE = "len iter next reversed hash bool int float complex index abs round trunc floor ceil neg pos invert getitem"
 _HELD = "len iter next reversed getitem".split()
@@ -37,11 +39,12 @@ _FOUND: dict[str, Callable[..., Any]] = {
     "__instancecheck__": lambda kind, thing: isinstance(thing, kind),
     "__subclasscheck__": lambda kind, other: issubclass(other, kind),
     "__plain__": lambda thing: next(kind for kind in KINDS if isinstance(thing, kind))(thing),
+    "__class__": type,
 }
 OPERATIONS = {
     name: _FOUND[name]
     for name in map(
-        "__{}__".format, f"{_ALONE} {_SAID} getattr contains plain {_ARITHMETIC} {_INPLACE} {_COMPARED}".split()
+        "__{}__".format, f"{_ALONE} {_SAID} getattr contains plain class {_ARITHMETIC} {_INPLACE} {_COMPARED}".split()
     )
 }
 _NAMED = ("__name__", "__qualname__", "__doc__")
@@ -92,43 +95,43 @@ def content(reference: Reference) -> Any:
     return at(reference).border.ask("__plain__", reference)
 
 
-def _forwarded(name: str, mixed: bool) -> Callable[..., Any]:
-    def method(self: Reference, /, *given: Any, **named: Any) -> Any:
-        if at(self).mixed and not (mixed or (at(self).scaled and name.strip("_") in _HELD)):
-            raise TypeError(f"no {name} of the result of arithmetic with a plain value")
-        return at(self).border.ask(name, self, *given, **named)
+def class_of(value: Any) -> Any:
+    """`type` for a test: for a reference, the class of its object, which is no plain one."""
+    if type(value) is not Reference:
+        return type(value)
+    found = at(value).border.ask("__class__", value)
+    return Reference if found in KINDS else found
 
-    return method
+
+def _forwarded(self: Reference, what: str, mixed: bool, /, *given: Any, **named: Any) -> Any:
+    if at(self).mixed and not (mixed or (at(self).scaled and what.strip("_") in _HELD)):
+        raise TypeError(f"no {what} of the result of arithmetic with a plain value")
+    return at(self).border.ask(what, self, *given, **named)
 
 
-def _binary(name: str, *, reflected: bool = False) -> Callable[..., Any]:
-    def method(self: Reference, other: Any, *_: Any) -> Any:
-        theirs, compared = isinstance(other, Reference), name.strip("_") in _COMPARED.split()
-        if not theirs and at(self).plain:
-            pair = (other, content(self)) if reflected else (content(self), other)
-            return OPERATIONS[name](*pair)
-        if not theirs and (compared or type(other).__module__ != "builtins"):
-            return NotImplemented
-        result = at(self).border.ask(name, *((other, self) if reflected else (self, other)))
-        if compared:
-            return result is True
-        if not theirs or at(self).mixed or at(other).mixed:
-            if not isinstance(result, Reference):
-                raise TypeError("the result of arithmetic with a plain value is not an object of the program")
-            at(result).mixed = True
-            at(result).scaled = name in ("__mul__", "__matmul__") and not (
-                at(self).mixed or (theirs and at(other).mixed)
-            )
-        return result
-
-    return method
+def _binary(self: Reference, what: str, reflected: bool, other: Any, *_: Any) -> Any:
+    theirs, compared = isinstance(other, Reference), what.strip("_") in _COMPARED.split()
+    if not theirs and at(self).plain:
+        pair = (other, content(self)) if reflected else (content(self), other)
+        return OPERATIONS[what](*pair)
+    if not theirs and (compared or type(other).__module__ != "builtins"):
+        return NotImplemented
+    result = at(self).border.ask(what, *((other, self) if reflected else (self, other)))
+    if compared:
+        return result is True
+    if not theirs or at(self).mixed or at(other).mixed:
+        if not isinstance(result, Reference):
+            raise TypeError("the result of arithmetic with a plain value is not an object of the program")
+        at(result).mixed = True
+        at(result).scaled = what in ("__mul__", "__matmul__") and not (at(self).mixed or (theirs and at(other).mixed))
+    return result
 
 
 _METHODS: dict[str, Any] = {
     "doc": property(lambda self: self.__getattr__("__doc__")),
-    **{name: _forwarded(f"__{name}__", mixed=name in _SAID.split()) for name in f"{_ALONE} {_SAID}".split()},
-    **{name: _binary(f"__{name}__") for name in f"{_ARITHMETIC} {_INPLACE} {_COMPARED}".split()},
-    **{f"r{name}": _binary(f"__{name}__", reflected=True) for name in _ARITHMETIC.split()},
+    **{n: partialmethod(_forwarded, f"__{n}__", n in _SAID.split()) for n in f"{_ALONE} {_SAID}".split()},
+    **{n: partialmethod(_binary, f"__{n}__", False) for n in f"{_ARITHMETIC} {_INPLACE} {_COMPARED}".split()},
+    **{f"r{n}": partialmethod(_binary, f"__{n}__", True) for n in _ARITHMETIC.split()},
 }
 for _name, _method in _METHODS.items():
     setattr(Reference, f"__{_name}__", _method)
@@ -217,9 +220,11 @@ class Border:
         usual = module == "builtins" and (kind or not self.trusted)
         if (usual or (fails and module not in (PROGRAM, TEST))) and _named(module, name) is value:
             return ["T", module, name]
-        if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-            items = self.pack(value.tolist())
-            return ["N", value.dtype.str, items] if hasattr(value, "__len__") else items
+        if type(value) in _PATHS.values():
+            return ["P", type(value).__name__, str(value)]
+        if type(value).__module__ == "numpy" and hasattr(value, "ravel") and value.dtype.names is None:
+            items, whole = self.pack(value.ravel().tolist()), type(value).__name__ == "ndarray"
+            return ["N", value.dtype.str, whole, value.shape, items]
         self.own[id(value)] = value
         if fails:
             return ["E", id(value), name, *(self.pack(base) for base in value.__bases__ if issubclass(base, Exception))]
@@ -232,9 +237,15 @@ class Border:
             "H": self.own.__getitem__,
             "T": _named if self.trusted else _harmless,
             "E": self._class,
-            "N": lambda kind, items: sys.modules["numpy"].array(self.unpack(items), kind),
+            "P": lambda kind, path: _PATHS[kind](path),
+            "N": self._array,
         }
         return forms[tag](*rest)
+
+    def _array(self, kind: str, whole: bool, shape: list[int], items: Any) -> Any:
+        """An array of numpy, or one of its numbers."""
+        array = sys.modules["numpy"].fromiter(self.unpack(items), kind).reshape(shape)
+        return array if whole else array[()]
 
     def _class(self, number: int, name: str, *bases: Any) -> type[Exception]:
         parents = tuple(kind for kind in map(self.unpack, bases) if issubclass(kind, Exception)) or (Exception,)
@@ -258,10 +269,10 @@ class Border:
 
 
 def _may(what: str, thing: Any, name: Any = "") -> bool:
-    """Whether a program may do an operation on an object of a test: attributes only of the test's own classes, without
-    underscore, and methods of random generators, patterns and streams."""
+    """Whether a program may do an operation on an object of a test: not ask for its class; attributes only of the
+    test's own classes, without underscore, and methods of random generators, patterns and streams."""
     if what not in ("__getattr__", "__setattr__", "__delattr__") or (what == "__getattr__" and name in _NAMED):
-        return True
+        return what != "__class__"
     lent = what == "__getattr__" and type(thing).__module__ in ("random", "re", "_io")
     return (lent or type(thing).__module__ == TEST) and type(name) is str and not name.startswith("_")
 
@@ -280,6 +291,9 @@ def _harmless(module: str, name: str) -> type:
 
 def _renew(old: Any, new: Any) -> Any:
     """Give a list, set, mapping or bytearray, and those in it, the content of `new`; returns what replaces `old`."""
+    if type(old).__name__ == "ndarray" and getattr(new, "shape", None) == old.shape:
+        old[...] = new
+        return old
     if type(old) is not type(new) or not hasattr(type(old), "clear"):
         return new
     if isinstance(old, dict):

@@ -102,19 +102,15 @@ def build(architecture: str = MACHINE) -> bytes:
     if column == 0:  # the x32 calls have numbers of their own
         code += [_if(AT_LEAST, _X32, 0, 1), _return(KILL)]
 
-    def answer(calls: Numbers, value: int) -> None:
-        for numbers in calls.values():
-            rule(numbers[column], [_return(value)])
-
-    def rule(number: int | None, body: list[Instruction]) -> None:
+    rules = [
+        *((numbers[column], [_return(ALLOW)]) for numbers in ALLOWED.values()),
+        *((BY_ARGUMENTS[name][column], body) for name, body in _by_arguments().items()),
+        *((numbers[column], [_return(ERRNO | EACCES)]) for numbers in PATHS.values()),
+        *((numbers[column], [_return(KILL)]) for numbers in KILLED.values()),
+    ]
+    for number, body in rules:
         if number is not None:
-            code.extend([_if(EQUAL, number, 0, len(body)), *body])
-
-    answer(ALLOWED, ALLOW)
-    for name, body in _by_arguments().items():
-        rule(BY_ARGUMENTS[name][column], body)
-    answer(PATHS, ERRNO | EACCES)
-    answer(KILLED, KILL)
+            code += [_if(EQUAL, number, 0, len(body)), *body]
     code.append(_return(ERRNO | EPERM))
     return b"".join(struct.pack("<HBBI", *each) for each in code)
 

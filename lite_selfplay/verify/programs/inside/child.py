@@ -97,15 +97,14 @@ def _remember_files() -> None:
 
 def _streams() -> None:
     """New standard streams like the interpreter's own: the zygote's belong to other files."""
-    raw = [io.FileIO(file, "r" if file == STDIN else "w", closefd=False) for file in (STDIN, STDOUT, STDERR)]
-    for file, name in zip(raw, ("<stdin>", "<stdout>", "<stderr>"), strict=True):
-        file.name = name
-    sys.stdin = io.TextIOWrapper(io.BufferedReader(raw[0]), "utf-8", errors="surrogateescape")
-    sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw[1]), "utf-8", errors="surrogateescape")
-    sys.stderr = io.TextIOWrapper(io.BufferedWriter(raw[2]), "utf-8", errors="backslashreplace", write_through=True)
-    vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
-    for stream, mode in ((sys.stdin, "r"), (sys.stdout, "w"), (sys.stderr, "w")):
+    for file, name, mode in ((STDIN, "stdin", "r"), (STDOUT, "stdout", "w"), (STDERR, "stderr", "w")):
+        raw = io.FileIO(file, mode, closefd=False)
+        raw.name = f"<{name}>"
+        buffered = io.BufferedReader(raw) if mode == "r" else io.BufferedWriter(raw)
+        errors = "backslashreplace" if file == STDERR else "surrogateescape"
+        stream = io.TextIOWrapper(buffered, "utf-8", errors=errors, write_through=file == STDERR)
         stream.mode = mode  # type: ignore[misc]
+        vars(sys).update({name: stream, f"__{name}__": stream})
 
 
 def _work(role: str, job: Mapping[str, Any]) -> None:
@@ -123,8 +122,7 @@ def _work(role: str, job: Mapping[str, Any]) -> None:
     except BaseException:
         code = 1
         with contextlib.suppress(BaseException):
-            trace = traceback.format_exc(limit=-6)
-            os.write(STDERR, trace[-_LONGEST_TRACE:].encode("utf-8", "backslashreplace"))
+            os.write(STDERR, traceback.format_exc(limit=-6)[-_LONGEST_TRACE:].encode("utf-8", "backslashreplace"))
     with contextlib.suppress(BaseException):
         sys.stdout.flush()
     os._exit(code & 0xFF)

@@ -66,9 +66,9 @@ def undumpable() -> None:
 
 def seccomp(code: bytes) -> None:
     """Install a filter permanently."""
+    no_new_privileges()
     buffer = ctypes.create_string_buffer(code, len(code))
-    program = struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer))
-    _call("seccomp", 1, 0, ctypes.c_char_p(program))
+    _call("seccomp", 1, 0, ctypes.c_char_p(struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer))))
 
 
 def landlock() -> None:
@@ -114,8 +114,7 @@ def become(uid: int) -> None:
 
 def drop_capabilities() -> None:
     """Drop all capabilities, if there are any."""
-    header = struct.pack("<Ii", 0x20080522, 0)
-    _LIBC.capset(ctypes.c_char_p(header), ctypes.c_char_p(bytes(24)))
+    _LIBC.capset(ctypes.c_char_p(struct.pack("<Ii", 0x20080522, 0)), ctypes.c_char_p(bytes(24)))
 
 
 def limit_resources(seconds: float, memory: int, output: int, *, no_processes: bool) -> None:

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from lite_selfplay.verify.programs.inside.names import LOADED
 
@@ -44,18 +44,11 @@ def load_beforehand(folders: Sequence[str] = ()) -> None:
     sys.path_importer_cache.clear()
 
 
-class _Kept(NamedTuple):
-    package: bool
-    compiled: bool
-    span: slice
-    path: str
-
-
 class InMemory:
     """Imports pure modules of the standard library from memory, except those that are already loaded."""
 
     def __init__(self, root: str):
-        self._modules: dict[str, _Kept] = {}
+        self._modules: dict[str, importlib.machinery.ModuleSpec] = {}
         contents = bytearray()
         for folder, folders, files in os.walk(root):
             folders[:] = sorted(each for each in folders if each not in _NOT_SERVED and not each.startswith("config-"))
@@ -70,35 +63,31 @@ class InMemory:
         name = ".".join(parts[:-1] if package else parts)
         if not name or name in sys.modules:
             return
-        with contextlib.suppress(OSError):
-            try:
-                with open(importlib.util.cache_from_source(path), "rb") as file:
-                    content = file.read()
-                compiled = content[:4] == importlib.util.MAGIC_NUMBER
-            except OSError:
-                compiled = False
-            if not compiled:
-                with open(path, "rb") as file:
-                    content = file.read()
-            start = len(contents)
-            contents += content[_HEADER:] if compiled else content
-            self._modules[name] = _Kept(package, compiled, slice(start, len(contents)), path)
+        for file, compiled in ((importlib.util.cache_from_source(path), True), (path, False)):
+            with contextlib.suppress(OSError), open(file, "rb") as stream:
+                content = stream.read()
+                if not compiled or content[:4] == importlib.util.MAGIC_NUMBER:
+                    start = len(contents)
+                    contents += content[_HEADER:] if compiled else content
+                    state = compiled, slice(start, len(contents))
+                    self._modules[name] = importlib.machinery.ModuleSpec(
+                        name, cast(Any, self), origin=path, loader_state=state, is_package=package
+                    )
+                    return
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        kept = self._modules.get(name)
-        if kept is None:
-            return None
-        return importlib.machinery.ModuleSpec(name, cast(Any, self), origin=kept.path, is_package=kept.package)
+        return self._modules.get(name)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         """None: the usual module object."""
 
     def exec_module(self, module: ModuleType) -> None:
-        kept = self._modules[module.__name__]
-        content = self._contents[kept.span]
-        code = marshal.loads(content) if kept.compiled else compile(content, kept.path, "exec")
+        spec = self._modules[module.__name__]
+        compiled, span = spec.loader_state
+        content = self._contents[span]
+        code = marshal.loads(content) if compiled else compile(content, str(spec.origin), "exec")
         exec(code, module.__dict__)
 
 

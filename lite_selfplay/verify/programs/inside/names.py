@@ -18,11 +18,6 @@ def imported_packages(source: str) -> set[str]:
     return set(re.findall(rf"^[ \t]*(?:import|from)[ \t]+({'|'.join(SERVED)})\b", source, re.MULTILINE))
 
 
-def is_known(module: str) -> bool:
-    """Whether a module is none of the program's: one of the standard library, or a served package."""
-    return module.partition(".")[0] in {*sys.stdlib_module_names, *SERVED}
-
-
 def names_of_program(sources: Sequence[str], function: str = "") -> tuple[set[str], set[str], set[str]]:
     """(names that tests use and bind nowhere, modules that they import and that are not known, functions that judge).
 
@@ -31,20 +26,45 @@ def names_of_program(sources: Sequence[str], function: str = "") -> tuple[set[st
     tested = {function, "candidate"} if function else set[str]()
     nodes = [*ast.walk(ast.parse("\n".join(sources)))]
     names = [node for node in nodes if isinstance(node, ast.Name)]
-    bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
-    bound |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    bound |= {(each.asname or each.name).partition(".")[0] for each in nodes if isinstance(each, ast.alias)}
+    bound = (
+        {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+        | {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        | {(each.asname or each.name).partition(".")[0] for each in nodes if isinstance(each, ast.alias)}
+    )
     free = tested | ({node.id for node in names} - bound - {*dir(builtins)})
-    imports = [(a.name, a.asname or a.name, "") for n in nodes if isinstance(n, ast.Import) for a in n.names]
-    imports += [
-        (n.module or "", a.asname or a.name, a.name) for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names
+    # (the module, the name in the test, the name in the module: empty for the module itself)
+    imports = [
+        (node.module or "", each.asname or each.name, each.name)
+        if isinstance(node, ast.ImportFrom)
+        else (each.name, each.asname or each.name, "")
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for each in node.names
     ]
-    unknown = [each for each in imports if each[0] and not is_known(each[0])]
+    known = {"", *sys.stdlib_module_names, *SERVED}
+    unknown = [each for each in imports if each[0].partition(".")[0] not in known]
     found = {name: name for name in free} | {name: real for _, name, real in unknown}
     several = "" in found.values() or len({*found.values()} - {"candidate"}) > 1
     judges = _judges(nodes, found, tested) if several else set[str]()
     judges -= {node.arg for node in nodes if isinstance(node, ast.arg)}
     return free - judges, {module for module, _, _ in unknown}, judges
+
+
+class _Classes(ast.NodeTransformer):
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) == 1 and not node.keywords:
+            node.func.id = "__class_of__"
+        return self.generic_visit(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        read = node.attr == "__class__" and isinstance(node.ctx, ast.Load)
+        return ast.Call(ast.Name("__class_of__", ast.Load()), [node.value], []) if read else node
+
+
+def asking_for_classes(source: str) -> ast.Module:
+    """A test that calls `__class_of__` instead of `type`: the class of an object may be one of the program."""
+    return ast.fix_missing_locations(_Classes().visit(ast.parse(source)))
 
 
 def _callee(node: ast.AST, found: dict[str, str]) -> str:

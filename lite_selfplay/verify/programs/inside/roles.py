@@ -11,18 +11,16 @@ import json
 import sys
 import threading
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from lite_selfplay.verify.programs.inside.border import Border, ProgramLost, write
-from lite_selfplay.verify.programs.inside.names import add_modules, names_of_program
+from lite_selfplay.verify.programs.inside.border import Border, ProgramLost, class_of, write
+from lite_selfplay.verify.programs.inside.names import add_modules, asking_for_classes, names_of_program
 from lite_selfplay.verify.programs.inside.values import PROGRAM, TEST, Unwritable, canonical, pack, unpack
 
 Job = Mapping[str, Any]
 Space = dict[str, Any]
-
-
 _FILLING: list[Any] = []
 
 
@@ -34,8 +32,8 @@ def main_module(name: str) -> Space:
     return module.__dict__
 
 
-def execute(source: str, space: Space, name: str = "program.py") -> None:
-    exec(compile(source, name, "exec", dont_inherit=True), space)
+def execute(source: str, space: Space) -> None:
+    exec(compile(source, "program.py", "exec", dont_inherit=True), space)
 
 
 def run(job: Job) -> None:
@@ -97,18 +95,21 @@ def put_tests(job: Job, channel: int, reply: int) -> None:
     except (EOFError, OSError, ValueError, TypeError):
         raise ProgramLost("the program did not load") from None
     try:
-        codes = [compile(test, "test.py", "exec", dont_inherit=True) for test in job["tests"]]
-        free, modules, judges = names_of_program([job["setup"], *job["tests"]], job["function"])
+        sources = [job["setup"], *job["tests"]]
+        setup, *codes = [compile(asking_for_classes(each), "test.py", "exec", dont_inherit=True) for each in sources]
+        free, modules, judges = names_of_program(sources, job["function"])
         find = partial(border.ask, "name")
         add_modules(modules, {*names} - judges, find)
         space.update((name, find(name)) for name in names if name in free)
-        execute(job["setup"], space, "setup.py")
+        space["__class_of__"] = class_of
+        exec(setup, space)
     except Exception as error:
         if not hasattr(error, "_reference") and (type(error) is not ImportError and not isinstance(error, NameError)):
             write(reply, f"{nonce} ? {type(error).__name__}: {error}\n".encode("utf-8", "backslashreplace"))
         raise
-    if job["function"]:
-        space[job["function"]] = space["candidate"] = _candidate(border, job["function"], names)
+    if name := job["function"]:  # a method of `Solution`, or what is missing, is looked up by each call
+        called = find(name) if name in names else lambda *given, **named: find(name)(*given, **named)
+        space[name] = space["candidate"] = called
     for number, code in enumerate(codes):
         try:
             exec(code, space)
@@ -120,10 +121,3 @@ def put_tests(job: Job, channel: int, reply: int) -> None:
             passed = f"? {error}" if ours else "-"
             print(f"test {number + 1}: {type(error).__name__}: {error}"[:300], file=sys.stderr, flush=True)
         write(reply, f"{nonce} {number} {passed}\n".encode("utf-8", "backslashreplace"))
-
-
-def _candidate(border: Border, name: str, names: Sequence[str]) -> Any:
-    """The tested function or class; for a method of `Solution`, or what is missing, a function that looks it up."""
-    return (
-        border.ask("name", name) if name in names else lambda *given, **named: border.ask("name", name)(*given, **named)
-    )

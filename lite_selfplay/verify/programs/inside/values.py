@@ -9,13 +9,12 @@ import datetime
 import decimal
 import fractions
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 DEEPEST = 60
 _LONGEST_PART = 4000  # hexadecimal digits above and below the line of a fraction, which is reduced when it is read
 PROGRAM, TEST = "candidate", "test"  # the modules of a program and of its tests
-_ROWS: dict[Any, str] = {list: "[]", tuple: "()", collections.deque: "kk"}
 
 
 class Unwritable(Exception):
@@ -30,32 +29,10 @@ def canonical(value: Any, depth: int = 0) -> str:
     """
     if depth > DEEPEST:
         raise Unwritable("nested too deeply")
-
-    def each(items: Iterable[Any]) -> Iterator[str]:
-        return (canonical(item, depth + 1) for item in items)
-
-    if value is None:
-        return "N"
-    if isinstance(value, int | float | fractions.Fraction | decimal.Decimal):
-        return _number(value)
-    if isinstance(value, complex):
-        return _number(value.real) if value.imag == 0 else f"c {_number(value.real)} {_number(value.imag)}"
-    if isinstance(value, str):
-        # ASCII without spaces and quotation marks; different texts, half surrogate pairs included, stay different.
-        return '"' + value.encode("unicode_escape").decode().replace('"', "\\x22").replace(" ", "\\x20") + '"'
-    if isinstance(value, bytes | bytearray):
-        return f"b{bytes(value).hex()}"
-    for kind, ends in _ROWS.items():
-        if isinstance(value, kind):
-            return " ".join([ends[0], *each(kind.__iter__(value)), ends[1]])
-    if isinstance(value, set | frozenset):
-        return " ".join(["{", *sorted(each(value)), "}"])
-    if isinstance(value, dict):
-        pairs = zip(each(value.keys()), each(value.values()), strict=True)
-        return " ".join(["<", *sorted(f"{key} : {item}" for key, item in pairs), ">"])
-    if isinstance(value, range):  # equal if they have the same numbers
-        return f"r {canonical((len(value), *value[:1], *value[1:2]), depth + 1)}"
-    raise Unwritable(type(value).__name__)
+    written = next((written for kind, written in _WRITTEN if isinstance(value, kind)), None)
+    if written is None:
+        raise Unwritable(type(value).__name__)
+    return written(value, lambda items: [canonical(item, depth + 1) for item in items])
 
 
 def _number(value: Any) -> str:
@@ -66,6 +43,30 @@ def _number(value: Any) -> str:
         raise Unwritable("a decimal of thousands of digits")
     above, below = (int(value), 1) if isinstance(value, int) else value.as_integer_ratio()
     return f"#{above:x}" if below == 1 else f"#{above:x}/{below:x}"
+
+
+_ESCAPES = str.maketrans({'"': "\\x22", " ": "\\x20"})
+# How a value is written; the second argument of each function is one that writes the items of the value.
+_WRITTEN: tuple[tuple[Any, Callable[[Any, Callable[[Iterable[Any]], list[str]]], str]], ...] = (
+    (type(None), lambda value, each: "N"),
+    ((int, float, fractions.Fraction, decimal.Decimal), lambda value, each: _number(value)),
+    (complex, lambda z, each: f"c {_number(z.real)} {_number(z.imag)}" if z.imag else _number(z.real)),
+    # ASCII without spaces and quotation marks; different texts, half surrogate pairs included, stay different.
+    (str, lambda text, each: f'"{text.encode("unicode_escape").decode().translate(_ESCAPES)}"'),
+    ((bytes, bytearray), lambda data, each: f"b{bytes(data).hex()}"),
+    (list, lambda row, each: " ".join(["[", *each(list.__iter__(row)), "]"])),
+    (tuple, lambda row, each: " ".join(["(", *each(tuple.__iter__(row)), ")"])),
+    (collections.deque, lambda row, each: " ".join(["k", *each(collections.deque.__iter__(row)), "k"])),
+    ((set, frozenset), lambda items, each: " ".join(["{", *sorted(each(items)), "}"])),
+    (
+        dict,
+        lambda pairs, each: " ".join(
+            ["<", *sorted(map("{} : {}".format, each(pairs.keys()), each(pairs.values()))), ">"]
+        ),
+    ),
+    # Ranges are equal if they have the same numbers.
+    (range, lambda steps, each: f"r {each([(len(steps), *steps[:1], *steps[1:2])])[0]}"),
+)
 
 
 def _text(given: Any) -> str:
@@ -113,11 +114,11 @@ KINDS = (*(kind for kind, _, _ in _SCALARS.values()), *_SEQUENCES.values(), dict
 def pack(value: Any, keep: Callable[[Any], Any] | None = None, depth: int = 0) -> Any:
     """A value as JSON that `unpack` reads back: built-in types, with all that they hold.
 
-    For any other object, one of a class that a program or a test defines, and one that is nested too deeply, the JSON
-    is what `keep` returns; without `keep`, Unwritable is raised."""
+    For any other object, one of a class that numpy, a program or a test defines, and one that is nested too deeply, the
+    JSON is what `keep` returns; without `keep`, Unwritable is raised."""
     if value is None or value is True or value is False:
         return value
-    if keep is not None and (depth > DEEPEST or type(value).__module__ in (PROGRAM, TEST)):
+    if keep is not None and (depth > DEEPEST or type(value).__module__ in (PROGRAM, TEST, "numpy")):
         return keep(value)
     if depth > DEEPEST:
         raise Unwritable("nested too deeply")

@@ -99,15 +99,10 @@ def _layers(library: _Library, config: Mapping[str, Any]) -> tuple[_Library, fro
             missing["uid"] = "there is one user in the namespace"
     if works("chroot", confinement.empty_root):
         confinement.empty_root()
-    if works("seccomp", _filter):
+    if works("seccomp", lambda: confinement.seccomp(bpf.build())):
         bpf.build()  # fill its cache: the trial ran in another process
     found = frozenset(name for name in asked if not missing.get(name))
     return library, found, {name: why for name, why in missing.items() if why}
-
-
-def _filter() -> None:
-    confinement.no_new_privileges()
-    confinement.seccomp(bpf.build())
 
 
 def _in_namespaces(library: _Library) -> _Library:
@@ -131,19 +126,16 @@ def _serve(library: _Library, found: frozenset[str], uid: int) -> None:
         os._exit(0)
     header = {**json.loads(message), "parent": os.getpid()}
     roles = ROLES[header["kind"]]
-    channels = socket.socketpair() if len(roles) == 2 else (None,)
+    channels = [end.detach() for end in socket.socketpair()] if len(roles) == 2 else [None]
     pids = []
     for number, (role, channel) in enumerate(zip(roles, channels, strict=True)):
         pid = os.fork()
         if pid == 0:
             own = files[child.FILES * number : child.FILES * (number + 1)]
-            child.become(role, header, own, found, uid, None if channel is None else channel.fileno())
+            child.become(role, header, own, found, uid, channel)
         pids.append(pid)
-    for file in files:
+    for file in filter(None, [*files, *channels]):
         os.close(file)
-    for channel in channels:
-        if channel is not None:
-            channel.close()
     clock = Clock(pids, header["wall"])
     ended, late = _reap(library, pids, clock)
     rows = [
@@ -169,9 +161,8 @@ def _reap(library: _Library, pids: Sequence[int], clock: Clock) -> tuple[dict[in
             ended[pid] = status, usage
         over = clock.poll()
     late = pids[0] not in ended
-    for pid in pids:
-        if pid not in ended:
-            os.kill(pid, signal.SIGKILL)  # not reaped yet, so its id cannot have been reused
-            _, status, usage = os.wait4(pid, 0)
-            ended[pid] = status, usage
+    for pid in {*pids} - ended.keys():
+        os.kill(pid, signal.SIGKILL)  # not reaped yet, so its id cannot have been reused
+        _, status, usage = os.wait4(pid, 0)
+        ended[pid] = status, usage
     return ended, late
