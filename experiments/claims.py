@@ -349,6 +349,16 @@ def said() -> Iterator[Claim]:
         for arm in ("grpo", "self-refine")
     ]
     yield RESULTS, "at the cold start one answer is right in {:.0f}%, the refiner's second in {:.0f}%", begun
+    yield (
+        RESULTS,
+        "it adds {} points, Agon's {}",
+        tuple(chance(f"{start}, two answers", start, "apart") for start in ("cold start", "cold start of adv")),
+    )
+    yield (
+        RESULTS,
+        "it ends alone at {}%, GRPO's at {}%: {:-} points below",
+        (level("adv alone", "apart"), level("grpo", "apart"), less("adv alone", "grpo", "apart", CHANCE)),
+    )
     start = [100 * fmean(each) for each in zip(*shares("cold start", "1x").values(), strict=True)]
     yield RESULTS, "{:.0f}% of the answers have a block, and {:.0f}% of these are right", start
     yield RESULTS, "gains {} points at 1x and {} at 3x", (gain("format"), gain("format", "3x"))

@@ -32,7 +32,7 @@ from lite_selfplay.evaluation.result import Evaluation, mean_pass_rate
 from lite_selfplay.extras.reproduce.experiment import COLD_START, EVALUATION, RATE, ArmSection, Experiment
 from lite_selfplay.extras.reproduce.findings import means_of, write_findings
 from lite_selfplay.runs.api import Run, cold_start, load_run, resume, train
-from lite_selfplay.runs.checkpoints import dotted, is_taught, newest_whole
+from lite_selfplay.runs.checkpoints import Checkpoint, dotted, holds_seats_of, is_taught, newest_whole
 from lite_selfplay.runs.defaults import filled_in
 from lite_selfplay.runs.evaluating import evaluate_all
 from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, ENVIRONMENT, RunFolder, last_step
@@ -229,7 +229,8 @@ def _cold_start_run(experiment: Experiment, game: str, seed: int, folder: Path, 
     it from the beginning."""
     path = folder / (COLD_START if game == experiment.teaching() else f"{COLD_START}-{game}")
     with _lock(path, -1):
-        if _steps_done(path) is None:
+        saved = _newest(path)
+        if saved is None or not holds_seats_of(path, saved):
             _aside(path)
             cold_start(experiment.cold_start_config(game, seed, path), progress=progress)
     return path
@@ -242,12 +243,14 @@ def _trained_run(experiment: Experiment, name: str, seed: int, folder: Path, pro
     if experiment.starts_taught(name):
         init = _cold_start_run(experiment, experiment.teaching(name), seed, folder, progress)
     config = experiment.config(name, seed, path, init)
-    done = _steps_done(path)
-    last = None if done is None else last_step(path)
-    if done is None:
+    saved = _newest(path)
+    last = None if saved is None else last_step(path)
+    if saved is None:
         _aside(path)
         train(config, progress=progress)
-    elif done < config.run.steps and not (last and last["step"] == done and last.get("over")):
+    elif not holds_seats_of(path, saved) or (
+        saved.step < config.run.steps and not (last and last["step"] == saved.step and last.get("over"))
+    ):
         resume(
             path,
             rollouts=config.rollouts.model_dump(mode="json") if config.rollouts.servers else None,
@@ -259,17 +262,17 @@ def _trained_run(experiment: Experiment, name: str, seed: int, folder: Path, pro
     return path
 
 
-def _steps_done(path: Path) -> int | None:
-    """The step of the newest complete checkpoint in the run folder `path`; None if there is no run, no checkpoint, or
-    only one from within the cold start."""
+def _newest(path: Path) -> Checkpoint | None:
+    """The newest complete checkpoint in the run folder `path`; None if there is no run, no checkpoint, or only one from
+    within the cold start."""
     last = newest_whole(path / CHECKPOINTS) if (path / CONFIG).is_file() else None
-    return last.step if last is not None and is_taught(last) else None
+    return last if last is not None and is_taught(last) else None
 
 
 def _aside(path: Path) -> None:
     """Rename the folder `path`, if it exists, to `NAME-stopped-1`, or to the next free number. The caller must have
-    checked that `path` has no complete checkpoint: its run ended before the first one, or within its cold start, which
-    a resume would do again, so it starts again in a new folder."""
+    checked that its run ended before its first complete checkpoint, or before its cold start was saved, which a resume
+    would do again, so that it starts again in a new folder."""
     if path.exists():
         names = (path.with_name(f"{path.name}-stopped-{number}") for number in count(1))
         path.rename(next(name for name in names if not name.exists()))

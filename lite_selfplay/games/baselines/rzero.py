@@ -150,7 +150,7 @@ class RZero(FilteredGame):
         less = ", less the share of questions like it" * self.options.similarity
         return {
             "challenger": f"up to 0.5 for a question that splits the solver's vote{less}, -1 for none",
-            "solver": f"1 {FOR_VOTE}" + ", or the reference of an anchor" * bool(self.options.anchors),
+            "solver": f"1 {FOR_VOTE}" + ", or the label of an anchor" * bool(self.options.anchors),
         }
 
     def describe(self, steps: int) -> list[str]:

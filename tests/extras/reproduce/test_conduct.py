@@ -1,5 +1,6 @@
 """Carrying out an experiment: what is refused, in which order arms are made, and what is not made again."""
 
+import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +13,9 @@ from lite_selfplay.extras.reproduce import conduct as conducting
 from lite_selfplay.extras.reproduce.conduct import conduct
 from lite_selfplay.extras.reproduce.experiment import ArmSection, EvaluationSection, Experiment
 from lite_selfplay.runs.api import Run
+from lite_selfplay.runs.checkpoints import Checkpoint
 from lite_selfplay.training.progress import Progress
+from tests.made import jsonl
 
 EVALUATIONS = (EvaluationSection(tasks="letters", limit=4),)
 ARMS = {
@@ -63,7 +66,8 @@ def test_a_folder_of_something_else_damaged_or_whose_name_none_can_have_is_refus
 def test_a_resumed_arm_and_its_evaluations_may_do_what_the_user_allowed_to_all(tmp_path: Path, monkeypatch):
     asked: list[Any] = []
     monkeypatch.setattr(conducting, "resume", lambda _, **given: asked.append(given))
-    monkeypatch.setattr(conducting, "_steps_done", lambda _: 0)
+    monkeypatch.setattr(conducting, "_newest", lambda path: Checkpoint(path, 0))
+    monkeypatch.setattr(conducting, "holds_seats_of", lambda *_: True)
     monkeypatch.setattr(conducting, "last_step", lambda _: None)
     allowed = {"model": {"trust_remote_code": True}, "tasks": {"unsafe_code": True}, "run": {"report_to": "wandb"}}
     alone = SMALL.model_copy(update={"cold_start": None})
@@ -75,6 +79,23 @@ def test_a_resumed_arm_and_its_evaluations_may_do_what_the_user_allowed_to_all(t
     assert yes["rollouts"]["servers"] == ["http://node:8000"]
     settings = EVALUATIONS[0].settings(alone.having(allowed).shared, ARMS["one"])
     assert (settings.trust_remote_code, settings.unsafe_code) == (True, True)
+
+
+def test_seats_that_a_kill_kept_from_being_written_after_their_checkpoint_are_written(tmp_path: Path):
+    source = jsonl(tmp_path / "taught.jsonl", *({"prompt": f"Write {x}", "completion": x} for x in "ab"))
+    taught = {"source": str(source), "steps": 1, "examples_per_step": 2}
+    arms, out = {name: ARMS[name] for name in ("one", "taught")}, tmp_path / "out"
+    experiment = SMALL.model_copy(update={"cold_start": taught, "arms": arms, "seeds": (0,)})
+    conduct(experiment, out, progress=Progress())
+    folders = [out / "seed-0" / name / "adapters" for name in ("one", "cold-start")]
+    whole = {path: path.read_bytes() for folder in folders for path in folder.rglob("*.safetensors")}
+    assert len(whole) == 2
+    for record in out.glob("seed-0/*.json"):
+        record.unlink()
+    for folder in folders:
+        shutil.rmtree(folder)
+    conduct(experiment, out, progress=Progress())
+    assert {path: path.read_bytes() for path in whole} == whole
 
 
 def test_each_arm_gets_the_rate_that_won_the_search_and_processes_share_the_work(tmp_path: Path, monkeypatch):
