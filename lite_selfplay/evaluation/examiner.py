@@ -28,7 +28,6 @@ from lite_selfplay.games.modes import Judged, Mode, find_mode
 from lite_selfplay.games.prompts import opening
 from lite_selfplay.tasks.files import append_lines, read_lines, require_no_link, write_errors
 from lite_selfplay.tasks.task import derived_seed
-from lite_selfplay.training.progress import Progress
 from lite_selfplay.verify.choice import KIND as CHOICE
 from lite_selfplay.verify.keys import states_nothing, vote_key
 from lite_selfplay.verify.programs import KIND as PROGRAM
@@ -131,6 +130,7 @@ def _line(answer: Judged) -> dict[str, Any]:
 
 
 if TYPE_CHECKING:
+    from lite_selfplay.training.progress import Progress
     from lite_selfplay.training.rollout import LiveTable
 
 
@@ -159,7 +159,7 @@ def measure(
     *,
     answers: Answers | None = None,
     rows_at_once: int | None = None,
-    progress: Progress | None = None,
+    progress: "Progress | None" = None,
     name: str = "evaluation",
     begun: int | None = None,
 ) -> Evaluation:
@@ -175,13 +175,12 @@ def measure(
     if not exam.problems or not spec.seats or exam.samples < 1:
         raise RequestError("an evaluation needs at least one problem, one seat and one sample")
     require_enough(spec, mode, exam.samples, exam.ks)
-    shown = progress or Progress()
-    if begun is None:
-        shown.phase(name, len(exam.problems) * mode.stages(spec.seats))
+    if progress is not None and begun is None:
+        progress.phase(name, len(exam.problems) * mode.stages(spec.seats))
     at_once = max(1, (rows_at_once or len(exam.problems) * exam.samples) // exam.samples)
     part = "" if begun is None else f" of {name}"
     examiner = LiveExaminer(
-        exam.problems, exam.sampling, table, exam, answers or Answers(), at_once, shown, part, begun or 0
+        exam.problems, exam.sampling, table, exam, answers or Answers(), at_once, progress, part, begun or 0
     )
     found = mode.measure(examiner, spec.seats)
     every, keys = {**found.seats, **found.directions}, examiner.keys
@@ -238,7 +237,7 @@ class LiveExaminer:
     exam: Exam
     answers: Answers
     at_once: int
-    shown: Progress
+    shown: "Progress | None"
     part: str
     done: int
     seconds: float = field(default=0.0, init=False)
@@ -264,8 +263,9 @@ class LiveExaminer:
         self._advance(len(found))
         for start in range(0, len(left), self.at_once):
             block = left[start : start + self.at_once]
-            many = f"s {block[0] + 1} to {block[-1] + 1}" if len(block) > 1 else f" {block[0] + 1}"
-            self.shown.activity(f"{doing} problem{many}{self.part}")
+            if self.shown is not None:
+                many = f"s {block[0] + 1} to {block[-1] + 1}" if len(block) > 1 else f" {block[0] + 1}"
+                self.shown.activity(f"{doing} problem{many}{self.part}")
             began = time.monotonic()
             rows = self._asked(seat, [prompts[i] for i in block], block, stage)
             each = (time.monotonic() - began) / len(block)
@@ -319,15 +319,16 @@ class LiveExaminer:
         return [_judge(*pair, verdict) for pair, verdict in zip(asked, verdicts, strict=True)]
 
     def progress(self, done: int, doing: str) -> None:
-        self.shown.activity(f"{doing}{self.part}")
-        self.shown.advance(self.done + done)
+        if self.shown is not None:
+            self.shown.activity(f"{doing}{self.part}")
+            self.shown.advance(self.done + done)
 
     def _seed(self, i: int, *about: object) -> int:
         return derived_seed(self.exam.seed, "evaluation", self.keys[i], *about)
 
     def _advance(self, by: int) -> None:
         self.done += by
-        if by:
+        if self.shown is not None and by:
             self.shown.advance(self.done)
 
 

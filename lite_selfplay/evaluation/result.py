@@ -276,16 +276,16 @@ def overview(results: Sequence[Result]) -> tuple[list[str], list[list[str]], int
     and anywhere (lenient); the statistics over several samples; the shares well-formed, truncated and, if any, loops;
     the mean lengths; and the mode's own columns.
     """
-    found = [{**score, **_readings(r, name, score), "tasks": r["tasks"], "mode": r["mode"], "name": name}
+    scores = [{**score, **_readings(r, name, score), "tasks": r["tasks"], "mode": r["mode"], "name": name}
              for r in results for name, score in scores_of(r).items()]  # fmt: skip
-    readings = _READINGS if any(len({score.get(each) for each in _READINGS}) > 1 for score in found) else ()
+    readings = _READINGS if any(len({score.get(each) for each in _READINGS}) > 1 for score in scores) else ()
     staged = any(r.get("directions") for r in results) or any(
-        score["tokens_total_mean"] != score["tokens_final_mean"] for score in found
+        score["tokens_total_mean"] != score["tokens_final_mean"] for score in scores
     )
     own = list(dict.fromkeys(column for result in results for column in find_mode(result["mode"]).columns))
-    cut = ("truncated", "loops") if any(score.get("loops") for score in found) else ("truncated",)
+    cut = ("truncated", "loops") if any(score.get("loops") for score in scores) else ("truncated",)
     labels = [key for key in ("tasks", "mode") if len({result[key] for result in results}) > 1]
-    stats = _stats(found)
+    stats = _stats(scores)
     columns = [
         *("benchmark" if key == "tasks" else key for key in labels),
         *("", "pass@1 [95%]", *readings),
@@ -295,7 +295,7 @@ def overview(results: Sequence[Result]) -> tuple[list[str], list[list[str]], int
         *map(as_words, own),
     ]
     rows = []
-    for score in [*found, *({**mean, "tasks": f"mean of {mean['of']}"} for mean in means(results))]:
+    for score in [*scores, *({**mean, "tasks": f"mean of {mean['of']}"} for mean in means(results))]:
         at_k = (score.get(stat, {}).get(k) for stat, k in stats)
         shares = [*map(score.get, readings), *at_k, score.get("well_formed"), *map(score.get, cut)]
         final, total = score.get("tokens_final_mean"), score.get("tokens_total_mean")

@@ -116,16 +116,12 @@ def _stated_answer(text: str) -> str | None:
     for lead in reversed(list(_LEAD.finditer(text))):
         display = _DISPLAY.match(text, lead.end())
         shown = display["dollars"] or display["brackets"] if display else ""
-        value = shown or _first_sentence(text[lead.end() :].partition("\n")[0])
+        line = text[lead.end() :].partition("\n")[0][:MAX_STATEMENT]
+        end = _SENTENCE_END.search(line)
+        value = shown or _AFTERTHOUGHT.sub("", line[: end.start()] if end else line)
         value = value.strip().strip("*_").strip()
         if (subject := _SUBJECT.match(value)) and _has_value(value[subject.end() :]):
             value = value[subject.end() :]
         if value:
             return value
     return None
-
-
-def _first_sentence(line: str) -> str:
-    line = line[:MAX_STATEMENT]
-    end = _SENTENCE_END.search(line)
-    return _AFTERTHOUGHT.sub("", line[: end.start()] if end else line)

@@ -100,11 +100,13 @@ def _equations(step: str) -> Iterator[tuple[re.Match[str], re.Match[str]]]:
 
 def is_exact(step: str) -> bool:
     """Whether all calculator notes of a step are exact, and match the numbers behind them."""
-    for note in _ANY_NOTE.finditer(step):
-        value = value_of(note["note"])
-        if value is None or value != value_of(note["noted"]) or (note["result"] and value != _number(note["result"])):
-            return False
-    return True
+    return all(
+        value is not None
+        and value == value_of(note["noted"])
+        and (not note["result"] or value == _number(note["result"]))
+        for note in _ANY_NOTE.finditer(step)
+        for value in [value_of(note["note"])]
+    )
 
 
 def corrupt(

@@ -344,9 +344,8 @@ class Spc(Game):
 
     @classmethod
     def step_words(cls, log: Mapping[str, Any]) -> list[str]:
-        place = f"round {log.get('round')}, {log.get('phase')}"
-        if cls.trains(log):
-            place += f", epoch {log.get('epoch')}, batch {log.get('batch')}/{log.get('batches')}"
+        batch = f", epoch {log.get('epoch')}, batch {log.get('batch')}/{log.get('batches')}"
+        place = f"round {log.get('round')}, {log.get('phase')}{batch if cls.trains(log) else ''}"
         return [place, *super().step_words(log)]
 
     @classmethod

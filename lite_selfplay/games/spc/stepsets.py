@@ -36,7 +36,7 @@ def read_step_set(path: Path) -> list[Problem]:
     Raises TaskError, with file and line, for a row in no layout, or for a file without both kinds of step.
     """
     rng = derived_rng(0, "step set", path.stem)
-    found = list[Problem]()
+    steps = list[Problem]()
     for where, row in read_rows(path, TaskError):
         read = next((read for columns, read in LAYOUTS if columns <= row.keys()), None)
         if read is None:
@@ -44,8 +44,8 @@ def read_step_set(path: Path) -> list[Problem]:
             raise TaskError(
                 f"{where}: these are the columns of neither ProcessBench, PRM800K nor DeltaBench: {columns}"
             )
-        found += read(row, where, rng)
-    chosen = one_to_one(found, rng)
+        steps += read(row, where, rng)
+    chosen = one_to_one(steps, rng)
     if not chosen:
         raise TaskError(f"{path} holds no correct and wrong steps of the same subset to measure a critic on")
     return chosen
@@ -72,14 +72,14 @@ def steps_of_solutions(problems: Sequence[Problem], *, each: int = 500) -> list[
     A correct step writes out a calculation that holds; a wrong one has another result, so that it does not hold.
     """
     rng = derived_rng(0, "gsm8k step set")
-    found: list[Problem] = []
+    steps: list[Problem] = []
     for index in rng.sample(range(len(problems)), len(problems)):
         pairs = [p for p in corruptions(problems[index], rng, [NUMBER]) if holds(p.right) and holds(p.wrong) is False]
         if pairs:
-            found.append(rng.choice(pairs).labelled()[len(found) % 2])
-        if len(found) == 2 * each:
+            steps.append(rng.choice(pairs).labelled()[len(steps) % 2])
+        if len(steps) == 2 * each:
             break
-    return found[: len(found) // 2 * 2]
+    return steps[: len(steps) // 2 * 2]
 
 
 def one_to_one(steps: Sequence[Problem], rng: random.Random) -> list[Problem]:

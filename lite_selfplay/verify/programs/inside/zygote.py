@@ -131,8 +131,7 @@ def _serve(library: _Library, found: frozenset[str], uid: int) -> None:
     for number, (role, channel) in enumerate(zip(roles, channels, strict=True)):
         pid = os.fork()
         if pid == 0:
-            own = files[child.FILES * number : child.FILES * (number + 1)]
-            child.become(role, header, own, found, uid, channel)
+            child.become(role, header, files[child.FILES * number :][: child.FILES], found, uid, channel)
         pids.append(pid)
     for file in filter(None, [*files, *channels]):
         os.close(file)
