@@ -222,8 +222,13 @@ class SelfPlayTrainer:
                     "learned. Use --backend transformers"
                 )
             self.guard.scale.of(loss.value, logprobs).backward()
-        found = {"logprobs": logprobs, "reference": reference, "loss": loss.value}
-        found |= {"kl": loss.kl, "clipped": loss.clipped}
+        found = {
+            "logprobs": logprobs,
+            "reference": reference,
+            "loss": loss.value,
+            "kl": loss.kl,
+            "clipped": loss.clipped,
+        }
         return Done(micro, self.budget.in_flight[1], {name: x.detach() for name, x in found.items() if x is not None})
 
     def _microbatches(self, learning: Learning, part: int) -> Iterator[MicroBatch]:

@@ -92,6 +92,5 @@ def _hold_lock(folder: Path, say: Callable[[str], None]) -> AcquireReturnProxy:
 def _build(folder: Path, build: Callable[[Path], None]) -> None:
     with written_whole_folder(folder) as staging:
         build(staging)
-        files = [file for file in sorted(staging.rglob("*")) if file.is_file()]
-        sums = {file.relative_to(staging).as_posix(): sha256_of(file) for file in files}
+        sums = {f.relative_to(staging).as_posix(): sha256_of(f) for f in sorted(staging.rglob("*")) if f.is_file()}
         (staging / _MANIFEST).write_text(json.dumps(sums, indent=1), encoding="utf-8")
