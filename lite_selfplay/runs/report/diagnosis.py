@@ -8,7 +8,7 @@ import heapq
 import shlex
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import sqrt
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -108,7 +108,8 @@ def _before(path: Path) -> tuple[tuple[str, ...], tuple[Cause, ...]]:
     if not file.exists():
         return (), ()
     values = read_json(file)
-    causes = [Cause(**each) for each in values["findings"]]
+    names = [field.name for field in fields(Cause)]
+    causes = [Cause(**{name: str(each[name]) for name in names}) for each in values["findings"]]  # type: ignore[arg-type]
     if refused := values["refused"]:
         causes.insert(0, Cause("pre-flight", "wrong", f"The run was refused: {refused}"))
     return tuple(map(str, values["lines"])), tuple(causes)
