@@ -21,6 +21,7 @@ from lite_selfplay.models.sources.folders import positions
 from lite_selfplay.runs.defaults import Default, choices_of, filled_in, layer_of, open_questions
 from lite_selfplay.runs.folder import EXAMPLES, RunFolder
 from lite_selfplay.tasks import Task, is_data, load_task, numbered
+from lite_selfplay.tasks.columns import answer_in
 from lite_selfplay.tasks.files import require_no_link
 from lite_selfplay.tasks.hub_data import DATA_VARIABLE
 from lite_selfplay.tasks.passages import passages_of, read_passages
@@ -330,9 +331,8 @@ def _check_problems(ready: Plan, own_checker: bool) -> None:
 
 def _require_answers(what: str, problems: Sequence[Problem]) -> None:
     if (missing := next((problem for problem in problems if problem.answer is None), None)) is not None:
-        others = (
-            f" (its other columns: {', '.join(missing.extra)}; FILE:answer=COLUMN maps one)" if missing.extra else ""
-        )
+        maps = f"FILE:answer={answer_in(missing.extra)} maps one"
+        others = f" (its other columns: {', '.join(missing.extra)}; {maps})" if missing.extra else ""
         raise ConfigError(f"{what} needs an answer to every problem; {missing.id} has none{others}")
 
 

@@ -139,6 +139,11 @@ def test_validation_needs_answers(tmp_path: Path):
     with pytest.raises(ConfigError, match="reader needs an answer to every problem; open-1 has none"):
         planned(validation=unanswered)
     assert texts(planned(knowledge=unanswered).sources["passages"]) == ["Why?"]  # which need none
+    within = {"prompt": [{"role": "user", "content": "1 + 1?"}], "reward_model": {"style": "rule", "ground_truth": "2"}}
+    nested = str(jsonl(tmp_path / "nested.jsonl", within))
+    with pytest.raises(ConfigError, match=r"nested-1 has none .*FILE:answer=reward_model\.ground_truth maps one"):
+        planned(validation=nested)
+    assert planned(validation=f"{nested}:answer=reward_model.ground_truth").sources["validation"][0].answer == "2"
 
 
 @pytest.mark.parametrize(
