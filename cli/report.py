@@ -19,7 +19,6 @@ from lite_selfplay.runs.report.diagnosis import Diagnosis, diagnose
 from lite_selfplay.runs.report.figures import find_meaning, game_of, values_of
 from lite_selfplay.runs.report.pages import choose_transcripts, earned, transcripts_markdown
 from lite_selfplay.runs.report.step_rows import only_finite, stream_words
-from lite_selfplay.scan import extra
 from lite_selfplay.tasks.files import read_json, write_errors
 from lite_selfplay.training.progress import printable
 from lite_selfplay_cli import flags
@@ -57,7 +56,11 @@ def report(
         raise ConfigError(f"{out} exists already: choose another --out")
     opened = RunFolder.open(run)
     config = opened.config()
-    drawn = [*map(str, extra("charts").save_figures(run, out))] if figures else []
+    drawn = []
+    if figures:
+        from lite_selfplay.extras.charts import save_figures
+
+        drawn = [*map(str, save_figures(run, out))]
     page = None if figures else out
     with as_written(run):
         first, last, count = None, None, 0

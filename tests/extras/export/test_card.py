@@ -47,8 +47,7 @@ def scored(snippet: str, ids: list[int]) -> Any:
 def test_the_lines_of_a_card_load_the_seat_in_the_runs_precision(run: Path, tmp_path: Path, monkeypatch):
     export(run, "A", out=tmp_path / "out", verify=False)
     with speakers_of(run) as speakers:
-        (stage,) = speakers.say("A", PROMPT, Sampling(temperature=0.0, max_tokens=8))
-    said = stage.completion
+        ((said, _),) = speakers.say("A", PROMPT, Sampling(temperature=0.0, max_tokens=8))
     ids, first = [*said.prompt_ids, *said.token_ids], len(said.prompt_ids) - 1
     for folder in (run, tmp_path / "out"):
         monkeypatch.chdir(folder)
@@ -72,8 +71,8 @@ def test_the_lines_of_an_export_answer_a_prompt_of_the_run(make_run, tmp_path: P
     greedy = {"do_sample": False, "max_new_tokens": 8}
     found = names["model"].generate(**names["inputs"], generation_config=GenerationConfig(**greedy))[0]
     with speakers_of(run) as speakers:
-        (stage,) = speakers.say("A", row["prompt"], Sampling(temperature=0.0, max_tokens=8))
-    said, settings = stage.completion, names["settings"]
+        ((said, _),) = speakers.say("A", row["prompt"], Sampling(temperature=0.0, max_tokens=8))
+    settings = names["settings"]
     assert capsys.readouterr().out.rstrip("\n") == names["tokenizer"].decode(names["ids"], skip_special_tokens=True)
     assert (settings.max_new_tokens, settings.top_k, settings.temperature) == (16, 0, 1.0)
     if template:
