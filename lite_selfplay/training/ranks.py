@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
-from unittest import mock
 
 from lite_selfplay.errors import GameError, Interrupted, LiteSelfPlayError, ProcessLost, RequestError
 
@@ -91,15 +90,19 @@ def prepared(launch: Launch) -> Iterator[None]:
 
     Raises RequestError if there are more processes than GPUs.
     """
+    before = dict(os.environ)
     take_a_gpu(launch)
-    with mock.patch.dict(os.environ):
-        if launch.one_machine:  # listen on the network only if the user chose interfaces
-            for loopback in {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}:
-                for name in _LOOPBACK:
-                    os.environ.setdefault(name, loopback)
-        for name in _HIDDEN:
-            os.environ.pop(name, None)
+    if launch.one_machine:  # listen on the network only if the user chose interfaces
+        for loopback in {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}:
+            os.environ.update({name: before.get(name, loopback) for name in _LOOPBACK})
+    for name in _HIDDEN:
+        os.environ.pop(name, None)
+    try:
         yield
+    finally:  # what others set meanwhile stays
+        for name in (*_HIDDEN, *_LOOPBACK):
+            os.environ.pop(name, None)
+        os.environ.update({name: before[name] for name in (*_HIDDEN, *_LOOPBACK) if name in before})
 
 
 def take_a_gpu(launch: Launch) -> None:

@@ -12,7 +12,6 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 
@@ -80,9 +79,14 @@ def trim_heap() -> None:
 def _limit_products(dtype: torch.dtype) -> None:
     """Bound the caches of compiled products, unless the environment does: both bounds are read from it at oneDNN's
     first product, and never again."""
-    with mock.patch.dict(os.environ, {name: _PRODUCTS for name in _CACHES if name not in os.environ}):
+    missing = [name for name in _CACHES if name not in os.environ]
+    os.environ.update(dict.fromkeys(missing, _PRODUCTS))
+    try:
         square = torch.ones(128, 128, dtype=dtype)
         torch.nn.functional.linear(square, square)
+    finally:
+        for name in missing:
+            del os.environ[name]
 
 
 @functools.cache
