@@ -68,7 +68,7 @@ class Score:
     prompts_too_long: int
     tokens_final_mean: float
     tokens_total_mean: float
-    more: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     def to_json(self) -> dict[str, Any]:
         values = asdict(self)
@@ -76,12 +76,13 @@ class Score:
         return {**values, "ci95": list(self.ci95), **more}
 
 
-def score_of(answers: Rows, *, before: Sequence[Judged] = (), more: Mapping[str, Any] | None = None) -> Score:
-    """The score of answers, with `more` figures of the mode. `before` holds the answers of earlier stages."""
+def score_of(answers: Rows, *, before: Sequence[Judged] = (), kind: type[Score] = Score, **own: Any) -> Any:
+    """The score of answers. `before` holds the answers of earlier stages; `own` is `more`, or the fields that `kind`
+    adds."""
     n, samples, every = len(answers), len(answers[0]), [answer for row in answers for answer in row]
     total, final = len(every), sum(answer.tokens for answer in every)
     correct = sum(answer.correct for answer in every)
-    return Score(
+    return kind(
         pass_at_1=correct / total,
         ci95=clopper_pearson(round(correct / samples), n),
         n=n,
@@ -93,7 +94,7 @@ def score_of(answers: Rows, *, before: Sequence[Judged] = (), more: Mapping[str,
         prompts_too_long=sum(answer.completion.stop == "prompt_too_long" for answer in every),
         tokens_final_mean=final / total,
         tokens_total_mean=(final + sum(answer.tokens for answer in before)) / total,
-        more=more or {},
+        **own,
     )
 
 

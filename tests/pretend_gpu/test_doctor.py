@@ -42,7 +42,7 @@ def put(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 
 def told() -> dict[str, str]:
     """The report on each part, with a `!` before problems."""
-    return {finding.part: ("" if finding.fine else "!") + finding.text for finding in machine()}
+    return {each["part"]: ("" if each["fine"] else "!") + each["text"] for each in machine()}
 
 
 def with_unsloth(monkeypatch: pytest.MonkeyPatch) -> None:

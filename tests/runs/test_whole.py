@@ -10,7 +10,7 @@ import pytest
 from lite_selfplay import RunConfig, cold_start, evaluate, train
 from lite_selfplay.errors import Interrupted, RunFolderError
 from lite_selfplay.extras.export.exporting import export
-from lite_selfplay.extras.reproduce.conduct import _steps_done
+from lite_selfplay.extras.reproduce.conduct import _newest
 from lite_selfplay.extras.talk import speakers_of
 from lite_selfplay.runs.folder import state_of
 from lite_selfplay.runs.targets import Target
@@ -71,7 +71,7 @@ def test_a_run_stopped_in_its_cold_start_is_no_start_and_not_measured(half: Path
     with pytest.raises(RunFolderError, match=r"in its cold start, which `lite|within the cold start"):
         TAKE[taker](half, tmp_path)
     assert list(tmp_path.iterdir()) == []
-    assert (_steps_done(half), state_of(half).stage) == (None, "not begun")
+    assert (_newest(half), state_of(half).stage) == (None, "not begun")
 
 
 def test_seats_of_the_save_before_are_not_measured_and_the_run_is_not_finished(whole: Path, tmp_path: Path):
