@@ -47,10 +47,13 @@ class Source:
         if not len(problems) and not may_be_empty:
             raise TaskError(f"the source {name!r} has no problem")
         self.problems, self._seed, self._name = problems, seed, name
-        self.position, self._walk = 0, self._indices(0)
+        self.position = 0
+        self._walk: Iterator[int] | None = None  # begun by the first draw, so that a copy walks by itself
 
     def draw(self, n: int) -> list[Problem]:
         """The next `n` problems, if necessary from the next epoch."""
+        if self._walk is None:
+            self._walk = self._indices(self.position)
         self.position += n
         return [self.problems[next(self._walk)] for _ in range(n)]
 
@@ -75,7 +78,7 @@ class Source:
                 f"the source {self._name!r} held {state['size']} problems when the run was saved and holds "
                 f"{len(self.problems)} now: the run cannot continue from the same position"
             )
-        self.position, self._walk = state["position"], self._indices(state["position"])
+        self.position, self._walk = state["position"], None
 
 
 def derived_seed(*parts: object) -> int:
