@@ -161,6 +161,7 @@ STAND_IN = {
 }
 PYTHON_IN_SMALL = {
     '"smollm2-135m"': '"tiny"',
+    'preset="demo"': 'model="tiny"',
     "steps=20": "steps=1",
     "minutes=5": "steps=1, group_size=2, max_completion_tokens=48",
     'eval={"tasks": "problems.jsonl"}': 'eval={"tasks": "problems.jsonl", "limit": 2}',
