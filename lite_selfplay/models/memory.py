@@ -143,8 +143,10 @@ def estimate(
         inputs = shape.layers * shape.hidden * compute
         if keeps_products(section, shape, compute, on_cpu=on_cpu):
             inputs += shape.layers * product_bytes(shape, compute)
-        # A block is recomputed after the logits are freed, so the larger of the two counts.
-        activations = held * inputs + max(0, held * max(kept) - logit_bytes)
+        # A block is recomputed after the logits are freed, so the larger of the two counts. Its backward pass holds
+        # what it keeps, and gradients of as much; a state's chunks, which are counted, free theirs one by one.
+        block = max(kept) if shape.counts and shape.counts.kept else 2 * max(kept)
+        activations = held * inputs + max(0, held * block - logit_bytes)
     states = 4 * together * shape.counts.state if shape.counts else 0
     parts = [
         Part("base", weight_bytes(section, shape, compute)),

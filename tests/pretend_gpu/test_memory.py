@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Qwen3_5TextConfig
+from transformers import AutoModelForCausalLM, Qwen3_5TextConfig, Qwen3Config
 
 from lite_selfplay.config import RunConfig
 from lite_selfplay.data import BASE
@@ -17,7 +17,7 @@ from lite_selfplay.models import attention
 from lite_selfplay.models.backends.transformers import TransformersBackend, usable_memory
 from lite_selfplay.models.generation import fixed
 from lite_selfplay.models.logprobs.batch import Batch
-from lite_selfplay.models.memory import CONTEXT_BYTES, GIB, WASTE, Card, Load, estimate
+from lite_selfplay.models.memory import CONTEXT_BYTES, GIB, WASTE, Card, Estimate, Load, estimate
 from lite_selfplay.models.shapes import shape_in
 from lite_selfplay.models.trial import LoadTrial
 from lite_selfplay.runs.defaults import filled_in, size
@@ -171,9 +171,8 @@ QWEN |= {f"linear_{kind}_head_dim": 128 for kind in ("key", "value")}
 """Qwen3.5-0.8B's sizes."""
 
 
-def of_zeros(folder: Path) -> None:
+def of_zeros(folder: Path, text: Any) -> None:
     """A model of these sizes, whose weights take no room on the disk."""
-    text = Qwen3_5TextConfig(**QWEN, architectures=["Qwen3_5ForCausalLM"], dtype="bfloat16")
     text.save_pretrained(folder)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(text, dtype=torch.bfloat16)
@@ -187,15 +186,16 @@ def of_zeros(folder: Path) -> None:
         file.truncate(file.tell() + end)
 
 
-def peaks(gpu: Card, run: RunConfig, folder: Path) -> tuple[int, int]:
+def peaks(gpu: Card, run: RunConfig, folder: Path, *, samples: bool = True) -> tuple[int, int]:
     """The most bytes that a GPU holds while a step's completions of a seat are sampled, and in a full microbatch of the
-    second seat's update."""
+    second seat's update, which may be the first that it does."""
     sizes = run.run
     with pretend.card(pretend.Model(gpu.name, gpu.memory, (8, 9), 128), numbers=False) as card:
         card.memory.fraction = 1 - CONTEXT_BYTES / gpu.memory
         backend = TransformersBackend(folder, run.model, run.seats, seed=0, eos_ids=[0], run=sizes)
         adapters, prompts = backend.adapters, [[5] * 512] * sizes.problems_per_step
-        backend.generate(asked("A", prompts, sizes.group_size, max_tokens=sizes.max_completion_tokens))
+        if samples:
+            backend.generate(asked("A", prompts, sizes.group_size, max_tokens=sizes.max_completion_tokens))
         sampling = card.memory.peak
         trained = [p for seat in run.seats for p in adapters.parameters(seat).values()]
         for parameter in trained:
@@ -215,17 +215,39 @@ def peaks(gpu: Card, run: RunConfig, folder: Path) -> tuple[int, int]:
 @pytest.mark.parametrize("gib", [24, *(pytest.param(gib, marks=pytest.mark.long) for gib in (8, 16, 48, 80))])
 def test_a_plan_of_qwen35_is_near_the_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gib: int):
     """With the sizes and the recomputation that are chosen for each GPU, less what CUDA itself takes."""
+    text = Qwen3_5TextConfig(**QWEN, architectures=["Qwen3_5ForCausalLM"], dtype="bfloat16")
+    told, gpu, run = planned(tmp_path, monkeypatch, text, gib)
+    expected = [told.generating - CONTEXT_BYTES, told.updating - CONTEXT_BYTES]
+    assert expected == pytest.approx(peaks(gpu, run, tmp_path), rel=0.15)
+
+
+def planned(folder: Path, monkeypatch: pytest.MonkeyPatch, text: Any, gib: int) -> tuple[Estimate, Card, RunConfig]:
+    """A model's estimate, the GPU, and the run with the sizes that are chosen for it."""
     # Zeros agree with nothing, and the pool stays where graphs are recorded.
     monkeypatch.setattr(LoadTrial, "_require", lambda *_: None)
     monkeypatch.setattr(attention, "why_no_flash", lambda *_: None)
     monkeypatch.setattr(fixed, "records", lambda decoding: True)
-    of_zeros(tmp_path)
-    gpu, asked_for = Card(f"GPU of {gib} GB", gib * GIB), RunConfig(game="agon", model=str(tmp_path))
+    of_zeros(folder, text)
+    gpu, asked_for = Card(f"GPU of {gib} GB", gib * GIB), RunConfig(game="agon", model=str(folder))
     run, _ = filled_in(asked_for, size(asked_for, filled_in(asked_for)[1], gpu))
     load = Load(run.run.problems_per_step * run.run.group_size, 512, run.run.max_completion_tokens)
-    told = estimate(run, shape_in(tmp_path, "it"), load, card=gpu)
-    expected = [told.generating - CONTEXT_BYTES, told.updating - CONTEXT_BYTES]
-    assert expected == pytest.approx(peaks(gpu, run, tmp_path), rel=0.15)
+    return estimate(run, shape_in(folder, "it"), load, card=gpu), gpu, run
+
+
+DENSE = {"vocab_size": 151_936, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8}
+DENSE |= {"head_dim": 128, "tie_word_embeddings": True, "dtype": "bfloat16", "architectures": ["Qwen3ForCausalLM"]}
+"""What Qwen3-0.6B and 1.7B have in common."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("hidden", "gib"), [(1024, 8), (1024, 24), (2048, 8), (2048, 24)])
+def test_an_update_that_recomputes_is_near_the_peak(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: int, gib: int
+):
+    text = Qwen3Config(**DENSE, hidden_size=hidden, intermediate_size=3 * hidden)
+    told, gpu, run = planned(tmp_path, monkeypatch, text, gib)
+    _, peak = peaks(gpu, run, tmp_path, samples=False)
+    assert told.updating - CONTEXT_BYTES == pytest.approx(peak, rel=0.2)
 
 
 def test_a_plan_knows_the_gpu_and_how_much_it_holds(card: pretend.Card, call: Callable[..., Any]):
