@@ -6,6 +6,7 @@ import pytest
 
 from lite_selfplay.data import Completion, EvalSpec, Problem, Sampling, Verdict
 from lite_selfplay.evaluation import Evaluation
+from lite_selfplay.games.modes import Score
 from lite_selfplay.stats import maj_at_k, pass_at_k
 from lite_selfplay.verify.extract import extract_answer
 from tests.made import evaluated
@@ -30,6 +31,11 @@ def measured(script: Script, mode: str, *seats: str, samples: int = 1, ks: tuple
     return evaluated(measured.table, EvalSpec(mode, seats), [SIX, TEN], **how)
 
 
+def pairs_of(score: Score) -> dict[str, int]:
+    """How often a draft and the answer after it were right or wrong."""
+    return {key: score.more[key] for key in ("conversions", "regressions", "both_right", "both_wrong")}
+
+
 def is_second(prompt: str) -> bool:
     return "attempt" in prompt
 
@@ -51,12 +57,7 @@ def test_a_second_pass_reads_its_own_recap(mode: str, label: str):
 
     found = measured(script, mode, "A")
     score = found.directions["A->A"]
-    assert (
-        score.more["conversions"],
-        score.more["regressions"],
-        score.more["both_right"],
-        score.more["both_wrong"],
-    ) == (1, 1, 0, 0)
+    assert pairs_of(score) == {"conversions": 1, "regressions": 1, "both_right": 0, "both_wrong": 0}
     assert (found.seats["A"].pass_at_1, score.pass_at_1) == (0.5, 0.5)
     # "Again. <answer>6</answer>" has 25 characters; drafts of 39 and 40 ("10") before it.
     assert (score.tokens_final_mean, score.tokens_total_mean) == (25, 25 + 39.5)
@@ -99,12 +100,7 @@ def test_moa_of_one_model_refines_two_independent_samples():
     # 1<-2 says 6: right for six (its own draft was right), wrong for ten (wrong). 2<-1 says 10: conversely.
     for score in (one, two):
         assert score.pass_at_1 == 0.5
-        assert (
-            score.more["both_right"],
-            score.more["both_wrong"],
-            score.more["conversions"],
-            score.more["regressions"],
-        ) == (1, 1, 0, 0)
+        assert pairs_of(score) == {"conversions": 0, "regressions": 0, "both_right": 1, "both_wrong": 1}
     assert found.per_problem["six"] == {**found.per_problem["six"], "base(1<-2)": True, "base(2<-1)": False}
     assert [seat for seat, *_ in measured.table.calls] == ["base"] * 4
     first, second, *_ = measured.table.calls

@@ -133,8 +133,9 @@ def _serve(library: _Library, found: frozenset[str], uid: int) -> None:
         if pid == 0:
             child.become(role, header, files[child.FILES * number :][: child.FILES], found, uid, channel)
         pids.append(pid)
-    for file in filter(None, [*files, *channels]):
-        os.close(file)
+    for file in (*files, *channels):
+        if file is not None:
+            os.close(file)
     clock = Clock(pids, header["wall"])
     ended, late = _reap(library, pids, clock)
     rows = [
