@@ -1,5 +1,6 @@
 """SIGINT, SIGTERM and SIGHUP in every phase of a real run: how soon it leaves, its exit code, and that it goes on."""
 
+import math
 import random
 import shutil
 import signal
@@ -15,6 +16,7 @@ from tests.runs_in_processes import STOPPED
 from .conftest import only_long
 from .test_kills import reproduced
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LATENCY_S = 10.0
 WHERE = ("starting", "loading", "cold start", "evaluation", "generation", "update", "saving", "a resumed run")
 LATER_S = 0.02
@@ -61,14 +63,14 @@ def stop(lab: Any, where: str, number: signal.Signals, rng: random.Random) -> St
 
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGTERM, *(pytest.param(number, marks=only_long) for number in (signal.SIGINT, signal.SIGHUP))],
+    [SIGNALS[0], *(pytest.param(number, marks=only_long) for number in SIGNALS[1:])],
     ids=lambda number: number.name,
 )
 def test_a_signal_in_each_phase_saves_and_leaves(
     lab: Any, number: signal.Signals, count: int, show: Callable[..., None]
 ):
     rng = random.Random(number)
-    times = max(1, count // 40)
+    times = max(1, math.ceil(count / (len(WHERE) * len(SIGNALS))))
     stops = [stop(lab, where, number, rng) for where in (WHERE if count else ("saving",)) for _ in range(times)]
     if count:
         show(f"{number.name}: seconds from the signal until the process was gone", rows(stops))
