@@ -86,6 +86,14 @@ def test_a_glossary_of_fifteen_words_of_the_code_suffices_to_read_runs_and_train
     assert [word for word in words if not re.search(word.replace(" ", "[ _-]"), code)] == []
 
 
+def test_a_prompt_goes_from_file_to_update_through_at_most_eighteen_types():
+    picture = TEXTS["docs/architecture.md"].partition("Its types, each made from the one before:\n\n```text\n")[2]
+    types = picture.partition("```")[0].replace("→", " ").split()
+    code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "lite_selfplay").rglob("*.py"))
+    assert 0 < len(types) <= 18
+    assert [name for name in types if len(re.findall(rf"^class {name}\b", code, re.MULTILINE)) != 1] == []
+
+
 # Figures of recorded runs
 
 RESULTS = ROOT / "experiments" / "results"
