@@ -191,8 +191,7 @@ def load_benchmark(name: str, held_out: bool = True, **options: str) -> Task:
         problems = _own_side(name, problems, benchmark.own_split, held_out)
     if not problems:
         raise TaskError(f"{name} holds no problem: {origin} has none that fits (difficulty={wanted})")
-    if pin := options.get("sha256"):
-        require_fingerprint(name, problems, pin)
+    require_fingerprint(name, problems, options.get("sha256", ""))
     return Task(name, problems, benchmark.max_completion_tokens, origin=origin, samples=benchmark.samples)
 
 

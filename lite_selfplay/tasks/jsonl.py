@@ -63,7 +63,7 @@ def read_jsonl(path: Path) -> Task:
     """
     if not os.path.exists(path):
         raise TaskError(f"no task file at {path}")
-    task = task_of(read_rows(path, TaskError), path.name)
+    task = task_of(read_rows(path, TaskError), path.name, path.stem)
     if not task.problems:
         raise TaskError(f"{path} has no problem")
     return task
@@ -72,13 +72,12 @@ def read_jsonl(path: Path) -> Task:
 def task_of(
     rows: Iterable[tuple[str, dict[str, Any]]],
     origin: str,
-    stem: str = "",
+    stem: str,
     options: Sequence[str] | None = None,
     kind: str = "",
 ) -> Task:
-    """`problems_of` rows as a task with `notes` for the user about how they were read; `stem` is by default that of the
-    file `origin`. Raises TaskError also for references that the checker cannot match, or that are no values."""
-    stem = stem or Path(origin).stem
+    """`problems_of` rows as a task with the name `stem`, and `notes` for the user about how they were read. Raises
+    TaskError also for references that the checker cannot match, or that are no values."""
     problems, reading = problems_of(rows, stem, options, kind)
     programs.require_failing(problems.items())
     return Task(stem, [*problems.values()], origin=origin, notes=tuple(checked(problems, reading)))
@@ -256,8 +255,7 @@ def mbpp(row: Row, where: str) -> tuple[str, Any, Mapping[str, Any]]:
     tests = {"tests": [*asserted, *(row.get("challenge_test_list") or [])], "setup": setup}
     if isinstance(row.get("test"), str):  # EvalPlus: one text with many more
         tests = {"tests": [row["test"]], "setup": f"{_ARRAYS}\n{setup}"}
-    code = row.get("code")
-    return statement, tests, {"solution": code} if isinstance(code, str) else {}
+    return statement, tests, {"solution": row["code"]} if isinstance(row.get("code"), str) else {}
 
 
 def codecontests(row: Row, where: str) -> tuple[str, Any, Mapping[str, Any]]:

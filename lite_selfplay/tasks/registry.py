@@ -138,7 +138,8 @@ def _loaded(spec: str, seed: int, held_out: bool, data_dir: str | None) -> Task:
     if spec.startswith("{"):
         file = OBJECTS["tasks.train"]
         named = ((f"{file}, line {number}", line) for number, line in enumerate(spec.split("\n"), 1))
-        return task_of(((where, parse_object(line.encode(), where, TaskError)) for where, line in named), file)
+        rows = ((where, parse_object(line.encode(), where, TaskError)) for where, line in named)
+        return task_of(rows, file, Path(file).stem)
     if file_of(spec) is not None:
         return _made(_maker(spec), spec, seed, held_out, _options(options_of(spec)))
     if (mapped := data_of(spec)) is not None and mapped[0] != spec:
