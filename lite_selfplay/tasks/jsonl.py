@@ -263,7 +263,7 @@ def codecontests(row: Row, where: str) -> tuple[str, Any, Mapping[str, Any]]:
     (statement,) = _texts(row, ("description",), where)
     both = [row.get(column) or {} for column in ("public_tests", "private_tests")]
     pairs = (zip(each.get("input") or [], each.get("output") or [], strict=True) for each in both)
-    return statement, [list(pair) for pair in chain(*pairs)], {}
+    return statement, [list(pair) for pair in chain.from_iterable(pairs)], {}
 
 
 def _texts(row: Row, columns: tuple[str, ...], where: str) -> list[str]:
