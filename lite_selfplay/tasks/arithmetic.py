@@ -54,10 +54,10 @@ def arithmetic(seed: int = 0, held_out: bool = False, /, **options: str) -> Task
                 f"arithmetic finds no problem with {terms} terms up to {largest} (the last up to {last}), {ops} and no "
                 "negative intermediate value: allow larger terms, fewer of them, or +"
             )
-        steps, value = _solve(parts)
+        steps, totals = _solve(parts)
         written = "".join(f" {sign} {' * '.join(map(str, factors))}" for sign, factors in parts).removeprefix(" + ")
         content = " ".join(sorted(sign + "*".join(map(str, sorted(factors))) for sign, factors in parts))
-        return f"What is {written}?", str(value), {"solution": " ".join(steps), "content": content, **form}
+        return f"What is {written}?", str(totals[-1]), {"solution": " ".join(steps), "content": content, **form}
 
     # Twice the tokens of the worked solution, at one token per character, and room for the answer's tags.
     width = len(str(max(limits)))
@@ -75,7 +75,10 @@ def multiplication(seed: int = 0, held_out: bool = False, /, digits: str = "3") 
 
     def draw(rng: random.Random) -> tuple[str, str, dict[str, str]]:
         a, b = (rng.randint(0, 10**count - 1) for _ in range(2))
-        extra = {"solution": _by_partial_products(a, b), "content": f"{min(a, b)} * {max(a, b)}"}
+        # A product for each digit of `b` that is not 0, then their running sum.
+        by_place = [int(digit) * 10**place for place, digit in enumerate(reversed(str(b))) if digit != "0"]
+        steps, _ = _solve([("+", [a, part]) for part in reversed(by_place or [0])])
+        extra = {"solution": " ".join(steps), "content": f"{min(a, b)} * {max(a, b)}"}
         return f"What is {a} * {b}?", str(a * b), extra
 
     return by_rule("multiplication", seed, held_out, draw)
@@ -93,9 +96,7 @@ def _parts(limits: Sequence[int], ops: str, rng: random.Random) -> list[Part] | 
         sign, reserve = product[0], len(list(takewhile(lambda other: other[0] == "-", products[position + 1 :])))
         factors: list[int] = []
         for _ in product:
-            limit = next(left)
-            if sign == "-":
-                limit = min(limit, (total - reserve) // prod(factors))
+            limit = next(left) if sign == "+" else min(next(left), (total - reserve) // prod(factors))
             factors.append(rng.randint(1, limit))
         total += prod(factors) if sign == "+" else -prod(factors)
         if total < reserve:
@@ -104,8 +105,8 @@ def _parts(limits: Sequence[int], ops: str, rng: random.Random) -> list[Part] | 
     return parts
 
 
-def _solve(parts: list[Part]) -> tuple[list[str], int]:
-    """The solution's steps, a sentence for each operation, products first; and the value."""
+def _solve(parts: Sequence[Part]) -> tuple[list[str], list[int]]:
+    """The solution's steps, a sentence for each operation, products first; and the running totals."""
     steps = []
     for _, factors in parts:
         values = [*accumulate(factors, mul)]
@@ -113,19 +114,7 @@ def _solve(parts: list[Part]) -> tuple[list[str], int]:
     terms = [(sign, prod(factors)) for sign, factors in parts]
     totals = [*accumulate(value if sign == "+" else -value for sign, value in terms)]
     steps += [f"{x} {sign} {y} = {z}." for x, (sign, y), z in zip(totals, terms[1:], totals[1:], strict=False)]
-    return steps, totals[-1]
-
-
-def _by_partial_products(a: int, b: int) -> str:
-    """The steps of a product: one for each digit of `b` that is not 0, then their running sum."""
-    if not b:
-        return f"{a} * 0 = 0."
-    digits = str(b)
-    parts = [int(digit) * 10 ** (len(digits) - 1 - position) for position, digit in enumerate(digits) if digit != "0"]
-    totals = list(accumulate(a * part for part in parts))
-    products = [f"{a} * {part} = {a * part}." for part in parts]
-    sums = [f"{totals[i]} + {a * parts[i + 1]} = {totals[i + 1]}." for i in range(len(parts) - 1)]
-    return " ".join(products + sums)
+    return steps, totals
 
 
 def equations(seed: int = 0, held_out: bool = False, /, variables: str = "1", max: str = "12") -> Task:
@@ -179,13 +168,12 @@ def _coefficient(rng: random.Random, largest: int) -> int:
 
 
 def _term(coefficient: int, variable: str = "x") -> str:
-    return f"{ {1: '', -1: '-'}.get(coefficient, coefficient) }{variable}"
+    return f"{ {1: '', -1: '-'}.get(coefficient, coefficient) if variable else coefficient }{variable}"
 
 
 def _signed(value: int, variable: str = "") -> str:
     """`+ 3y`, `- 4`: a term that follows another."""
-    size = "" if variable and abs(value) == 1 else str(abs(value))
-    return f"{'-' if value < 0 else '+'} {size}{variable}"
+    return f"{'-' if value < 0 else '+'} {_term(abs(value), variable)}"
 
 
 # Word problems
@@ -224,13 +212,11 @@ def stories(seed: int = 0, held_out: bool = False, /, max: str = "20", steps: st
         text, signs = rng.choice(templates)
         while True:
             numbers = [rng.randint(1, largest) for _ in range(len(signs) + 1)]
-            changes = [y if sign == "+" else -y for sign, y in zip(signs, numbers[1:], strict=True)]
-            totals = list(accumulate([numbers[0], *changes]))
+            steps, totals = _solve([(sign, [number]) for sign, number in zip("+" + signs, numbers, strict=True)])
             if min(totals) >= 0:
                 break
         name, things = rng.choice(_NAMES), rng.choice(_THINGS)
         values = dict(zip("abc", numbers, strict=False))
-        steps = [f"{x} {s} {y} = {z}." for x, s, y, z in zip(totals, signs, numbers[1:], totals[1:], strict=False)]
         extra = {"solution": " ".join(steps), "content": text.format(n="someone", t="things", **values)}
         told = f"{text} How many {{t}} are there in the end?"
         return told.format(n=name, t=things, **values), str(totals[-1]), extra

@@ -169,8 +169,12 @@ def load_benchmark(name: str, held_out: bool = True, **options: str) -> Task:
         benchmark.hub, split, options.get("config") or benchmark.config, options.get("revision") or benchmark.revision
     )
     column, default = benchmark.difficulty or ("id", "all")
-    wanted_columns = benchmark.columns.names | benchmark.ours.names | {column}
-    origin, rows = read_data(data, wanted_columns, _files(name, split, options), options.get("data_dir"))
+    origin, rows = read_data(
+        data,
+        benchmark.columns.names | benchmark.ours.names | {column},
+        _files(name, split, options),
+        options.get("data_dir"),
+    )
     wanted = options.get("difficulty") or default
     levels = LEVELS if default in LEVELS else {}
     given = [pair for pair in rows if wanted == "all" or _is_of_difficulty(name, pair[1], column, wanted, levels)]
@@ -187,8 +191,7 @@ def load_benchmark(name: str, held_out: bool = True, **options: str) -> Task:
         problems = _own_side(name, problems, benchmark.own_split, held_out)
     if not problems:
         raise TaskError(f"{name} holds no problem: {origin} has none that fits (difficulty={wanted})")
-    if pin := options.get("sha256"):
-        require_fingerprint(name, problems, pin)
+    require_fingerprint(name, problems, options.get("sha256", ""))
     return Task(name, problems, benchmark.max_completion_tokens, origin=origin, samples=benchmark.samples)
 
 
@@ -196,8 +199,10 @@ def missing(name: str, data_dir: str | None = None) -> str:
     """Why a benchmark's data are unavailable, as a clause; empty if the folder of downloaded data has both splits or
     the hub is reachable. Raises TaskError for a missing folder."""
     data = BENCHMARKS[name]
-    splits = {data.split, data.train or data.split}
-    here = all(in_folder(HubData(data.hub, split), _files(name, split, {}), data_dir) for split in splits)
+    here = all(
+        in_folder(HubData(data.hub, split), _files(name, split, {}), data_dir)
+        for split in {data.split, data.train or data.split}
+    )
     return "" if here else hub_problem() or ""
 
 

@@ -141,8 +141,8 @@ def reading_of(choices: Sequence[Choice]) -> str:
     return fitting[0]
 
 
-def asked(question: str, choice: Choice, reading: str) -> tuple[str, str, list[str]]:
-    """(the problem's text, the right label, the options in the order of their labels).
+def asked(question: str, choice: Choice, reading: str) -> dict[str, Any]:
+    """The columns of a problem: its text, as answer the right label, and the options in the order of their labels.
 
     The order is derived from the question, or that of the row if options have labels or columns of their own, or if the
     question or an option refers to it (`A and C only`, `all of the above`); columns of wrong options have no order, so
@@ -161,7 +161,7 @@ def asked(question: str, choice: Choice, reading: str) -> tuple[str, str, list[s
     labels = labels_for(shown)
     listed = "\n".join(f"({label}) {option}" for label, option in zip(labels, shown, strict=False))
     asks = f"Answer with the {'letter' if labels == LETTERS else 'number'} of the right choice."
-    return f"{question}\n\n{listed}\n\n{asks}", labels[order.index(right)], shown
+    return {"problem": f"{question}\n\n{listed}\n\n{asks}", "answer": labels[order.index(right)], "options": shown}
 
 
 def proof(problems: Sequence[Problem], reading: str) -> str:

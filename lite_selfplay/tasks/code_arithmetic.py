@@ -14,8 +14,6 @@ from lite_selfplay.tasks.procedural import attempt_rng, by_rule, whole_number
 from lite_selfplay.tasks.task import Task
 from lite_selfplay.verify.programs import KIND, program_problem
 
-SIZE = 10_000
-MAX_COMPLETION_TOKENS = 160
 _MOST_NUMBERS = 8
 _TRIES = 100
 
@@ -66,9 +64,7 @@ def code_arithmetic(seed: int = 0, held_out: bool = False, /, steps: str = "2", 
         ends = [end for end in _ENDS if end.do is not len or not any(step.changes for step in drawn)]
         return _problem(drawn, rng.choice(ends), count)
 
-    return by_rule(
-        "code-arithmetic", seed, held_out, draw, size=SIZE, max_completion_tokens=MAX_COMPLETION_TOKENS, kind=KIND
-    )
+    return by_rule("code-arithmetic", seed, held_out, draw, size=10_000, max_completion_tokens=160, kind=KIND)
 
 
 def _kept(rng: random.Random) -> _Step:

@@ -24,6 +24,7 @@ _ANSWERS = re.compile(
 )
 _MISSING = object()
 _NUMBER = re.compile(r"([-+]?)(\d[\d,_]*)(?:\.(\d*))?")
+THOUSANDS = re.compile(rf"[-+$]*{GROUPED}(\.\d*)?%?")
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,7 @@ class Columns:
             if kind == "program":
                 found["tests"] = answer or []
             elif isinstance(answer, Sequence) and not isinstance(answer, str):
-                values = [*answer]
-                answer = values[0] if len(values) == 1 else {"any_of": values} if self.alternatives else values
+                answer = answer[0] if len(answer) == 1 else {"any_of": [*answer]} if self.alternatives else [*answer]
             found |= {"problem": " ".join(map(str.strip, texts)), "answer": answer}
             yield where, {key: value for key, value in found.items() if value is not _MISSING}
 
@@ -126,8 +126,11 @@ def text_of(row: Mapping[str, Any], where: str) -> tuple[str, str]:
     """(column, text) of a row's problem. Raises TaskError, with the words that map other columns, without one."""
     key = next((key for key in PROBLEM_KEYS if key in row), None)
     if key is None:
-        lists = {name: value for name, value in row.items() if isinstance(value, list)}
-        talks = (f"{name}.0.content" for name, value in lists.items() if value and isinstance(value[0], Mapping))
+        talks = (
+            f"{name}.0.content"
+            for name, value in row.items()
+            if isinstance(value, list) and value and isinstance(value[0], Mapping)
+        )
         others = (name for name in row if not _ANSWERS.fullmatch(name))
         raise TaskError(
             f"{where}: neither 'problem' nor 'question' among its columns ({', '.join(row) or 'none'}): map its "

@@ -11,12 +11,19 @@ from typing import Any
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import TaskError
 from lite_selfplay.tasks.choices import Choice, asked, proof, reading_of
-from lite_selfplay.tasks.columns import PROBLEM_KEYS, known, options_in, require_answers, text_of, tidy_number
+from lite_selfplay.tasks.columns import (
+    PROBLEM_KEYS,
+    THOUSANDS,
+    known,
+    options_in,
+    require_answers,
+    text_of,
+    tidy_number,
+)
 from lite_selfplay.tasks.files import read_rows
 from lite_selfplay.tasks.task import Task
 from lite_selfplay.verify import programs
 from lite_selfplay.verify.choice import KIND as CHOICE
-from lite_selfplay.verify.expression import GROUPED
 from lite_selfplay.verify.format import boxed_spans
 from lite_selfplay.verify.keys import is_value
 from lite_selfplay.verify.math import check_all, references
@@ -25,7 +32,6 @@ _TESTS = re.compile(r"(?:\w+_)?tests?(?:_?cases?|_list|s)?|input_output", re.IGN
 _PART = re.compile(r"body|context|passage|premise", re.IGNORECASE)  # columns that problems may need
 _PROGRAM = {"tests", "test_list", "entry_point"}  # columns of a program's problem
 _PLAIN = re.compile(r"-?\d{1,15}")
-_THOUSANDS = re.compile(rf"[-+$]*{GROUPED}(\.\d*)?%?")
 # References that no right answer equals; the first ones also if they could be read as formulas.
 _NEVER = (
     ("is a mark of a missing value", re.compile(r"(?i:n/a|n\.a\.?|#n/a|<na>|nan|null|tb[ad]|todo)|NA")),
@@ -57,7 +63,7 @@ def read_jsonl(path: Path) -> Task:
     """
     if not os.path.exists(path):
         raise TaskError(f"no task file at {path}")
-    task = task_of(((where, known(row)) for where, row in read_rows(path, TaskError)), path.name)
+    task = task_of(read_rows(path, TaskError), path.name, path.stem)
     if not task.problems:
         raise TaskError(f"{path} has no problem")
     return task
@@ -66,13 +72,12 @@ def read_jsonl(path: Path) -> Task:
 def task_of(
     rows: Iterable[tuple[str, dict[str, Any]]],
     origin: str,
-    stem: str = "",
+    stem: str,
     options: Sequence[str] | None = None,
     kind: str = "",
 ) -> Task:
-    """`problems_of` rows as a task with `notes` for the user about how they were read; `stem` is by default that of the
-    file `origin`. Raises TaskError also for references that the checker cannot match, or that are no values."""
-    stem = stem or Path(origin).stem
+    """`problems_of` rows as a task with the name `stem`, and `notes` for the user about how they were read. Raises
+    TaskError also for references that the checker cannot match, or that are no values."""
     problems, reading = problems_of(rows, stem, options, kind)
     programs.require_failing(problems.items())
     return Task(stem, [*problems.values()], origin=origin, notes=tuple(checked(problems, reading)))
@@ -88,9 +93,9 @@ def problems_of(
     """(problems by their names in errors, how their answers name options) of (name in errors, row) pairs.
 
     `read_jsonl` describes the rows; a name ends in the row's number. `options` are the columns of the options (None:
-    found by their names), `kind` is one of `columns.KINDS`, `reading` says how answers name options (by default the
-    whole column decides)."""
-    found = dict(rows)
+    they and all other columns are found by their names), `kind` is one of `columns.KINDS`, `reading` says how answers
+    name options (by default the whole column decides)."""
+    found = {where: known(row) if options is None else row for where, row in rows}
     names = options_in([*found.values()]) if options is None else options
     require_answers([*found.items()], names if options is None else ())
     choices = {
@@ -117,9 +122,8 @@ def problems_of(
                 f"FILE:problem={part}+{key}, or keep it beside the text, as in FILE:problem={key},keep={part}"
             )
         if (choice := choices.get(where)) is not None:
-            text, answer, shown = asked(text_of(row, where)[1], choice, reading)
-            rest = row if options is None else {name: value for name, value in row.items() if name not in names}
-            row = {**rest, "problem": text, "answer": answer, "options": shown}
+            shown = asked(text_of(row, where)[1], choice, reading)
+            row = {name: value for name, value in row.items() if options is None or name not in names} | shown
         problem = to_problem(row, where, f"{stem}-{where.rpartition(' ')[2]}")
         answer = tidy_number(problem.answer, where) if kind == "number" else problem.answer
         problems[where] = replace(problem, answer=answer, kind=problem.kind if choice is None else CHOICE)
@@ -154,11 +158,9 @@ def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
     """A problem from a row, as `read_jsonl` describes it. Raises TaskError, beginning with `where`, for other rows."""
     if (seen := next((name for name in ("image", "images") if row.get(name)), None)) is not None:
         raise TaskError(f"{where}: it has an image ({seen!r}), but models read only text here: remove such problems")
-    if not any(key in row for key in PROBLEM_KEYS[:-1]):
-        if {"prompt", "entry_point", "test"} <= row.keys():
-            row = program_row(humaneval, row, where) or row
-        elif "test_list" in row:
-            row = program_row(mbpp, row, where) or row
+    read = humaneval if {"prompt", "entry_point", "test"} <= row.keys() else mbpp if "test_list" in row else None
+    if read is not None and not any(key in row for key in PROBLEM_KEYS[:-1]):
+        row = program_row(read, row, where) or row
     if "tests" not in row and isinstance(row.get("inputs"), list) and isinstance(row.get("outputs"), list):
         rest = {name: value for name, value in row.items() if name not in ("inputs", "outputs")}
         row = {**rest, "tests": {"inputs": row["inputs"], "outputs": row["outputs"]}}
@@ -169,15 +171,15 @@ def to_problem(row: dict[str, Any], where: str, default_id: str) -> Problem:
     answer, extra = row.get("answer"), {k: v for k, v in row.items() if k not in (key, "answer", "id")}
     if answer is None and isinstance(solution := row.get("solution"), str) and (boxes := boxed_spans(solution)):
         answer = boxes[-1].content
-    values = [] if answer is None else _values(answer)
-    if not all(isinstance(value, str | int | float) and not isinstance(value, bool) for value in values):
+    if answer is not None and not all(
+        isinstance(value, str | int | float) and not isinstance(value, bool) for value in _values(answer)
+    ):
         raise TaskError(f"{where}: 'answer' must be a text, a number, a list of them or {{\"any_of\": [...]}}")
     if isinstance(answer, str):
-        _, mark, final = answer.rpartition("####")
-        if mark and "\n" not in final.strip():
+        _, mark, final = map(str.strip, answer.rpartition("####"))
+        if mark and "\n" not in final:
             extra.setdefault("solution", answer)
-            answer = final.strip()
-            answer = answer.replace(",", "") if _THOUSANDS.fullmatch(answer) else answer
+            answer = final.replace(",", "") if THOUSANDS.fullmatch(final) else final
         answer = answer if answer.strip() else None
     # If a reference is not right as the answer to its own problem, no answer is.
     if (
@@ -250,21 +252,18 @@ def mbpp(row: Row, where: str) -> tuple[str, Any, Mapping[str, Any]]:
         raise TaskError(f"{where}: needs 'text' or 'prompt', and 'test_list' of texts")
     setup = "\n".join([*(row.get("test_imports") or []), row.get("test_setup_code") or ""])
     statement = f"{text.strip()}\n\nThe program must pass these tests:\n\n" + "\n".join(asserted)
-    tests: dict[str, Any] = {"tests": [*asserted, *(row.get("challenge_test_list") or [])], "setup": setup}
+    tests = {"tests": [*asserted, *(row.get("challenge_test_list") or [])], "setup": setup}
     if isinstance(row.get("test"), str):  # EvalPlus: one text with many more
         tests = {"tests": [row["test"]], "setup": f"{_ARRAYS}\n{setup}"}
-    code = row.get("code")
-    return statement, tests, {"solution": code} if isinstance(code, str) else {}
+    return statement, tests, {"solution": row["code"]} if isinstance(row.get("code"), str) else {}
 
 
 def codecontests(row: Row, where: str) -> tuple[str, Any, Mapping[str, Any]]:
     """Read a row of CodeContests, with public and private tests of stdin and stdout."""
     (statement,) = _texts(row, ("description",), where)
-    tests = []
-    for column in ("public_tests", "private_tests"):
-        found = row.get(column) or {}
-        tests += [list(pair) for pair in zip(found.get("input") or [], found.get("output") or [], strict=True)]
-    return statement, tests, {}
+    both = [row.get(column) or {} for column in ("public_tests", "private_tests")]
+    pairs = (zip(each.get("input") or [], each.get("output") or [], strict=True) for each in both)
+    return statement, [list(pair) for pair in chain.from_iterable(pairs)], {}
 
 
 def _texts(row: Row, columns: tuple[str, ...], where: str) -> list[str]:

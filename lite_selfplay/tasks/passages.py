@@ -58,13 +58,13 @@ def short_enough(passages: Sequence[Problem], tokens: Callable[[str], int], limi
     return kept
 
 
-def _of_file(path: Path, name: str) -> Iterator[Problem]:
-    if path.suffix in LINE_FILES:
-        for number, row in read_object_lines(path, TaskError):
-            yield Problem(f"{name}-{number}", _text_of(row, f"{path}, line {number}"))
-        return
-    for number, passage in enumerate(_joined(read_utf8(path, TaskError)), 1):
-        yield Problem(f"{name}-{number}", passage)
+def _of_file(path: Path, name: str) -> list[Problem]:
+    texts: Iterable[tuple[int, str]] = (
+        ((number, _text_of(row, f"{path}, line {number}")) for number, row in read_object_lines(path, TaskError))
+        if path.suffix in LINE_FILES
+        else enumerate(_joined(read_utf8(path, TaskError)), 1)
+    )
+    return [Problem(f"{name}-{number}", text) for number, text in texts]
 
 
 def _text_of(row: dict[str, Any], where: str) -> str:

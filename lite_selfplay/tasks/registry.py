@@ -3,7 +3,7 @@
 import inspect
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,6 @@ from lite_selfplay.config.user_files import data_of, file_of, guarded, load, opt
 from lite_selfplay.errors import TaskError
 from lite_selfplay.scan import Registry
 from lite_selfplay.tasks.benchmarks import BENCHMARKS, benchmark_maker
-from lite_selfplay.tasks.columns import known
 from lite_selfplay.tasks.files import parse_object
 from lite_selfplay.tasks.hub_data import FILES, folder_of_data, hub_task, no_file
 from lite_selfplay.tasks.jsonl import read_jsonl, task_of
@@ -137,16 +136,16 @@ def load_task(spec: str, *, seed: int = 0, held_out: bool = False, data_dir: str
 def _loaded(spec: str, seed: int, held_out: bool, data_dir: str | None) -> Task:
     name, _, options = spec.partition(":")
     if spec.startswith("{"):
-        file = Path(OBJECTS["tasks.train"])
+        file = OBJECTS["tasks.train"]
         named = ((f"{file}, line {number}", line) for number, line in enumerate(spec.split("\n"), 1))
-        rows = ((where, known(parse_object(line.encode(), where, TaskError))) for where, line in named)
-        return task_of(rows, file.name)
+        rows = ((where, parse_object(line.encode(), where, TaskError)) for where, line in named)
+        return task_of(rows, file, Path(file).stem)
     if file_of(spec) is not None:
-        return _made(_maker(spec), spec, seed, held_out, options_of(spec))
+        return _made(_maker(spec), spec, seed, held_out, _options(options_of(spec)))
     if (mapped := data_of(spec)) is not None and mapped[0] != spec:
         if not os.path.isdir(mapped[0]):
             require_file(Path(mapped[0]), TaskError)
-        return _made(partial(hub_task, dataset=mapped[0]), spec, seed, held_out, mapped[1])
+        return _made(partial(hub_task, dataset=mapped[0]), spec, seed, held_out, _options(mapped[1]))
     if _is_file(spec) and not os.path.exists(spec) and re.fullmatch(r"[\w-]+/[\w-]+", spec):
         own = [f"`{known}`" for known, benchmark in BENCHMARKS.items() if benchmark.hub.lower() == spec.lower()]
         raise TaskError(f"no task file at {spec}: did you mean {' or '.join([*own, f'`hub:{spec}`'])}?")
@@ -155,7 +154,8 @@ def _loaded(spec: str, seed: int, held_out: bool, data_dir: str | None) -> Task:
     maker = _maker(name)
     # For a task that takes a data set, the first option is the data set's name without a key.
     given = f"dataset={options}" if "dataset" in inspect.signature(maker).parameters else options
-    return _made(maker, name, seed, held_out, given, data_dir if name in _OF_DATA else None)
+    beside = {"data_dir": data_dir} if data_dir is not None and name in _OF_DATA else {}
+    return _made(maker, name, seed, held_out, beside | _options(given))
 
 
 def _is_file(spec: str) -> bool:
@@ -163,20 +163,17 @@ def _is_file(spec: str) -> bool:
     return data_of(spec) is not None or slashed or os.path.isfile(spec)
 
 
-def _made(maker: Maker, name: str, seed: int, held_out: bool, options: str, data_dir: str | None = None) -> Task:
+def _made(maker: Maker, name: str, seed: int, held_out: bool, options: Mapping[str, str]) -> Task:
     """The task of a maker. Options that allow no problem are refused here, not in the middle of a run."""
-    chosen = _options(options)
-    if data_dir is not None:
-        chosen.setdefault("data_dir", data_dir)
     signature = inspect.signature(maker)
     try:
         if not any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):
-            refuse_unknown(name, chosen, list(signature.parameters)[2:])
-        signature.bind(seed, held_out, **chosen)
+            refuse_unknown(name, options, list(signature.parameters)[2:])
+        signature.bind(seed, held_out, **options)
     except TypeError as error:
         raise TaskError(f"the task {name} is called with (seed, held_out, **options): {error}") from None
     with guarded(f"the task {name}", TaskError, failed="cannot be made:"):
-        task = maker(seed, held_out, **chosen)
+        task = maker(seed, held_out, **options)
         if not isinstance(task, Task):
             raise TaskError(f"the task {name} made a {type(task).__name__}, not a Task")
         if not task.problems:

@@ -28,11 +28,8 @@ def with_a_slip(solution: str, rng: random.Random) -> str:
     """
     steps = list(_STEP.finditer(solution))
     slips = [(index, by) for index in range(len(steps)) for by in _SLIPS]
-    for index, by in rng.sample(slips, len(slips)):
-        found = _retold(solution, steps, index, by)
-        if found is not None:
-            return found
-    return solution
+    told = (_retold(solution, steps, index, by) for index, by in rng.sample(slips, len(slips)))
+    return next(filter(None, told), solution)
 
 
 def _retold(solution: str, steps: Sequence[re.Match[str]], index: int, by: int) -> str | None:
@@ -42,17 +39,16 @@ def _retold(solution: str, steps: Sequence[re.Match[str]], index: int, by: int) 
     for i, step in enumerate(steps):
         left, written = step["left"] or "", _int(step["result"])
         result: Fraction | int | None = written
-        words = solution[end : step.start()]
         if i == index:
             result = written + by
         elif left and calculate(left) == written:  # otherwise it was rounded or misread, and stays
-            new = _with(left, changed, count=1)
-            result, left = calculate(new), new
+            left = _with(left, changed, count=1)
+            result = calculate(left)
         if result is None or result < 0 or result.denominator != 1:
             return None
         # Words before a step may name its result already: "she has 8 left, because 10 - 2 = 8".
-        parts += [_with(words, {**changed, written: int(result)}), left, step["equals"]]
-        parts.append(_like(step["result"], int(result)))
+        words = _with(solution[end : step.start()], {**changed, written: int(result)})
+        parts += [words, left, step["equals"], _like(step["result"], int(result))]
         changed[written] = int(result)
         end = step.end()
     return "".join(parts) + _with(solution[end:], changed)

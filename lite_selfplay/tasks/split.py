@@ -54,9 +54,8 @@ def data_facts(task: Task) -> dict[str, Any]:
     procedural task."""
     if task.procedural:
         return {}
-    rows = len(task.problems)
-    repeated = rows - len(different(task.problems))
-    facts = {"origin": task.origin, "rows": rows, "fingerprint": fingerprint(task.problems)}
+    repeated = len(task.problems) - len(different(task.problems))
+    facts = {"origin": task.origin, "rows": len(task.problems), "fingerprint": fingerprint(task.problems)}
     return {**facts, "repeated": repeated} if repeated else facts
 
 
@@ -166,9 +165,11 @@ def overlap(evaluation: Sequence[Problem], training: Iterable[Problem | str]) ->
         problem = Problem("", item) if isinstance(item, str) else item
         learned |= every_content & {content_key(problem)}
         read |= every_ngram & _ngrams(problem.text)
-    same = tuple(problem.id for problem, own in zip(evaluation, contents, strict=True) if own & learned)
-    shared = tuple(problem.id for problem, own in zip(evaluation, ngrams, strict=True) if own & read)
-    return Overlap(len(evaluation), same, shared)
+    return Overlap(
+        len(evaluation),
+        same=tuple(problem.id for problem, own in zip(evaluation, contents, strict=True) if own & learned),
+        shared=tuple(problem.id for problem, own in zip(evaluation, ngrams, strict=True) if own & read),
+    )
 
 
 def _ngrams(text: str) -> set[int]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,22 +48,20 @@ class Source:
             raise TaskError(f"the source {name!r} has no problem")
         self.problems, self._seed, self._name = problems, seed, name
         self.position = 0
-        self._walk: Iterator[int] | None = None  # begun by the first draw, so that a copy walks by itself
+        self._order: tuple[int, list[int]] = (-1, [])  # the latest epoch, and the order of its problems
 
     def draw(self, n: int) -> list[Problem]:
         """The next `n` problems, if necessary from the next epoch."""
-        if self._walk is None:
-            self._walk = self._indices(self.position)
-        self.position += n
-        return [self.problems[next(self._walk)] for _ in range(n)]
+        first, self.position = self.position, self.position + n
+        return [self.problems[self._index(position)] for position in range(first, self.position)]
 
-    def _indices(self, position: int) -> Iterator[int]:
+    def _index(self, position: int) -> int:
         epoch, offset = divmod(position, len(self.problems))
-        while True:
+        if epoch != self._order[0]:
             order = list(range(len(self.problems)))
             derived_rng(self._seed, self._name, epoch).shuffle(order)
-            yield from order[offset:]
-            epoch, offset = epoch + 1, 0
+            self._order = epoch, order
+        return self._order[1][offset]
 
     def state(self) -> dict[str, Any]:
         return {"position": self.position, "size": len(self.problems)}
@@ -78,7 +76,7 @@ class Source:
                 f"the source {self._name!r} held {state['size']} problems when the run was saved and holds "
                 f"{len(self.problems)} now: the run cannot continue from the same position"
             )
-        self.position, self._walk = state["position"], None
+        self.position = state["position"]
 
 
 def derived_seed(*parts: object) -> int:
