@@ -55,7 +55,7 @@ class _Classes(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> Any:
         match self.generic_visit(node):
             case ast.Call(ast.Name("type"), [thing], []) | ast.Attribute(thing, "__class__", ast.Load()):
-                return ast.Call(ast.Name("__class_of__", ast.Load()), [thing], [])
+                return ast.copy_location(ast.Call(ast.Name("__class_of__", ast.Load()), [thing], []), node)
             case other:
                 return other
 
