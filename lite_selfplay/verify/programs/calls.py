@@ -86,9 +86,7 @@ def _jobs(wanted: Mapping[str, Any], text: str, number: int) -> list[Job]:
 
 def _values(run: ProgramRun) -> list[Any]:
     """The values that the calls returned, in order; empty if one of them is not plain, or the program did not end."""
-    if run.reason:
-        return []
-    lines = run.reply.decode("utf-8", "replace").split("\n")[:-1]
+    lines = [] if run.reason else run.reply.decode("utf-8", "replace").split("\n")[:-1]
     try:
         return [literal(repr(unpack(json.loads(line.removeprefix("= "))))) for line in lines]
     except _NO_DATA:

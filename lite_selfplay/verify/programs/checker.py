@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from lite_selfplay.data import NOT_JUDGED, Completion, Problem, Verdict
 from lite_selfplay.verify.checking import Checking
@@ -31,7 +31,6 @@ from lite_selfplay.verify.programs.sandbox import Sandbox, shared_sandbox
 
 LEAST_SECONDS = 0.1
 UNTESTED = "its tests cannot be run: "
-T = TypeVar("T")
 
 
 def check_batch(
@@ -72,7 +71,6 @@ class _Part:
     job: Job
     indices: tuple[int, ...]
     judge: Callable[[ProgramRun], list[bool]]
-    nonce: str = ""
 
 
 def judge_all(
@@ -98,7 +96,8 @@ def _report(program: str | None, tests: ProgramTests, done: Sequence[tuple[_Part
     failed: tuple[Reason, str] = ("no_program" if program is None else "", "")
     for part, ended in done:
         # Only the test's process can say that a test cannot be run here.
-        fault = re.search(rb"^%b (?:\d+ )?\? ?(.*)$" % (part.nonce.encode() or b"(?!)"), ended.reply, re.MULTILINE)
+        nonce = part.job.bodies[0].get("nonce", "(?!)").encode()
+        fault = re.search(rb"^%b (?:\d+ )?\? ?(.*)$" % nonce, ended.reply, re.MULTILINE)
         untested = f"{UNTESTED}{fault[1].decode('utf-8', 'replace')}"[:300] if fault else ""
         run = replace(ended, reason="not_judged", detail=untested) if untested else ended
         passed = part.judge(run)
@@ -134,18 +133,18 @@ def _parts(program: str, tests: ProgramTests, number: int) -> Iterator[_Part]:
             asserted[index] = case
     for function, cases in calls.items():
         tried = [_readings(case.arguments) for case in cases.values()]
-        calls_of = [[*map(pack, given)] for readings in tried for given in readings]
-        body = {"program": program, "function": function, "calls": calls_of}
+        packed = [[*map(pack, given)] for readings in tried for given in readings]
+        job = Job("call", ({"program": program, "function": function, "calls": packed},), program=number)
         wanted = [[canonical(each) for each in _expected(case, tests)] for case in cases.values()]
         judge = partial(_by_value, wanted, [*map(len, tried)], tests.tolerance)
-        yield _Part(Job("call", (body,), program=number), tuple(cases), judge)
+        yield _Part(job, tuple(cases), judge)
     if asserted:
         code = [case.code for case in asserted.values()]
         nonce = secrets.token_hex(16)
         test = {"setup": tests.setup, "function": tests.function, "tests": code, "nonce": nonce}
-        packages = bool(imported_packages("\n".join([tests.setup, *code])))
-        job = Job("check", (test, {"program": program}), program=number, packages=packages)
-        yield _Part(job, tuple(asserted), partial(_by_nonce, nonce, len(code)), nonce)
+        packages = imported_packages("\n".join([tests.setup, *code]))
+        job = Job("check", (test, {"program": program}), program=number, packages=bool(packages))
+        yield _Part(job, tuple(asserted), partial(_by_nonce, nonce, len(code)))
 
 
 def _by_text(wanted: bytes, tolerance: float, run: ProgramRun) -> list[bool]:
@@ -194,35 +193,31 @@ def same_text(given: bytes, wanted: bytes, tolerance: float = 0.0) -> bool:
     """Whether two texts have the same lines, ignoring spaces at their ends and empty lines at the end of the text. With
     a tolerance, words of a line may also be decimals that are close."""
     ours, theirs = _lines(given), _lines(wanted)
-    if ours == theirs or not tolerance or len(ours) != len(theirs):
-        return ours == theirs
-    return all(_alike(a.split(), b.split(), _decimal, tolerance) for a, b in zip(ours, theirs, strict=True))
+    close = (_alike(a.split(), b.split(), _decimal, tolerance) for a, b in zip(ours, theirs, strict=False))
+    return ours == theirs or (tolerance > 0 and len(ours) == len(theirs) and all(close))
 
 
 def same_value(given: str, wanted: str, tolerance: float = 0.0) -> bool:
     """Whether two canonical texts (`inside.values.canonical`) have the same value; NaN never does. A tuple counts as a
     list, since JSON has no tuples, unless a tuple is expected anywhere."""
     theirs = wanted.split(" ")
-    if "#nan" in theirs:
-        return False
-    ours = given.split(" ")
-    if "(" not in theirs:
-        ours = [{"(": "[", ")": "]"}.get(token, token) for token in ours]
-    return _alike(ours, theirs, _fraction, tolerance)
+    brackets = {} if "(" in theirs else {"(": "[", ")": "]"}
+    ours = [brackets.get(token, token) for token in given.split(" ")]
+    return "#nan" not in theirs and _alike(ours, theirs, _fraction, tolerance)
 
 
 def _lines(text: bytes) -> list[bytes]:
     return [line.rstrip() for line in text.replace(b"\r\n", b"\n").rstrip().split(b"\n")]
 
 
-def _alike(ours: list[T], theirs: list[T], read: Callable[[T], Fraction], tolerance: float) -> bool:
+def _alike(ours: Sequence[Any], theirs: Sequence[Any], read: Callable[[Any], Fraction], tolerance: float) -> bool:
     """Whether two lists of tokens are the same, except that numbers may only be close."""
     return len(ours) == len(theirs) and all(
         a == b or (tolerance > 0 and _close(a, b, read, tolerance)) for a, b in zip(ours, theirs, strict=True)
     )
 
 
-def _close(given: T, wanted: T, read: Callable[[T], Fraction], tolerance: float) -> bool:
+def _close(given: Any, wanted: Any, read: Callable[[Any], Fraction], tolerance: float) -> bool:
     try:
         number, other = read(given), read(wanted)
     except (ArithmeticError, ValueError):

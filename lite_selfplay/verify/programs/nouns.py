@@ -25,7 +25,6 @@ Python. `forbidden`: it tried something that a confined program may not do. `err
 with a code other than 0. `no_program`: there was none to run. `not_judged`: it got no CPU time on a busy machine.
 """
 
-_MOST_DETAIL = 300
 _FORBIDDEN = re.compile(
     r"PermissionError|Operation not permitted|Permission denied|can't start new thread|BlockingIOError"
 )
@@ -136,18 +135,10 @@ def ended(
     rows: Sequence[Mapping[str, Any]], late: bool, stdout: bytes, stderr: bytes, reply: bytes, limits: Limits
 ) -> ProgramRun:
     """A job's run. `rows` say how each of its processes ended; the program's own is the last."""
-    seconds = max(row["cpu"] for row in rows)
-    memory = max(row["memory"] for row in rows) / 2**20
-    return ProgramRun(*_reason(rows, late, stdout, stderr, limits), stdout, stderr, reply, seconds, memory)
-
-
-def _reason(
-    rows: Sequence[Mapping[str, Any]], late: bool, stdout: bytes, stderr: bytes, limits: Limits
-) -> tuple[Reason, str]:
     signals = {os.WTERMSIG(row["status"]) for row in rows if os.WIFSIGNALED(row["status"])}
     spent = any(row["cpu"] >= limits.seconds / 2 for row in rows)  # two clocks, which disagree on a busy machine
     lines = stderr.decode("utf-8", "replace").strip().splitlines()
-    last = lines[-1].strip()[:_MOST_DETAIL] if lines else ""
+    last = lines[-1].strip()[:300] if lines else ""
     # The first is the test's process, or the program's own: the others are killed after it.
     code, killed = os.WEXITSTATUS(rows[0]["status"]), os.WTERMSIG(rows[0]["status"])
     names = {each.value: each.name for each in signal.Signals}
@@ -167,4 +158,6 @@ def _reason(
         (_FORBIDDEN.search(last), "forbidden", last),
         (True, "error", last or f"exit code {code}"),
     ]
-    return next((reason, detail) for holds, reason, detail in reasons if holds)
+    reason, detail = next((reason, detail) for holds, reason, detail in reasons if holds)
+    seconds, memory = (max(row[what] for row in rows) for what in ("cpu", "memory"))
+    return ProgramRun(reason, detail, stdout, stderr, reply, seconds, memory / 2**20)

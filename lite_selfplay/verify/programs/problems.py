@@ -46,30 +46,29 @@ def problem_of_object(row: Mapping[str, Any], text: str, where: str, name: str) 
     beside = {key: row[key] for key in _TESTED if row.get(key) is not None}
     tests = {**given, **beside} if isinstance(given, Mapping) else {"tests": given, **beside}
     used = {"tests", "problem", "question", "id", "answer", *_TESTED}
-    extra = {key: value for key, value in row.items() if key not in used}
-    return program_problem(name, text, tests, where, extra)
+    return program_problem(name, text, tests, where, {key: row[key] for key in row if key not in used})
 
 
 def as_json(tests: ProgramTests) -> dict[str, Any]:
     """Tests as JSON for `Problem.answer`, which `read_tests` reads back."""
-    beside = {key: value for key in _KEYS if (value := getattr(tests, key))}
-    return {"tests": [_case(case) for case in tests.cases], **beside}
+    return {"tests": [*map(_case, tests.cases)], **{key: value for key in _KEYS if (value := getattr(tests, key))}}
 
 
 def _case(case: Any) -> Any:
-    if isinstance(case, StdinTest):
-        return [case.stdin, case.stdout]
-    if isinstance(case, CallTest):
-        return {"function": case.function, "arguments": list(case.arguments), "expected": case.expected}
-    return case.code
+    match case:
+        case StdinTest(stdin, stdout):
+            return [stdin, stdout]
+        case CallTest(function, arguments, expected):
+            return {"function": function, "arguments": list(arguments), "expected": expected}
+        case _:
+            return case.code
 
 
 def _form(tests: ProgramTests) -> str:
     """A sentence about the required interface of the program."""
-    functions = list(dict.fromkeys(case.function for case in tests.cases if isinstance(case, CallTest)))
     if any(isinstance(case, StdinTest) for case in tests.cases):
         return "The program reads its input from stdin and prints its output to stdout."
-    named = functions[0] if functions else tests.function
+    named = next((case.function for case in tests.cases if isinstance(case, CallTest)), tests.function)
     return f"The program defines the function `{named}`." if named else "The program defines what is asked for."
 
 
@@ -208,8 +207,10 @@ def _tried(problems: dict[str, list[Any]], at_once: int) -> dict[str, tuple[list
     """By key, whether each assertion passes with a program that does nothing, and with one whose functions raise."""
     chunks = [dict(list(problems.items())[i : i + at_once]) for i in range(0, len(problems), at_once)]
     token = secrets.token_hex(16)  # tests may print, too
-    inputs = [json.dumps([token, SERVED, each]).encode() for each in chunks]
-    jobs = [Job("stdio", ({"program": _TRIAL},), each, number) for number, each in enumerate(inputs)]
+    jobs = [
+        Job("stdio", ({"program": _TRIAL},), json.dumps([token, SERVED, each]).encode(), number)
+        for number, each in enumerate(chunks)
+    ]
     runs = shared_sandbox().run(jobs, Limits()) if jobs else []
     line = re.compile(rf"^{token} (-?\w+) (\[\[.+)$", re.MULTILINE)
     return {key: json.loads(found) for run in runs for key, found in line.findall(run.text)}

@@ -118,18 +118,16 @@ def read_tests(given: Any, where: str = "the tests") -> ProgramTests:
     """
     if isinstance(given, ProgramTests):
         return given
-    beside: dict[str, Any] = {}
+    beside = _beside(given if isinstance(given, Mapping) else {}, where)
     if isinstance(given, Mapping):
-        beside = _beside(given, where)
         many = _first(given, _MANY, None)
         given = many if many is not None else _together(given, where) or [given]
     if isinstance(given, str | StdinTest | CallTest | AssertTest):
         given = [given]
     if not isinstance(given, Sequence) or not given:
         raise TaskError(f"{where}: must be a non-empty list of tests")
-    cases = [_case(each, beside.get("function", ""), f"{where}, number {n}") for n, each in enumerate(given, 1)]
-    if all(_in_list(case, row) for case, row in zip(cases, given, strict=True)):
-        beside["in_lists"] = True
+    cases = [_case(each, beside["function"], f"{where}, number {n}") for n, each in enumerate(given, 1)]
+    beside["in_lists"] |= all(_in_list(case, row) for case, row in zip(cases, given, strict=True))
     return ProgramTests(tuple(cases), **beside)
 
 
@@ -214,12 +212,13 @@ def _asserted(code: str, function: str, where: str) -> AssertTest:
         if not (check[1] or function):
             raise TaskError(f"{where}: defines `check`, but no `entry_point` names the function to check")
         code += f"\n\ncheck({'' if check[1] else function})\n"
-    names = re.findall(r"^def +(test\w*)\(", code, re.MULTILINE)
-    found = [f"lambda: {name}" for name in names if not re.search(rf"^{name}\(", code, re.MULTILINE)]
-    parts = re.split(r"^class +(Test\w*)(?!.*\bTestCase\b).*:", code, flags=re.MULTILINE)
-    for name, body in zip(parts[1::2], parts[2::2], strict=True):
-        inside = re.split(r"^\S", body, maxsplit=1, flags=re.MULTILINE)[0]
-        found += [f"lambda: {name}().{method}" for method in re.findall(r"^ +def +(test\w*)\(", inside, re.MULTILINE)]
+    found = [
+        f"lambda: {name}"
+        for name in re.findall(r"^def +(test\w*)\(", code, re.MULTILINE)
+        if not re.search(rf"^{name}\(", code, re.MULTILINE)
+    ]
+    for name, body in re.findall(r"^class +(Test\w*)(?!.*\bTestCase\b).*:(.*(?:\n(?!\S).*)*)", code, re.MULTILINE):
+        found += [f"lambda: {name}().{method}" for method in re.findall(r"^ +def +(test\w*)\(", body, re.MULTILINE)]
     if found and not code.endswith(_FUNCTIONS.format(", ".join(found))):
         code += _FUNCTIONS.format(", ".join(found))
     classes = ", ".join(re.findall(r"^class +(\w+)\(.*\bTestCase\b.*\):", code, re.MULTILINE))

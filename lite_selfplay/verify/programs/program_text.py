@@ -7,7 +7,12 @@ import warnings
 
 from lite_selfplay.verify.format import answer_spans, split_reasoning
 
-_FENCE = re.compile(r"^[ \t]*(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+#.-]*)[^\n`]*\n", re.MULTILINE)
+# A fenced block: it ends at a fence of the same characters that is at least as long, or with the text.
+_BLOCK = re.compile(
+    r"^[ \t]*(?P<fence>(?P<mark>[`~])(?P=mark){2,})[ \t]*(?P<language>[\w+#.-]*)[^\n`]*\n"
+    r"(?P<content>(?s:.*?))(?:^[ \t]*(?P=fence)(?P=mark)*[ \t]*$|\Z)",
+    re.MULTILINE,
+)
 _TAG = re.compile(r"</?answer>")
 _LANGUAGES = frozenset(("", "py", "python", "python3", "py3", "code"))
 # The most characters of a program and of a line; longer ones are not parsed.
@@ -24,17 +29,12 @@ def extract_program(text: str, *, block_only: bool = False, asked: re.Pattern[st
     program is a program with an error.
     """
     rest = split_reasoning(text).rest
-    blocks = [span for span in answer_spans(rest) if span.content.strip() and (span.closed or not block_only)]
-    answer = blocks[-1].content.strip("\n") if blocks else None
-    if answer is not None and is_program(answer):
-        found: str | None = answer
-    elif block_only:
-        found = None if answer is None else _fenced(answer, asked) or answer
-    else:
-        found = _fenced(rest, asked) or (rest if is_program(rest) else answer)
-    if found is None or not found.strip() or len(found) > _LONGEST:
-        return None
-    return found.strip("\n").rstrip()
+    blocks = [span.content for span in answer_spans(rest) if span.closed or not block_only]
+    answer = next(filter(str.strip, reversed(blocks)), "").strip("\n")
+    found = answer if is_program(answer) else _fenced(answer if block_only else rest, asked)
+    if found is None:
+        found = rest if not block_only and is_program(rest) else answer
+    return found.strip("\n").rstrip() if found.strip() and len(found) <= _LONGEST else None
 
 
 def is_program(text: str) -> bool:
@@ -43,8 +43,7 @@ def is_program(text: str) -> bool:
     if len(text) > _LONGEST or max(map(len, text.splitlines()), default=0) > _LONGEST_LINE:
         return False
     try:
-        with warnings.catch_warnings():  # about doubtful literals in the model's code
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):  # about doubtful literals in the model's code
             tree = ast.parse(textwrap.dedent(text))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
@@ -62,15 +61,10 @@ def with_stub(stub: str, program: str) -> str:
 
 def _fenced(text: str, asked: re.Pattern[str] | None) -> str | None:
     """The content of the fenced block with the program; an unclosed fence counts."""
-    blocks: list[str] = []
-    position = 0
-    text = _TAG.sub("\n", text)  # a fence may be on a tag's line
-    while opening := _FENCE.search(text, position):
-        fence = re.escape(opening["fence"][:1]) + "{" + str(len(opening["fence"])) + ",}"
-        closing = re.compile(rf"^[ \t]*{fence}[ \t]*$", re.MULTILINE).search(text, opening.end())
-        end, position = (closing.start(), closing.end()) if closing else (len(text), len(text))
-        content = text[opening.end() : end].strip("\n")
-        if opening["language"].lower() in _LANGUAGES and content.strip():
-            blocks.insert(0, content)
+    blocks = [
+        each["content"].strip("\n")
+        for each in _BLOCK.finditer(_TAG.sub("\n", text))  # a fence may be on a tag's line
+        if each["language"].lower() in _LANGUAGES and each["content"].strip()
+    ][::-1]
     having = (block for block in blocks if asked and asked.search(block))
     return next(having, None) or next(filter(is_program, blocks), blocks[0] if blocks else None)

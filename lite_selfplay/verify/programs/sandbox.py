@@ -147,10 +147,9 @@ def probe(runner: "Zygotes") -> tuple[tuple[str, ...], str]:
         path = Path(folder, "canary")
         path.write_text("canary")
         path.chmod(0o666)
-        listener, abstract = stack.enter_context(socket.socket()), stack.enter_context(socket.socket(socket.AF_UNIX))
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         listener.setblocking(False)
+        abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
         name = f"lite-selfplay-{secrets.token_hex(8)}"
         abstract.bind(f"\0{name}")
         abstract.listen()

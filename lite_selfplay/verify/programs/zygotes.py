@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Self
 
 from lite_selfplay.errors import LiteSelfPlayError
-from lite_selfplay.verify.programs.inside.child import FILES
 from lite_selfplay.verify.programs.inside.clock import PATIENCE
+from lite_selfplay.verify.programs.inside.roles import CHANNEL, JOB, STDERR, STDOUT
 from lite_selfplay.verify.programs.nouns import LAYERS, Job, Limits, ProgramRun, ended
 from lite_selfplay.verify.workers import Worker, Workers
 
@@ -149,11 +149,10 @@ class Zygotes(Workers[Zygote, Job, ProgramRun]):
 
     def _give(self, worker: Zygote, job: Job) -> float:
         limits = self._limits
-        for body in job.bodies:
-            inputs = [_sealed(json.dumps(body).encode()), _sealed(job.stdin)]
-            worker.files += [*inputs, *(os.memfd_create("out", os.MFD_CLOEXEC) for _ in range(FILES - len(inputs)))]
+        for body in job.bodies:  # the files of each process, in the order of their descriptors
+            outputs = (os.memfd_create("out", os.MFD_CLOEXEC) for _ in range(STDOUT, JOB))
+            worker.files += [_sealed(job.stdin), *outputs, _sealed(json.dumps(body).encode())]
         header = {
-            "id": worker.job,
             "kind": job.kind,
             "seconds": limits.seconds,
             "wall": limits.wall,
@@ -170,9 +169,9 @@ class Zygotes(Workers[Zygote, Job, ProgramRun]):
         except (OSError, ValueError, LookupError, TypeError):
             return None
         written = [os.pread(file, self._limits.output_kb << 10, 0) for file in worker.files]
-        stdout, stderr, reply = written[FILES - 3 : FILES]
+        stdout, stderr, reply = written[STDOUT:JOB]
         if len(rows) > 1:  # the program's own error comes last: it is more useful than its test's
-            stderr += written[2 * FILES - 2]
+            stderr += written[CHANNEL + STDERR]
         run = ended(rows, answer["late"], stdout, stderr, reply, self._limits)
         if run.reason == "time" and not answer["starved"]:
             self._spent.add(job.program)

@@ -6,7 +6,6 @@ is never asked there, and the difference of the two is no number.
 """
 
 import builtins
-import collections
 import contextlib
 import io
 import json
@@ -204,9 +203,8 @@ class Border:
             changeable = any(type(item) is list and item[0] in _MUTABLE for item in now)
             reply = ["=", self.pack(result), now if changeable else []]
         except Exception as error:
-            whole = [self.pack(item) for item in error.args if not isinstance(item, BaseException)]
-            kind = self.pack(type(error))
-            reply = ["!", kind, whole, self._keep(error) if kind[0] == "E" else None]
+            kind, plain = self.pack(type(error)), [each for each in error.args if not isinstance(each, BaseException)]
+            reply = ["!", kind, [*map(self.pack, plain)], self._keep(error) if kind[0] == "E" else None]
         self.send([*reply, said.getvalue()])
 
     def _keep(self, value: Any) -> Any:
@@ -223,8 +221,8 @@ class Border:
         if type(value) in _PATHS.values():
             return ["P", type(value).__name__, str(value)]
         if type(value).__module__ == "numpy" and hasattr(value, "ravel") and value.dtype.names is None:
-            items, whole = self.pack(value.ravel().tolist()), type(value).__name__ == "ndarray"
-            return ["N", value.dtype.str, whole, value.shape, items]
+            whole = type(value).__name__ == "ndarray"
+            return ["N", value.dtype.str, whole, value.shape, self.pack(value.ravel().tolist())]
         self.own[id(value)] = value
         if fails:
             return ["E", id(value), name, *(self.pack(base) for base in value.__bases__ if issubclass(base, Exception))]
@@ -298,7 +296,7 @@ def _renew(old: Any, new: Any) -> Any:
         return new
     if isinstance(old, dict):
         new = {key: _renew(old[key], value) if key in old else value for key, value in new.items()}
-    elif isinstance(old, list | collections.deque):
+    elif not isinstance(old, set):
         new = [*map(_renew, old, new), *list(new)[len(old) :]]
     old.clear()
     (old.update if isinstance(old, dict | set) else old.extend)(new)

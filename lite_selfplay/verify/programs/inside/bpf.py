@@ -7,6 +7,7 @@ include/uapi/asm-generic/unistd.h, with which a test compares them.
 """
 
 import functools
+import itertools
 import platform
 import struct
 
@@ -108,10 +109,8 @@ def build(architecture: str = MACHINE) -> bytes:
         *((numbers[column], [_return(ERRNO | EACCES)]) for numbers in PATHS.values()),
         *((numbers[column], [_return(KILL)]) for numbers in KILLED.values()),
     ]
-    for number, body in rules:
-        if number is not None:
-            code += [_if(EQUAL, number, 0, len(body)), *body]
-    code.append(_return(ERRNO | EPERM))
+    known = ((_if(EQUAL, number, 0, len(body)), *body) for number, body in rules if number is not None)
+    code += [*itertools.chain(*known), _return(ERRNO | EPERM)]
     return b"".join(struct.pack("<HBBI", *each) for each in code)
 
 

@@ -4,7 +4,6 @@ Constants are the kernel's own (linux/prctl.h, linux/sched.h, linux/landlock.h).
 OSError if the kernel refuses; `trial` tests a layer in a throw-away child.
 """
 
-import contextlib
 import ctypes
 import errno
 import os
@@ -19,7 +18,7 @@ from lite_selfplay.verify.programs.inside import bpf
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PDEATHSIG, _DUMPABLE, _NO_NEW_PRIVS = 1, 4, 38
-_NEW = {"mount": 0x20000, "cgroup": 0x2000000, "uts": 0x4000000, "ipc": 0x8000000, "pid": 0x20000000, "net": 0x40000000}
+_NEW = 0x20000 | 0x2000000 | 0x4000000 | 0x8000000 | 0x20000000 | 0x40000000  # mount, cgroup, uts, ipc, pid, net
 _NEW_USER = 0x10000000
 # Rights on files of each version of Landlock, from version 1; later versions have those of the last.
 _LANDLOCK_FILES = (0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF)
@@ -74,8 +73,10 @@ def seccomp(code: bytes) -> None:
 def landlock() -> None:
     """Refuse everything that this kernel's Landlock can refuse: files, TCP, signals and abstract sockets outside."""
     version = _call("landlock_create_ruleset", None, 0, 1)
-    rights = [_LANDLOCK_FILES[min(version, len(_LANDLOCK_FILES)) - 1]]
-    rights += [every for since, every in (_LANDLOCK_TCP, _LANDLOCK_SCOPES) if version >= since]
+    rights = [
+        _LANDLOCK_FILES[min(version, len(_LANDLOCK_FILES)) - 1],
+        *(every for since, every in (_LANDLOCK_TCP, _LANDLOCK_SCOPES) if version >= since),
+    ]
     attributes = struct.pack(f"<{len(rights)}Q", *rights)
     ruleset = _call("landlock_create_ruleset", ctypes.c_char_p(attributes), len(attributes), 0)
     no_new_privileges()
@@ -85,11 +86,10 @@ def landlock() -> None:
 
 def namespaces() -> None:
     """Enter new namespaces of every kind, as root or else in a user namespace; the next child is the first process."""
-    every = sum(_NEW.values())
     uid, gid = os.getuid(), os.getgid()
-    if os.geteuid() == 0 and _LIBC.unshare(ctypes.c_int(every)) == 0:
+    if os.geteuid() == 0 and _LIBC.unshare(ctypes.c_int(_NEW)) == 0:
         return
-    _checked(_LIBC.unshare(ctypes.c_int(every | _NEW_USER)), "unshare")
+    _checked(_LIBC.unshare(ctypes.c_int(_NEW | _NEW_USER)), "unshare")
     for file, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         with open(f"/proc/self/{file}", "w") as stream:
             stream.write(text)
@@ -145,15 +145,14 @@ def limit_resources(seconds: float, memory: int, output: int, *, no_processes: b
 def trial(layer: Callable[[], object]) -> str:
     """Try a layer in a throw-away child. Returns why it is not available; empty if it is."""
     read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        with contextlib.suppress(BaseException):
-            try:
-                layer()
-                os.write(write, b"+")
-            except BaseException as error:
-                os.write(write, f"{type(error).__name__}: {error}".encode()[:500])
-        os._exit(0)
+    if (pid := os.fork()) == 0:
+        try:
+            layer()
+            os.write(write, b"+")
+        except BaseException as error:
+            os.write(write, f"{type(error).__name__}: {error}".encode()[:500])
+        finally:
+            os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as stream:
         answer = stream.read().decode(errors="replace")

@@ -52,9 +52,8 @@ class InMemory:
         contents = bytearray()
         for folder, folders, files in os.walk(root):
             folders[:] = sorted(each for each in folders if each not in _NOT_SERVED and not each.startswith("config-"))
-            for file in files:
-                if file.endswith(".py"):
-                    self._keep(root, os.path.join(folder, file), contents)
+            for file in (each for each in files if each.endswith(".py")):
+                self._keep(root, os.path.join(folder, file), contents)
         self._contents = _mapped(contents)
 
     def _keep(self, root: str, path: str, contents: bytearray) -> None:

@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import itertools
 import re
 import sys
 import types
@@ -45,21 +46,18 @@ def names_of_program(sources: Sequence[str], function: str = "") -> tuple[set[st
     unknown = [each for each in imports if each[0].partition(".")[0] not in known]
     found = {name: name for name in free} | {name: real for _, name, real in unknown}
     several = "" in found.values() or len({*found.values()} - {"candidate"}) > 1
-    judges = _judges(nodes, found, tested) if several else set[str]()
-    judges -= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    parameters = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    judges = _judges(nodes, found, tested) - parameters if several else set[str]()
     return free - judges, {module for module, _, _ in unknown}, judges
 
 
 class _Classes(ast.NodeTransformer):
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        if isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) == 1 and not node.keywords:
-            node.func.id = "__class_of__"
-        return self.generic_visit(node)
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        self.generic_visit(node)
-        read = node.attr == "__class__" and isinstance(node.ctx, ast.Load)
-        return ast.Call(ast.Name("__class_of__", ast.Load()), [node.value], []) if read else node
+    def visit(self, node: ast.AST) -> Any:
+        match self.generic_visit(node):
+            case ast.Call(ast.Name("type"), [thing], []) | ast.Attribute(thing, "__class__", ast.Load()):
+                return ast.copy_location(ast.Call(ast.Name("__class_of__", ast.Load()), [thing], []), node)
+            case other:
+                return other
 
 
 def asking_for_classes(source: str) -> ast.Module:
@@ -93,10 +91,18 @@ def _judges(nodes: Sequence[ast.AST], found: dict[str, str], tested: set[str]) -
         return name in tested or name[:1].islower() or (isinstance(node, ast.Name) and node.id in kept)
 
     roots = [node.test if isinstance(node, ast.Assert) else node.value for node in nodes if isinstance(node, _DECIDED)]
-    calls = [call for root in roots for call in _deciding(root, found)]
-    tests = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test")]
-    marks = [each if isinstance(each, ast.Call) else ast.Call(each, [], []) for t in tests for each in t.decorator_list]
-    calls = [call for call in calls if any(is_result(each) for each in ast.walk(call) if each is not call)]
+    marks = [
+        each if isinstance(each, ast.Call) else ast.Call(each, [], [])
+        for node in nodes
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test")
+        for each in node.decorator_list
+    ]
+    calls = [
+        call
+        for root in roots
+        for call in _deciding(root, found)
+        if any(is_result(each) for each in ast.walk(call) if each is not call)
+    ]
     return {_callee(call, found) for call in calls + marks} - {""}
 
 
@@ -122,7 +128,6 @@ def add_modules(modules: Collection[str], names: Collection[str], find: Callable
         return find(name)
 
     for name in modules:
-        parts = name.split(".")
-        for end in range(1, len(parts) + 1):
-            module = sys.modules[".".join(parts[:end])] = types.ModuleType(name)
+        for part in itertools.accumulate(name.split("."), "{}.{}".format):
+            module = sys.modules[part] = types.ModuleType(name)
             vars(module).update(__getattr__=attribute, __all__=[*names], __path__=[])

@@ -8,6 +8,7 @@ import collections
 import datetime
 import decimal
 import fractions
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -69,22 +70,20 @@ _WRITTEN: tuple[tuple[Any, Callable[[Any, Callable[[Iterable[Any]], list[str]]],
 )
 
 
-def _text(given: Any) -> str:
-    if type(given) is not str:
-        raise Unwritable("an unknown form")
+def _text(given: Any, longest: float = math.inf) -> str:
+    if type(given) is not str or len(given) > longest:
+        raise Unwritable("an unknown form" if type(given) is not str else "a fraction of thousands of digits")
     return given
 
 
-def _digits(given: Any) -> str:
-    if len(_text(given)) > _LONGEST_PART:
-        raise Unwritable("a fraction of thousands of digits")
-    return str(given)
+def _sequence(kind: Callable[[Any], Any]) -> tuple[Any, Callable[[Any], list[Any]], Callable[..., Any]]:
+    return kind, lambda items: [[*items]], lambda items: kind(list.__iter__(items))
 
 
-_SEQUENCES = {"l": list, "t": tuple, "S": set, "F": frozenset, "k": collections.deque}
 _MAPPINGS: dict[Any, type] = {kind.__name__: kind for kind in (collections.Counter, collections.OrderedDict)}
-# By tag: a type, a function that writes its values, and one that reads them back.
-_SCALARS: dict[str, tuple[type, Callable[[Any], list[Any]], Callable[..., Any]]] = {
+# By tag: a type, a function that writes its values as parts, and one that reads the parts back. A part that is a list
+# has values in it, which are packed themselves.
+_FORMS: dict[str, tuple[Any, Callable[[Any], list[Any]], Callable[..., Any]]] = {
     "i": (int, lambda number: [f"{int(number):x}"], lambda digits: int(digits, 16)),
     "f": (float, lambda number: [float(number).hex()], float.fromhex),
     "s": (str, lambda text: [str.__str__(text)], _text),
@@ -94,7 +93,7 @@ _SCALARS: dict[str, tuple[type, Callable[[Any], list[Any]], Callable[..., Any]]]
     "q": (
         fractions.Fraction,
         lambda share: [f"{share.numerator:x}", f"{share.denominator:x}"],
-        lambda *parts: fractions.Fraction(*(int(_digits(part), 16) for part in parts)),
+        lambda *parts: fractions.Fraction(*(int(_text(part, _LONGEST_PART), 16) for part in parts)),
     ),
     "M": (datetime.datetime, lambda moment: [moment.isoformat()], datetime.datetime.fromisoformat),
     "Y": (datetime.date, lambda day: [day.isoformat()], datetime.date.fromisoformat),
@@ -105,10 +104,22 @@ _SCALARS: dict[str, tuple[type, Callable[[Any], list[Any]], Callable[..., Any]]]
     ),
     "D": (decimal.Decimal, lambda number: [str(number)], lambda digits: decimal.Decimal(_text(digits))),
     "r": (range, lambda steps: [steps.start, steps.stop, steps.step], lambda *ends: range(*map(int, ends))),
+    "l": _sequence(list),
+    "t": _sequence(tuple),
+    "S": _sequence(set),
+    "F": _sequence(frozenset),
+    "k": _sequence(collections.deque),
+    # Keys and values by turns, then the name of a special mapping.
+    "d": (
+        dict,
+        lambda pairs: [
+            [*itertools.chain(*pairs.items())],
+            *(n for n, kind in _MAPPINGS.items() if type(pairs) is kind),
+        ],
+        lambda row, name=None: _MAPPINGS.get(name, dict)(dict(zip(row[::2], row[1::2], strict=True))),
+    ),
 }
-
-
-KINDS = (*(kind for kind, _, _ in _SCALARS.values()), *_SEQUENCES.values(), dict)
+KINDS = tuple(kind for kind, _, _ in _FORMS.values())
 
 
 def pack(value: Any, keep: Callable[[Any], Any] | None = None, depth: int = 0) -> Any:
@@ -118,28 +129,18 @@ def pack(value: Any, keep: Callable[[Any], Any] | None = None, depth: int = 0) -
     JSON is what `keep` returns; without `keep`, Unwritable is raised."""
     if value is None or value is True or value is False:
         return value
-    if keep is not None and (depth > DEEPEST or type(value).__module__ in (PROGRAM, TEST, "numpy")):
-        return keep(value)
-    if depth > DEEPEST:
-        raise Unwritable("nested too deeply")
-
-    def each(items: Iterable[Any]) -> list[Any]:
-        return [pack(item, keep, depth + 1) for item in items]
-
-    for tag, (kind, write, _) in _SCALARS.items():
+    aside = depth > DEEPEST or (keep is not None and type(value).__module__ in (PROGRAM, TEST, "numpy"))
+    for tag, (kind, write, _) in () if aside else _FORMS.items():
         if isinstance(value, kind):
-            return [tag, *write(value)]
-    for tag, sequence in _SEQUENCES.items():
-        if isinstance(value, sequence):
-            return [tag, each(value)]
-    if isinstance(value, dict):
-        return [
-            "d",
-            [each(pair) for pair in value.items()],
-            *(name for name, kind in _MAPPINGS.items() if type(value) is kind),
-        ]
+            return [
+                tag,
+                *(
+                    [pack(each, keep, depth + 1) for each in part] if type(part) is list else part
+                    for part in write(value)
+                ),
+            ]
     if keep is None:
-        raise Unwritable(type(value).__name__)
+        raise Unwritable("nested too deeply" if depth > DEEPEST else type(value).__name__)
     return keep(value)
 
 
@@ -148,15 +149,11 @@ def unpack(data: Any, find: Callable[..., Any] | None = None) -> Any:
     LookupError, ArithmeticError or RecursionError for anything else."""
     if data is None or data is True or data is False:
         return data
-    tag, *rest = data
-    first = rest[0]
-    if tag in _SCALARS:
-        return _SCALARS[tag][2](*rest)
-    if tag in _SEQUENCES and type(first) is list:
-        return _SEQUENCES[tag](unpack(item, find) for item in first)
-    if tag == "d":
-        found = {unpack(key, find): unpack(value, find) for key, value in first}
-        return _MAPPINGS[rest[1]](found) if rest[1:] else found
+    tag, *parts = data
+    if tag in _FORMS:
+        return _FORMS[tag][2](
+            *([unpack(each, find) for each in part] if type(part) is list else part for part in parts)
+        )
     if find is None:
         raise Unwritable("an unknown form")
-    return find(tag, *rest)
+    return find(tag, *parts)

@@ -19,14 +19,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from lite_selfplay.verify.programs.inside import bpf, child, confinement
+from lite_selfplay.verify.programs.inside import bpf, confinement, roles
 from lite_selfplay.verify.programs.inside.clock import TICK_SECONDS, Clock
 from lite_selfplay.verify.programs.inside.modules import load_beforehand
 
-# The processes of each kind of job, which ends when the first of them ends.
-ROLES = {"stdio": ("stdio",), "call": ("call",), "check": ("test", "candidate")}
 LOOK_SECONDS = 0.5  # how often it checks whether its parent is still there
-_MOST_FILES = child.FILES * 2
 
 
 class _Library(NamedTuple):
@@ -93,10 +90,9 @@ def _layers(library: _Library, config: Mapping[str, Any]) -> tuple[_Library, fro
         missing["uid"] = "not root"
     works("landlock", confinement.landlock)
     if works("namespaces", confinement.namespaces):
-        mapped = os.geteuid() != 0
-        library = _in_namespaces(library)
-        if mapped:
+        if os.geteuid() != 0:
             missing["uid"] = "there is one user in the namespace"
+        library = _in_namespaces(library)
     if works("chroot", confinement.empty_root):
         confinement.empty_root()
     if works("seccomp", lambda: confinement.seccomp(bpf.build())):
@@ -108,12 +104,9 @@ def _layers(library: _Library, config: Mapping[str, Any]) -> tuple[_Library, fro
 def _in_namespaces(library: _Library) -> _Library:
     """Enter new namespaces. A child, their first process, continues; this process stays outside and supervises it."""
     confinement.namespaces()
-    inner = os.fork()
-    if inner:
-        while not library.gone:
+    if inner := os.fork():
+        while not library.gone and not os.waitpid(inner, os.WNOHANG)[0]:
             signal.sigtimedwait([signal.SIGCHLD], LOOK_SECONDS)
-            if os.waitpid(inner, os.WNOHANG)[0]:
-                break
         os._exit(0)
     confinement.die_with_parent()
     return _Library(library.control, os.getppid())
@@ -121,28 +114,27 @@ def _in_namespaces(library: _Library) -> _Library:
 
 def _serve(library: _Library, found: frozenset[str], uid: int) -> None:
     """Receive a job, run its processes, and send back how they ended."""
-    message, files, _, _ = socket.recv_fds(library.control, 1 << 16, _MOST_FILES)
+    message, files, _, _ = socket.recv_fds(library.control, 1 << 16, 2 * roles.CHANNEL)
     if not message:
         os._exit(0)
     header = {**json.loads(message), "parent": os.getpid()}
-    roles = ROLES[header["kind"]]
-    channels = [end.detach() for end in socket.socketpair()] if len(roles) == 2 else [None]
+    plays = roles.ROLES[header["kind"]]
+    channels = [end.detach() for end in socket.socketpair()] if len(plays) == 2 else []
     pids = []
-    for number, (role, channel) in enumerate(zip(roles, channels, strict=True)):
-        pid = os.fork()
-        if pid == 0:
-            child.become(role, header, files[child.FILES * number :][: child.FILES], found, uid, channel)
+    for number, play in enumerate(plays):
+        if (pid := os.fork()) == 0:
+            own = files[number * roles.CHANNEL :][: roles.CHANNEL] + channels[number:][:1]
+            roles.become(play, header, own, found, uid)
         pids.append(pid)
-    for file in (*files, *channels):
-        if file is not None:
-            os.close(file)
+    for file in files + channels:
+        os.close(file)
     clock = Clock(pids, header["wall"])
     ended, late = _reap(library, pids, clock)
     rows = [
         {"status": status, "cpu": usage.ru_utime + usage.ru_stime, "memory": usage.ru_maxrss * 1024}
         for status, usage in (ended[pid] for pid in pids)
     ]
-    answer = {"id": header["id"], "late": late, "starved": late and clock.used < clock.seconds, "rows": rows}
+    answer = {"late": late, "starved": late and clock.used < clock.seconds, "rows": rows}
     library.control.send(json.dumps(answer).encode())
 
 
@@ -163,6 +155,5 @@ def _reap(library: _Library, pids: Sequence[int], clock: Clock) -> tuple[dict[in
     late = pids[0] not in ended
     for pid in {*pids} - ended.keys():
         os.kill(pid, signal.SIGKILL)  # not reaped yet, so its id cannot have been reused
-        _, status, usage = os.wait4(pid, 0)
-        ended[pid] = status, usage
+        ended[pid] = os.wait4(pid, 0)[1:]
     return ended, late
