@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from lite_selfplay.verify.form import Formula, read
-from lite_selfplay.verify.keys import LONG_WORD, is_words, key_of, matrix_rows, numeral, pieces, union_members
+from lite_selfplay.verify.keys import LONG_WORD, UNION, entries_of, is_words, key_of, numeral, pieces
 from lite_selfplay.verify.latex import canonical, tuple_entries, values
 from lite_selfplay.verify.operations import operations_named
 from lite_selfplay.verify.quantity import quantity, same_quantity, times
@@ -167,24 +167,20 @@ def _same_words(gold: str, answer: str) -> bool | None:
 def _same_numeral(gold: str, answer: str) -> bool | None:
     """Whether two numerals with a base are equal. An answer may omit the base, but not have a different one."""
     wanted, given = numeral(gold), numeral(answer)
-    if wanted is None:
-        return None if given is None else False
-    if given is not None:
-        return wanted == given
-    return wanted[0] == canonical(answer) if canonical(answer).lstrip("-").isdigit() else False
+    if wanted is None or given is not None:
+        return None if given is None else wanted == given
+    return wanted[0] == canonical(answer) and wanted[0].lstrip("-").isdigit()
 
 
 def _same_entries(gold: str, answer: str) -> bool | None:
     """Whether tuples, intervals or matrices are equal entry by entry, or unions in any order."""
-    wanted, given = tuple_entries(gold), tuple_entries(answer)
-    if wanted is not None and given is not None and wanted[0] == given[0]:
-        return len(wanted[1]) == len(given[1]) and all(map(same, wanted[1], given[1]))
-    rows, other_rows = matrix_rows(gold), matrix_rows(answer)
-    if rows is not None and other_rows is not None:
-        shapes = [len(row) for row in rows], [len(row) for row in other_rows]
-        return shapes[0] == shapes[1] and all(map(same, chain(*rows), chain(*other_rows)))
-    members, other_members = union_members(gold), union_members(answer)
-    return True if len(members) > 1 and len(other_members) > 1 and same_values(members, other_members) else None
+    (mark, rows), (other_mark, other_rows) = entries_of(gold), entries_of(answer)
+    if not mark or mark != other_mark:
+        return None
+    if mark == UNION:
+        return same_values(rows[0], other_rows[0])
+    alike = [len(row) for row in rows] == [len(row) for row in other_rows]
+    return alike and all(map(same, chain(*rows), chain(*other_rows)))
 
 
 def _same_time(gold: str, answer: str) -> bool | None:

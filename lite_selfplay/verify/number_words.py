@@ -9,10 +9,10 @@ _UNITS = (
 ).split()
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 _SMALL = {word: n for n, word in enumerate(_UNITS)} | {word: 10 * n for n, word in enumerate(_TENS, 2)}
-_LARGE = {"thousand": 1000, "million": 10**6, "billion": 10**9}
+_SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
 
-_WORD = "|".join([*_SMALL, "hundred", *_LARGE])
-_RUN = rf"(?:a\s+(?=hundred|{'|'.join(_LARGE)}))?(?:{_WORD})(?:[\s-]+(?:and\s+)?(?:{_WORD}))*"
+_WORD = "|".join([*_SMALL, *_SCALES])
+_RUN = rf"(?:a\s+(?={'|'.join(_SCALES)}))?(?:{_WORD})(?:[\s-]+(?:and\s+)?(?:{_WORD}))*"
 # A run of number words in a text. It need not be a single number: "two three" is not.
 NUMBER_WORDS = re.compile(rf"(?<![\w-]){_RUN}(?![\w-])", re.IGNORECASE)
 _PARTS = ["half", "third", "quarter", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
@@ -50,26 +50,17 @@ def number_of(words: str) -> int | None:
     """The number that a run of words or digits names; None if it names none or several ("two three", "twenty ten")."""
     if words.isdigit():
         return int(words) if len(words) < 20 else None
-    total = below_thousand = 0
-    last = 10**12  # the bound of the next word: "twenty one" but not "one twenty"
-    scale = 10**12
+    total, bound = 0, 10**12  # the next word must be smaller than the bound: "twenty one" but not "one twenty"
     for word in re.split(r"[\s-]+(?:and\s+)?", words.casefold().strip()):
-        word = "one" if word in ("a", "an") else word
-        if word in _LARGE:
-            if not below_thousand or _LARGE[word] >= scale:
+        value = 1 if word in ("a", "an") else _SMALL.get(word, bound)
+        if (scale := _SCALES.get(word)) is not None:
+            most = 10 if scale == 100 else 1000  # it counts fewer than that, which come just before it
+            counted = total % (scale * most)
+            if not 0 < counted < most:
                 return None
-            scale = _LARGE[word]
-            total, below_thousand, last = total + below_thousand * scale, 0, 1000
-        elif word == "hundred":
-            if not 0 < below_thousand < 10:
-                return None
-            below_thousand, last = below_thousand * 100, 100
-        elif word in _SMALL:
-            value = _SMALL[word]
-            if value >= last or (value == 0 and (total or below_thousand)):
-                return None
-            below_thousand += value
-            last = 10 if value >= 20 else 1
+            total, bound = total + counted * (scale - 1), scale
+        elif value < bound and (value or not total):
+            total, bound = total + value, 10 if value >= 20 else 1
         else:
             return None
-    return total + below_thousand
+    return total

@@ -64,8 +64,7 @@ class Quantity:
     @property
     def number(self) -> Fraction | None:
         """Its value without unit and percent sign if it is a single written number; None for other formulas."""
-        value = self.formula.constant
-        return rational(value) if value is not None and is_literal(self.formula.tree) else None
+        return rational(self.formula.constant) if is_literal(self.formula.tree) else None
 
     def key(self) -> str | None:
         """The value as a canonical string, in the base unit of its dimension; None if an operation is left undone."""
@@ -74,8 +73,7 @@ class Quantity:
         if plain is None or (unit == Unit() and not self.percent):
             return plain
         factor = unit.factor / 100 if self.percent else unit.factor
-        value = self.formula.constant
-        exact = None if value is None else rational(value)
+        exact = rational(self.formula.constant)
         name = "" if unit == Unit() else str(unit) or "money"
         scaled = str(exact * factor) if exact is not None else f"{plain} * {factor}"
         return f"{scaled} [{name}]" if name else scaled
@@ -172,8 +170,7 @@ def same_quantity(first: Quantity, second: Quantity) -> bool:
     share, plain = (first, second) if first.percent else (second, first)
     if _same(share, plain, Fraction(1, 100), Fraction(1)):
         return True
-    value = plain.formula.constant
-    number = None if value is None else real_part(value)
+    number = real_part(plain.formula.constant)
     return number is not None and abs(number) >= 1 and _same(share, plain, Fraction(1), Fraction(1))
 
 
@@ -182,14 +179,14 @@ def _same(first: Quantity, second: Quantity, factor: Fraction, other_factor: Fra
         if first.formula.same_value(second.formula):
             return True
         factor = other_factor = Fraction(1)
-    a, b = first.formula.constant, second.formula.constant
-    if a is None or b is None or (exact_a := real_part(a)) is None or (exact_b := real_part(b)) is None:
+    a, b = real_part(first.formula.constant), real_part(second.formula.constant)
+    if a is None or b is None:
         return False
-    exact_a, exact_b = exact_a * factor, exact_b * other_factor
-    both = rational(a) is not None and rational(b) is not None
-    if exact_a == exact_b or (not both and abs(exact_a - exact_b) * 10**30 <= abs(exact_a)):
+    a, b = a * factor, b * other_factor
+    exact = rational(first.formula.constant) is not None and rational(second.formula.constant) is not None
+    if a == b or (not exact and abs(a - b) * 10**30 <= abs(a)):
         return True
-    return _rounds(exact_a, first, exact_b, second, factor) or _rounds(exact_b, second, exact_a, first, other_factor)
+    return _rounds(a, first, b, second, factor) or _rounds(b, second, a, first, other_factor)
 
 
 def _rounds(value: Fraction, written: Quantity, other: Fraction, exact: Quantity, factor: Fraction) -> bool:
