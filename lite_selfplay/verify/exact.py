@@ -16,7 +16,7 @@ from lite_selfplay.verify.latex import canonical, tuple_entries, values
 from lite_selfplay.verify.operations import operations_named
 from lite_selfplay.verify.quantity import quantity, same_quantity, times
 from lite_selfplay.verify.statement import Statement, has_unknowns, point, statement
-from lite_selfplay.verify.units import unit_of
+from lite_selfplay.verify.words import unit_of
 
 MAX_COMPARISONS = 10_000
 _UNNAMED = {"unit", "degr"}
@@ -35,8 +35,7 @@ def _judge_one(gold: list[str], answer: str) -> bool:
     given = pieces(values(answer))
     if not given or not gold or len(given) * len(gold) > MAX_COMPARISONS:
         return False
-    key = key_of(gold)
-    if key is not None and key == key_of(given):
+    if (key := key_of(gold)) is not None and key == key_of(given):
         return True
     wanted_point, given_point = point(gold, by_name=len(given) == 1), point(given, by_name=True)
     if wanted_point and not given_point:  # for x = 3, y = -1, values without names must have this order
@@ -88,12 +87,13 @@ def _same_equation(wanted: Statement, given: Statement) -> bool:
     first, second = _difference(wanted), _difference(given)
     if first is None or second is None or not (wanted.equation or has_unknowns(wanted.value)):
         return False
-    return first.proportional(second) and _operations_of(given) <= _operations_of(wanted)
+    sides, allowed = (stated.equation or (stated.value,) for stated in (given, wanted))
+    return first.proportional(second) and _operations(*sides) <= _operations(*allowed)
 
 
 def restates(gold: Sequence[str], answer: str) -> bool:
     """Whether an answer only restates the question: it has an operation that its reference lacks."""
-    allowed = frozenset().union(*map(_operations, gold))
+    allowed = _operations(*gold)
     return any(not _operations(value) <= allowed for value in values(answer))
 
 
@@ -126,14 +126,10 @@ def _stems(text: str) -> set[str]:
     return pairs | {word[:4].removesuffix("s") for word in {*words} - {*unspaced} if len(word) > 1 + word.isascii()}
 
 
-def _operations_of(stated: Statement) -> frozenset[str]:
-    return frozenset().union(*map(_operations, stated.equation or (stated.value,)))
-
-
-def _operations(text: str) -> frozenset[str]:
-    """The operations that a value leaves unevaluated, and its functions."""
-    found = quantity(statement(text).value or text)
-    return operations_named(text) if found is None else found.formula.operations
+def _operations(*texts: str) -> frozenset[str]:
+    """The operations that values leave unevaluated, and their functions."""
+    found = [(text, quantity(statement(text).value or text)) for text in texts]
+    return frozenset().union(*(value.formula.operations if value else operations_named(text) for text, value in found))
 
 
 def _difference(stated: Statement) -> Formula | None:

@@ -100,8 +100,7 @@ def _innermost(span: Span) -> str:
 
 def _together(between: str) -> bool:
     """Whether two boxed values are one answer: the text between them is connectives, or within one sentence."""
-    one_sentence = "\n" not in between and not _SENTENCE_END.search(between)
-    return one_sentence or _CONNECTIVES.fullmatch(between) is not None
+    return not ("\n" in between or _SENTENCE_END.search(between)) or _CONNECTIVES.fullmatch(between) is not None
 
 
 def _has_value(text: str) -> bool:

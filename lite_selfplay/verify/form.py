@@ -14,6 +14,7 @@ from functools import lru_cache
 from lite_selfplay.verify.expression import TIMES, Expression, Unreadable, parse
 from lite_selfplay.verify.formulas import (
     MANY_POINTS,
+    TRIGONOMETRIC,
     Number,
     angle,
     constant_ratio,
@@ -63,8 +64,8 @@ class Formula:
         given = chain(other.tree) if self.tree.kind == other.tree.kind else None
         if given is None or wanted == given:
             return given is not None
-        fixed = self.tree.name == TIMES and all(exponent == 1 for _, exponent in wanted)
-        fixed = fixed or self.tree.kind == "fraction" or any(number < 0 for number, _ in wanted)
+        size = self.tree.name == TIMES and all(exponent == 1 for _, exponent in wanted)
+        fixed = size or self.tree.kind == "fraction" or any(number < 0 for number, _ in wanted)
         return not fixed and _collected(wanted) == _collected(given)
 
     def same_value(self, other: "Formula") -> bool:
@@ -84,9 +85,8 @@ class Formula:
         """The value as a canonical string; None if an operation is left undone."""
         if self.undone:
             return None
-        found = " ".join(map(fingerprint, self.values))
         marks = [" ".join(sorted(self.variables))] if self.variables else []
-        return " | ".join([*marks, found, *sorted(self.functions)])
+        return " | ".join([*marks, " ".join(map(fingerprint, self.values)), *sorted(self.functions)])
 
 
 @lru_cache(maxsize=4096)
@@ -210,7 +210,7 @@ def _product(tree: Expression) -> bool:
 
 
 def _power(tree: Expression) -> bool:
-    """Whether it is an integer power of a sum, product or root, or of i."""
+    """Whether it is an integer power of a sum, product or root of numbers, or of i."""
     base, exponent = tree.parts
     count = rational(_number(exponent))
     known = base.kind in ("sum", "product", "root", "fraction", "power") or base.name == "i"
@@ -225,8 +225,7 @@ def _function(tree: Expression, value: Number | None) -> bool:
         return True
     if tree.name.startswith("arc"):
         return _is_share_of_pi(value, None)
-    known = tree.name in ("sin", "cos", "tan", "cot", "sec", "csc")
-    return known and _is_share_of_pi(angle(tree.parts[0]), _KNOWN_ANGLES)
+    return tree.name in TRIGONOMETRIC and _is_share_of_pi(angle(tree.parts[0]), _KNOWN_ANGLES)
 
 
 def _is_share_of_pi(value: Number, denominator: int | None) -> bool:

@@ -187,7 +187,7 @@ def _exact(value: Fraction) -> Number:
 
 def _value(tree: Expression, point: int, degrees: bool) -> Number:
     """The finite value of a node at a point. `degrees`: a degree sign means pi/180, as in trigonometric functions."""
-    inside = degrees or (tree.kind == "function" and tree.name in _TRIGONOMETRIC)
+    inside = degrees or (tree.kind == "function" and tree.name in TRIGONOMETRIC)
     parts = [_value(part, point, inside) for part in tree.parts]
     match tree.kind:
         case "number":
@@ -304,7 +304,7 @@ def _by(name: str, *values: Number) -> Number:
 
 
 _PIECEWISE = {"floor", "ceiling", "max", "min", "absolute"}
-_TRIGONOMETRIC = "sin cos tan cot sec csc".split()
+TRIGONOMETRIC = "sin cos tan cot sec csc".split()
 _OPERATIONS: dict[str, Callable[..., Number]] = {
     "mixed": _sum,
     "sum": _sum,
@@ -316,8 +316,8 @@ _OPERATIONS: dict[str, Callable[..., Number]] = {
     "percent": lambda value: _quotient(value, Fraction(100)),
 }
 _FUNCTIONS: dict[str, Callable[..., Number]] = {
-    **{name: partial(_by, name) for name in (*_TRIGONOMETRIC, "sinh", "cosh", "tanh", "coth", "exp", "ln", "log")},
-    **{f"arc{name}": partial(_by, f"a{name}") for name in _TRIGONOMETRIC},
+    **{name: partial(_by, name) for name in (*TRIGONOMETRIC, "sinh", "cosh", "tanh", "coth", "exp", "ln", "log")},
+    **{f"arc{name}": partial(_by, f"a{name}") for name in TRIGONOMETRIC},
     **{f"ar{name}": partial(_by, f"a{name}") for name in ("sinh", "cosh", "tanh")},
     "factorial": _factorial,
     "binomial": _binomial,

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 
 from lite_selfplay.verify.expression import Unreadable
 from lite_selfplay.verify.latex import CLOCK, canonical, plain, split_top, trim, tuple_entries, values
-from lite_selfplay.verify.number_words import NUMBER_WORDS
 from lite_selfplay.verify.operations import PLAIN_FUNCTIONS
 from lite_selfplay.verify.quantity import quantity, times
 from lite_selfplay.verify.statement import statement, unnamed
+from lite_selfplay.verify.words import NUMBER_WORDS
 
 MAX_CHARACTERS, MAX_VALUES = 2000, 100  # of an answer; a longer text would only keep the parser busy
 MAX_WORDS = 4  # of an answer with a key; longer ones are sentences or questions

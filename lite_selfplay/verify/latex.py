@@ -12,8 +12,7 @@ from functools import lru_cache
 
 from lite_selfplay.verify.expression import GROUPED
 from lite_selfplay.verify.format import unboxed
-from lite_selfplay.verify.number_words import in_digits, written
-from lite_selfplay.verify.units import compound
+from lite_selfplay.verify.words import compound, in_digits, written
 
 _SCRIPTS = re.compile(r"(?P<power>[⁰¹²³⁴-⁹⁺⁻ⁿⁱ]+)|(?P<index>[₀-₉₊₋]+)|(?P<fraction>[¼-¾⅐-⅞])")
 _OTHER = re.compile(r"[^\x00-\x7f]")

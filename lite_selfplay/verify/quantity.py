@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from lite_selfplay.verify.form import Formula, is_literal, read
 from lite_selfplay.verify.formulas import rational, real_part
-from lite_selfplay.verify.units import SINGLE_LETTERS, Unit, unit_of
+from lite_selfplay.verify.words import SINGLE_LETTERS, Unit, unit_of
 
 ROUNDING_DIGITS = 6  # the significant digits that a decimal needs to count as the rounding of a number
 
@@ -127,8 +127,7 @@ def _is_unit(text: str, blank: str, letter_units: bool) -> bool:
     words = re.findall(rf"[{_LETTER}][{_LETTER}'-]*", text)
     if not text.isascii() and not all(map(_is_letter, "".join(words))):
         return False
-    too_many = len(words) > _MAX_UNIT_WORDS
-    if too_many or any(map(_NOT_UNIT.fullmatch, words)) or _NEVER_LAST.fullmatch(words[-1]):
+    if len(words) > _MAX_UNIT_WORDS or any(map(_NOT_UNIT.fullmatch, words)) or _NEVER_LAST.fullmatch(words[-1]):
         return False
     # "5 xy" and "5m" may be products: a unit is separated by a space, except in scripts without capitals ("5元").
     if (_STICKING.match(text) and unit_of(text) is not None) or unicodedata.category(words[0][0]) == "Lo":
@@ -160,13 +159,11 @@ def same_quantity(first: Quantity, second: Quantity) -> bool:
     factor of 1/100; if only one side has one, the other number may also be meant in percent if it is at least 1. A
     decimal of six significant digits or more also equals a non-terminating number that it rounds.
     """
-    factors = Fraction(1), Fraction(1)
-    if first.unit is not None and second.unit is not None:
-        if first.unit.dimension != second.unit.dimension:
-            return False
-        factors = first.unit.factor, second.unit.factor
+    units = (first.unit, second.unit) if first.unit and second.unit else (Unit(), Unit())
+    if units[0].dimension != units[1].dimension:
+        return False
     if first.percent == second.percent:
-        return _same(first, second, *factors)
+        return _same(first, second, units[0].factor, units[1].factor)
     share, plain = (first, second) if first.percent else (second, first)
     if _same(share, plain, Fraction(1, 100), Fraction(1)):
         return True

@@ -139,10 +139,9 @@ def _differ(side: str, value: str) -> bool:
 
 def _rounds_to(exact: str, rounded: str) -> bool:
     """Whether `rounded` is `exact`, rounded to its number of decimal places; for tuples, entry by entry."""
-    pair = tuple_entries(exact), tuple_entries(rounded)
-    if pair[0] and pair[1]:
-        same = (pair[0][0], len(pair[0][1])) == (pair[1][0], len(pair[1][1]))
-        return same and all(map(_rounds_to, pair[0][1], pair[1][1]))
+    whole, rough = tuple_entries(exact), tuple_entries(rounded)
+    if whole and rough:
+        return whole[0] == rough[0] and len(whole[1]) == len(rough[1]) and all(map(_rounds_to, whole[1], rough[1]))
     value, near = quantity(exact), quantity(rounded)
     if value is None or near is None or value.percent != near.percent:
         return False
