@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from itertools import chain
 
 from lite_selfplay.verify.form import Formula, read
-from lite_selfplay.verify.keys import LONG_WORD, is_words, key_of, matrix_rows, numeral, pieces, union_members
+from lite_selfplay.verify.keys import LONG_WORD, UNION, entries_of, is_words, key_of, numeral, pieces
 from lite_selfplay.verify.latex import canonical, tuple_entries, values
 from lite_selfplay.verify.operations import operations_named
 from lite_selfplay.verify.quantity import quantity, same_quantity, times
 from lite_selfplay.verify.statement import Statement, has_unknowns, point, statement
-from lite_selfplay.verify.units import unit_of
+from lite_selfplay.verify.words import unit_of
 
 MAX_COMPARISONS = 10_000
 _UNNAMED = {"unit", "degr"}
@@ -35,8 +35,7 @@ def _judge_one(gold: list[str], answer: str) -> bool:
     given = pieces(values(answer))
     if not given or not gold or len(given) * len(gold) > MAX_COMPARISONS:
         return False
-    key = key_of(gold)
-    if key is not None and key == key_of(given):
+    if (key := key_of(gold)) is not None and key == key_of(given):
         return True
     wanted_point, given_point = point(gold, by_name=len(given) == 1), point(given, by_name=True)
     if wanted_point and not given_point:  # for x = 3, y = -1, values without names must have this order
@@ -88,12 +87,13 @@ def _same_equation(wanted: Statement, given: Statement) -> bool:
     first, second = _difference(wanted), _difference(given)
     if first is None or second is None or not (wanted.equation or has_unknowns(wanted.value)):
         return False
-    return first.proportional(second) and _operations_of(given) <= _operations_of(wanted)
+    sides, allowed = (stated.equation or (stated.value,) for stated in (given, wanted))
+    return first.proportional(second) and _operations(*sides) <= _operations(*allowed)
 
 
 def restates(gold: Sequence[str], answer: str) -> bool:
     """Whether an answer only restates the question: it has an operation that its reference lacks."""
-    allowed = frozenset().union(*map(_operations, gold))
+    allowed = _operations(*gold)
     return any(not _operations(value) <= allowed for value in values(answer))
 
 
@@ -126,14 +126,10 @@ def _stems(text: str) -> set[str]:
     return pairs | {word[:4].removesuffix("s") for word in {*words} - {*unspaced} if len(word) > 1 + word.isascii()}
 
 
-def _operations_of(stated: Statement) -> frozenset[str]:
-    return frozenset().union(*map(_operations, stated.equation or (stated.value,)))
-
-
-def _operations(text: str) -> frozenset[str]:
-    """The operations that a value leaves unevaluated, and its functions."""
-    found = quantity(statement(text).value or text)
-    return operations_named(text) if found is None else found.formula.operations
+def _operations(*texts: str) -> frozenset[str]:
+    """The operations that values leave unevaluated, and their functions."""
+    found = [(text, quantity(statement(text).value or text)) for text in texts]
+    return frozenset().union(*(value.formula.operations if value else operations_named(text) for text, value in found))
 
 
 def _difference(stated: Statement) -> Formula | None:
@@ -167,24 +163,20 @@ def _same_words(gold: str, answer: str) -> bool | None:
 def _same_numeral(gold: str, answer: str) -> bool | None:
     """Whether two numerals with a base are equal. An answer may omit the base, but not have a different one."""
     wanted, given = numeral(gold), numeral(answer)
-    if wanted is None:
-        return None if given is None else False
-    if given is not None:
-        return wanted == given
-    return wanted[0] == canonical(answer) if canonical(answer).lstrip("-").isdigit() else False
+    if wanted is None or given is not None:
+        return None if given is None else wanted == given
+    return wanted[0] == canonical(answer) and wanted[0].lstrip("-").isdigit()
 
 
 def _same_entries(gold: str, answer: str) -> bool | None:
     """Whether tuples, intervals or matrices are equal entry by entry, or unions in any order."""
-    wanted, given = tuple_entries(gold), tuple_entries(answer)
-    if wanted is not None and given is not None and wanted[0] == given[0]:
-        return len(wanted[1]) == len(given[1]) and all(map(same, wanted[1], given[1]))
-    rows, other_rows = matrix_rows(gold), matrix_rows(answer)
-    if rows is not None and other_rows is not None:
-        shapes = [len(row) for row in rows], [len(row) for row in other_rows]
-        return shapes[0] == shapes[1] and all(map(same, chain(*rows), chain(*other_rows)))
-    members, other_members = union_members(gold), union_members(answer)
-    return True if len(members) > 1 and len(other_members) > 1 and same_values(members, other_members) else None
+    (mark, rows), (other_mark, other_rows) = entries_of(gold), entries_of(answer)
+    if not mark or mark != other_mark:
+        return None
+    if mark == UNION:
+        return same_values(rows[0], other_rows[0])
+    alike = [len(row) for row in rows] == [len(row) for row in other_rows]
+    return alike and all(map(same, chain(*rows), chain(*other_rows)))
 
 
 def _same_time(gold: str, answer: str) -> bool | None:

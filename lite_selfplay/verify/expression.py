@@ -7,9 +7,10 @@ factorial and `48 + 24` a sum. It refuses everything else; operators with bounds
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from typing import Literal
 
 from lite_selfplay.errors import LiteSelfPlayError
@@ -37,6 +38,10 @@ class Expression:
     name: str = ""
     value: Fraction = Fraction(0)
 
+    def nodes(self) -> Iterator["Expression"]:
+        """This node and all below it."""
+        return chain([self], *(part.nodes() for part in self.parts))
+
 
 _OF_SEVERAL = {"max", "min", "gcd", "lcm"}
 _GREEK = frozenset(
@@ -48,9 +53,14 @@ _ACCENTS = frozenset(
     "dot ddot bar hat vec tilde overline widehat overrightarrow mathbb mathcal boldsymbol bm mathbf".split()
 )
 _CONTINUES = frozenset({"frac", "sqrt", "pi"}) | _GREEK
-_BEGIN_FACTORS = _CONTINUES | {"binom", "dbinom", "tbinom"} | FUNCTIONS | _ACCENTS
+_BEGIN_FACTORS = _CONTINUES | {"binom", "dbinom", "tbinom", "lfloor", "lceil", "lvert"} | FUNCTIONS | _ACCENTS
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
-_SIDES = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceiling"), "\\lvert": ("\\rvert", "absolute")}
+_SIDES = {
+    "|": ("|", "absolute"),
+    "\\lvert": ("\\rvert", "absolute"),
+    "\\lfloor": ("\\rfloor", "floor"),
+    "\\lceil": ("\\rceil", "ceiling"),
+}
 
 GROUPED = r"[1-9]\d{0,2}(?:,\d{3})+"  # the digits of a whole number in groups of three
 _TOKEN = re.compile(
@@ -60,6 +70,7 @@ _TOKEN = re.compile(
     | (?P<word> (?<![A-Za-z\\])(?:{"|".join(PLAIN_FUNCTIONS)})(?![A-Za-z]) )
     | (?P<letter> [A-Za-z] )
     | (?P<sign> [-+*/^_!%'|()\[\]{{}},] )
+    | (?P<unknown> \S.{{0,19}} )
     )""",
     re.VERBOSE,
 )
@@ -78,13 +89,9 @@ def parse(text: str) -> Expression:
 
 def _tokens(text: str) -> list[tuple[str, str]]:
     """(kind, text) of each token; both are empty after the end."""
-    found, position = [], 0
-    while position < len(text.rstrip()):
-        match = _TOKEN.match(text, position)
-        if match is None or match.lastgroup is None:
-            raise Unreadable(f"cannot read {text[position : position + 20]!r}")
-        found.append((match.lastgroup, match[match.lastgroup]))
-        position = match.end()
+    found = [(kind, match[kind]) for match in _TOKEN.finditer(text) if (kind := match.lastgroup)]
+    if unknown := [each for kind, each in found if kind == "unknown"]:
+        raise Unreadable(f"cannot read {unknown[0]!r}")
     return [*found, *[("", "")] * 3]  # the parser looks up to two tokens ahead
 
 
@@ -109,8 +116,14 @@ class _Parser:
         self.position += 1
         return self.peek(-1)
 
+    def takes(self, *texts: str) -> bool:
+        """Whether the next tokens are these, which are then consumed."""
+        found = all(self.peek(ahead) == text for ahead, text in enumerate(texts))
+        self.position += len(texts) * found
+        return found
+
     def expect(self, text: str) -> None:
-        if self.take() != text:
+        if not self.takes(text):
             raise Unreadable(f"expected {text!r}")
 
     def node(self, kind: Kind, *parts: Expression, name: str = "", value: Fraction = Fraction(0)) -> Expression:
@@ -119,13 +132,16 @@ class _Parser:
             raise Unreadable("too long")
         return Expression(kind, parts, name, value)
 
+    def joined(self, kind: Kind, parts: list[Expression], name: str = "") -> Expression:
+        return parts[0] if len(parts) == 1 else self.node(kind, *parts, name=name)
+
     # Sums, products, factors
 
     def sum(self) -> Expression:
         terms = [self.signed(self.product)]
         while self.peek() in ("+", "-"):
             terms.append(self.signed(self.product))
-        return terms[0] if len(terms) == 1 else self.node("sum", *terms)
+        return self.joined("sum", terms)
 
     def signed(self, part: Callable[[], Expression]) -> Expression:
         negative = False
@@ -138,28 +154,20 @@ class _Parser:
         factors = [self.factor()]
         signs: set[str] = set()
         while True:
-            sign = self.peek()
-            if sign in ("*", "\\cdot", TIMES):
+            if self.peek() in ("*", "\\cdot", TIMES):
                 signs.add(self.take())
                 factors.append(self.signed(self.factor))
-            elif sign in ("/", "\\div"):
-                self.take()
-                below = self.signed(self.factor)
-                if below.kind == "symbol":  # t/RC is t/(RC), as physicists write it; 1/2x is x/2
-                    below = self.run_on(below)
-                above = factors[0] if len(factors) == 1 else self.node("product", *factors)
-                factors = [self.node("fraction", above, below)]
+            elif self.takes("/") or self.takes("\\div"):
+                below = [self.signed(self.factor)]
+                # t/RC is t/(RC), as physicists write it; 1/2x is x/2.
+                while below[0].kind == "symbol" and (self.kind() == "letter" or self.peek()[1:] in _GREEK):
+                    below.append(self.factor())
+                factors = [self.node("fraction", self.joined("product", factors), self.joined("product", below))]
             elif self.begins_factor():
                 factors.append(self.juxtaposed(factors))
             else:
                 break
-        return factors[0] if len(factors) == 1 else self.node("product", *factors, name=TIMES * (signs == {TIMES}))
-
-    def run_on(self, first: Expression) -> Expression:
-        factors = [first]
-        while self.kind() == "letter" or self.peek()[1:] in _GREEK:
-            factors.append(self.factor())
-        return first if len(factors) == 1 else self.node("product", *factors)
+        return self.joined("product", factors, name=TIMES * (signs == {TIMES}))
 
     def juxtaposed(self, before: list[Expression]) -> Expression:
         r"""The next factor, written without an operator; `1\frac{4}{5}` and `1 4/5` are mixed numbers."""
@@ -167,8 +175,7 @@ class _Parser:
         whole_number = last.kind == "number" and last.value.denominator == 1 and self.kind(-1) == "number"
         second_number = self.kind() == "number" and self.peek(-1) != ")"
         following = self.number() if second_number else self.factor()
-        if second_number and self.peek() == "/" and self.kind(1) == "number":
-            self.take()
+        if second_number and self.kind(1) == "number" and self.takes("/"):
             following = self.node("fraction", following, self.number())
         if whole_number and _is_proper(following):
             return self.node("mixed", before.pop(), following)
@@ -178,7 +185,7 @@ class _Parser:
 
     def begins_factor(self) -> bool:
         sign = self.peek()
-        begins = self.kind() in ("number", "letter", "word") or sign in _BRACKETS or sign in _SIDES
+        begins = self.kind() in ("number", "letter", "word") or sign in _BRACKETS
         return begins or (self.kind() == "command" and sign[1:] in _BEGIN_FACTORS)
 
     def factor(self) -> Expression:
@@ -190,18 +197,11 @@ class _Parser:
                 base = self.node("function", base, name="factorial")
             elif sign == "%":
                 base = self.node("percent", base)
+            elif self.takes("\\circ") or self.takes("{", "\\circ", "}"):
+                base = self.node("degree", base)
             else:
-                degree = self.takes_degree()
-                base = self.node("degree", base) if degree else self.node("power", base, self.signed(self.atom))
+                base = self.node("power", base, self.signed(self.atom))
         return base
-
-    def takes_degree(self) -> bool:
-        """Whether the exponent is a degree sign, which is then consumed."""
-        for sign in (["\\circ"], ["{", "\\circ", "}"]):
-            if [self.peek(ahead) for ahead in range(len(sign))] == sign:
-                self.position += len(sign)
-                return True
-        return False
 
     # Atoms
 
@@ -209,25 +209,18 @@ class _Parser:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise Unreadable("nested too deep")
-        found = self.one_atom()
+        sign, kind = self.peek(), self.kind()
+        if sign in _BRACKETS:
+            found = self.bracketed()
+        elif kind == "number":
+            found = self.number()
+        elif sign in _SIDES:
+            closing, name = _SIDES[self.take()]
+            found = self.node("function", self.enclosed(closing), name=name)
+        else:
+            found = self.symbol(self.take()) if kind == "letter" else self.command(self.take())
         self.depth -= 1
         return found
-
-    def one_atom(self) -> Expression:
-        sign = self.peek()
-        if sign in _BRACKETS:
-            return self.bracketed()
-        if sign == "|" or sign in _SIDES:
-            closing, name = _SIDES.get(sign, ("|", "absolute"))
-            return self.node("function", self.enclosed(closing), name=name)
-        match self.kind():
-            case "number":
-                return self.number()
-            case "letter":
-                return self.symbol()
-            case "word" | "command":
-                return self.command()
-        raise Unreadable(f"cannot read {sign!r}")
 
     def number(self) -> Expression:
         text = self.take().replace(",", "")
@@ -237,18 +230,16 @@ class _Parser:
         return self.node("number", value=Fraction(text.rstrip(".") if text[-1:] == "." else text))
 
     def bracketed(self) -> Expression:
-        return self.enclosed(_BRACKETS[self.peek()])
+        return self.enclosed(_BRACKETS[self.take()])
 
     def enclosed(self, closing: str) -> Expression:
-        self.take()
         inner = self.sum()
         self.expect(closing)
         return inner
 
-    def symbol(self) -> Expression:
+    def symbol(self, name: str) -> Expression:
         r"""A letter with its marks. `e`, `i` and `\pi` alone are constants; a Latin letter with a number, as in `f(2)`,
         is a name."""
-        name = self.take()
         marks = self.marks()
         if name in ("e", "i", "\\pi") and not marks:
             return self.node("constant", name=name.removeprefix("\\"))
@@ -284,46 +275,39 @@ class _Parser:
 
     def raw_group(self) -> str:
         """The next token, or the content of the next braces, as text without spaces."""
-        if self.peek() != "{":
+        if not self.takes("{"):
             return self.take()
-        depth = 0
-        pieces: list[str] = []
-        while True:
-            token = self.take()
-            depth += {"{": 1, "}": -1}.get(token, 0)
-            if depth == 0:
-                return "".join(pieces[1:])
-            pieces.append(token)
+        start, depth = self.position, 1
+        while depth:
+            depth += {"{": 1, "}": -1}.get(self.take(), 0)
+        return "".join(text for _, text in self.tokens[start : self.position - 1])
 
-    def command(self) -> Expression:
-        name = self.peek().removeprefix("\\")
+    def command(self, text: str) -> Expression:
+        name = text.removeprefix("\\")
         name = SPELLINGS.get(name, name)
         match name:
             case "frac":
                 return self.fraction()
             case "sqrt":
-                return self.root()
+                degree = [self.bracketed()] if self.peek() == "[" else []
+                return self.node("root", self.bracketed() if self.peek() in _BRACKETS else self.atom(), *degree)
             case "binom" | "dbinom" | "tbinom":
-                self.take()
                 return self.node("function", self.argument(), self.argument(), name="binomial")
-            case "operatorname" if self.peek(1) == "{":
-                self.take()
+            case "operatorname" if self.peek() == "{":
                 function = self.raw_group()
                 return self.applied(SPELLINGS.get(function, function))
-        if name == "pi" or name in _GREEK:
-            return self.symbol()
-        if name in _ACCENTS:
-            return self.node("symbol", name=f"{self.take()}{{{self.raw_group()}}}{self.marks()}")
-        if name in FUNCTIONS or name == "absolute":
-            self.take()
-            return self.applied(name)
-        raise Unreadable(f"cannot read {self.peek()!r}")
+            case _ if name == "pi" or name in _GREEK:
+                return self.symbol(text)
+            case _ if name in _ACCENTS:
+                return self.node("symbol", name=f"{text}{{{self.raw_group()}}}{self.marks()}")
+            case _ if name in FUNCTIONS or name == "absolute":
+                return self.applied(name)
+        raise Unreadable(f"cannot read {text!r}")
 
     def argument(self) -> Expression:
         return self.bracketed() if self.peek() == "{" else self.atom()
 
     def fraction(self) -> Expression:
-        self.take()
         start = self.position
         above, below = self.raw_group(), self.raw_group()
         if is_derivative(above, below):
@@ -331,33 +315,22 @@ class _Parser:
         self.position = start
         return self.node("fraction", self.argument(), self.argument())
 
-    def root(self) -> Expression:
-        self.take()
-        degree = [self.bracketed()] if self.peek() == "[" else []
-        return self.node("root", self.bracketed() if self.peek() in _BRACKETS else self.atom(), *degree)
-
     def applied(self, name: str) -> Expression:
         r"""A function with its argument, in brackets or as the product that follows (`\sin 2t`). The base of `\log_2 8`
         is a second part; `\sin^2 x` is a power and `\sin^{-1} x` the inverse function."""
-        base = power = None
-        while self.peek() in ("_", "^"):
-            if (base if self.peek() == "_" else power) is not None:
-                raise Unreadable("a function with two bases or powers")
-            if self.take() == "_":
-                base = self.argument()
-            else:
-                power = self.signed(self.atom)
+        base = self.argument() if self.takes("_") else None
+        power = self.signed(self.atom) if self.takes("^") else None
+        if base is None and self.takes("_"):
+            base = self.argument()
         if power is not None and power.kind == "negative" and power.parts[0].value == 1:
             name, power = f"arc{name}", None
         arguments = self.arguments() if name in _OF_SEVERAL else [self.one_argument()]
         if name == "lg":
             name, base = "log", self.node("number", value=Fraction(10))
+        if name not in OPERATION_OF or (base is not None and name != "log"):
+            raise Unreadable(f"unknown function {name!r}, or one without a base")
         if base is not None:
-            if name != "log":
-                raise Unreadable(f"{name} has no base")
             arguments.append(base)
-        if name not in OPERATION_OF:
-            raise Unreadable(f"unknown function {name!r}")
         if name == "exp":
             result = self.node("power", self.node("constant", name="e"), *arguments)
         else:
@@ -367,8 +340,7 @@ class _Parser:
     def arguments(self) -> list[Expression]:
         self.expect("(")
         found = [self.sum()]
-        while self.peek() == ",":
-            self.take()
+        while self.takes(","):
             found.append(self.sum())
         self.expect(")")
         return found
@@ -379,7 +351,7 @@ class _Parser:
         factors = [self.signed(self.factor)]
         while self.kind() in ("number", "letter") or self.peek().removeprefix("\\") in _CONTINUES:
             factors.append(self.juxtaposed(factors))
-        return factors[0] if len(factors) == 1 else self.node("product", *factors)
+        return self.joined("product", factors)
 
 
 def _is_proper(part: Expression) -> bool:

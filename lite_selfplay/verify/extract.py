@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from lite_selfplay.data import Completion
-from lite_selfplay.verify.format import Span, answer_spans, boxed_spans, split_reasoning
+from lite_selfplay.verify.format import Span, answer_spans, boxed_spans, split_reasoning, unboxed
 from lite_selfplay.verify.keys import answer_key
 
 MAX_NESTED_BOXES = 8
@@ -94,17 +94,13 @@ def _innermost(span: Span) -> str:
     r"""The content of a box, or of the innermost one if boxes are nested around the same content."""
     content = span.content.strip()
     for _ in range(MAX_NESTED_BOXES):
-        inner = boxed_spans(content)
-        if len(inner) != 1 or (inner[0].start, inner[0].end) != (0, len(content)):
-            break
-        content = inner[0].content.strip()
+        content = unboxed(content).strip()
     return content
 
 
 def _together(between: str) -> bool:
     """Whether two boxed values are one answer: the text between them is connectives, or within one sentence."""
-    one_sentence = "\n" not in between and not _SENTENCE_END.search(between)
-    return one_sentence or _CONNECTIVES.fullmatch(between) is not None
+    return not ("\n" in between or _SENTENCE_END.search(between)) or _CONNECTIVES.fullmatch(between) is not None
 
 
 def _has_value(text: str) -> bool:
@@ -118,8 +114,7 @@ def _stated_answer(text: str) -> str | None:
         shown = display["dollars"] or display["brackets"] if display else ""
         line = text[lead.end() :].partition("\n")[0][:MAX_STATEMENT]
         end = _SENTENCE_END.search(line)
-        value = shown or _AFTERTHOUGHT.sub("", line[: end.start()] if end else line)
-        value = value.strip().strip("*_").strip()
+        value = (shown or _AFTERTHOUGHT.sub("", line[: end.start()] if end else line)).strip().strip("*_").strip()
         if (subject := _SUBJECT.match(value)) and _has_value(value[subject.end() :]):
             value = value[subject.end() :]
         if value:

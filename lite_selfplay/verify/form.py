@@ -14,6 +14,7 @@ from functools import lru_cache
 from lite_selfplay.verify.expression import TIMES, Expression, Unreadable, parse
 from lite_selfplay.verify.formulas import (
     MANY_POINTS,
+    TRIGONOMETRIC,
     Number,
     angle,
     constant_ratio,
@@ -63,8 +64,8 @@ class Formula:
         given = chain(other.tree) if self.tree.kind == other.tree.kind else None
         if given is None or wanted == given:
             return given is not None
-        fixed = self.tree.name == TIMES and all(exponent == 1 for _, exponent in wanted)
-        fixed = fixed or self.tree.kind == "fraction" or any(number < 0 for number, _ in wanted)
+        size = self.tree.name == TIMES and all(exponent == 1 for _, exponent in wanted)
+        fixed = size or self.tree.kind == "fraction" or any(number < 0 for number, _ in wanted)
         return not fixed and _collected(wanted) == _collected(given)
 
     def same_value(self, other: "Formula") -> bool:
@@ -84,9 +85,8 @@ class Formula:
         """The value as a canonical string; None if an operation is left undone."""
         if self.undone:
             return None
-        found = " ".join(map(fingerprint, self.values))
         marks = [" ".join(sorted(self.variables))] if self.variables else []
-        return " | ".join([*marks, found, *sorted(self.functions)])
+        return " | ".join([*marks, " ".join(map(fingerprint, self.values)), *sorted(self.functions)])
 
 
 @lru_cache(maxsize=4096)
@@ -94,15 +94,10 @@ def read(text: str) -> Formula | None:
     """A tidy text as a formula; None if it is not one, or has no value."""
     try:
         tree = parse(text)
-        return Formula(tree, variables(tree), undone(tree), functions(tree), values(tree, points_for(tree)))
+        functions = frozenset(OPERATION_OF[node.name] for node in tree.nodes() if node.kind == "function")
+        return Formula(tree, variables(tree), undone(tree), functions, values(tree, points_for(tree)))
     except Unreadable:
         return None
-
-
-def functions(tree: Expression) -> frozenset[str]:
-    """The operations of all functions in a formula."""
-    own = {OPERATION_OF[tree.name]} if tree.kind == "function" else set()
-    return frozenset(own.union(*map(functions, tree.parts)))
 
 
 def undone(tree: Expression) -> frozenset[str]:
@@ -123,10 +118,23 @@ def _is_undone(tree: Expression) -> bool:
     if tree.kind in ("number", "symbol", "constant") or is_literal(tree):
         return False
     value = _number(tree)
-    if value is not None and rational(value) is not None and tree.kind != "negative":
+    if rational(value) is not None and tree.kind != "negative":
         return True
-    rule = _RULES.get(tree.kind)
-    return rule is not None and rule(tree, value)
+    match tree.kind:
+        case "sum":
+            return _sum(tree)
+        case "product":
+            return _product(tree)
+        case "fraction" if value is not None and gaussian(value) is not None:  # undone if the divisor is not real
+            below = gaussian(_values(tree.parts[1])[0])
+            return below is not None and below[1] != 0
+        case "power":
+            return value is not None and _power(tree)
+        case "root":  # undone if it has a value without roots, such as 2i for the root of -4
+            return value is not None and gaussian(value) is not None
+        case "function":
+            return _function(tree, value)
+    return False
 
 
 def is_literal(tree: Expression) -> bool:
@@ -136,9 +144,7 @@ def is_literal(tree: Expression) -> bool:
             return is_literal(tree.parts[0])
         case "fraction":
             above, below = (_digits(part) for part in tree.parts)
-            if above is None or not below:
-                return False
-            return (above / below).denominator > 1 or abs(below) == 1
+            return bool(above is not None and below and ((above / below).denominator > 1 or abs(below) == 1))
         case "product":
             return len(tree.parts) == 2 and _digits(tree.parts[0]) is not None and _power_of_ten(tree.parts[1])
         case _:
@@ -181,10 +187,10 @@ def _power_of_ten(tree: Expression) -> bool:
     return exponent is not None and exponent.denominator == 1
 
 
-# When each kind of operation is undone. One that evaluates to a rational number always is
+# When an operation is undone whose value is not a rational number
 
 
-def _sum(tree: Expression, value: Number | None) -> bool:
+def _sum(tree: Expression) -> bool:
     """Whether two terms can be combined because one is a rational multiple of the other, or a term is zero."""
     if len(tree.parts) > MAX_TERMS:
         raise Unreadable("too many terms")
@@ -193,36 +199,22 @@ def _sum(tree: Expression, value: Number | None) -> bool:
     return zero or any(constant_ratio(a, b) is not None for i, a in enumerate(terms) for b in terms[:i])
 
 
-def _product(tree: Expression, value: Number | None) -> bool:
+def _product(tree: Expression) -> bool:
     """Whether it multiplies two numbers, two square roots, two sums of numbers, or a constant by itself."""
     factors = [part for part in tree.parts if not _power_of_ten(part)]
-    numbers = [part for part in factors if (found := _number(part)) is not None and rational(found) is not None]
+    numbers = [part for part in factors if rational(_number(part)) is not None]
     constant = [part for part in factors if _number(part) is not None]
     roots = [part for part in constant if part.kind == "root" and len(part.parts) == 1]
     sums = [part for part in constant if part.kind == "sum"]
     return len(numbers) > 1 or len(roots) > 1 or len(sums) > 1 or len(set(constant)) < len(constant)
 
 
-def _fraction(tree: Expression, value: Number | None) -> bool:
-    """Whether it divides a number by one that is not real."""
-    if value is None:
-        return False
-    below = gaussian(_values(tree.parts[1])[0])
-    return gaussian(value) is not None and below is not None and below[1] != 0
-
-
-def _power(tree: Expression, value: Number | None) -> bool:
+def _power(tree: Expression) -> bool:
     """Whether it is an integer power of a sum, product or root of numbers, or of i."""
     base, exponent = tree.parts
-    whole = _number(exponent)
-    if value is None or whole is None or (count := rational(whole)) is None or count.denominator != 1:
-        return False
-    return base.kind in ("sum", "product", "root", "fraction", "power") or base.name == "i"
-
-
-def _root(tree: Expression, value: Number | None) -> bool:
-    """Whether it has a value without roots, such as 2i for the root of -4."""
-    return value is not None and gaussian(value) is not None
+    count = rational(_number(exponent))
+    known = base.kind in ("sum", "product", "root", "fraction", "power") or base.name == "i"
+    return known and count is not None and count.denominator == 1
 
 
 def _function(tree: Expression, value: Number | None) -> bool:
@@ -233,21 +225,10 @@ def _function(tree: Expression, value: Number | None) -> bool:
         return True
     if tree.name.startswith("arc"):
         return _is_share_of_pi(value, None)
-    known = tree.name in ("sin", "cos", "tan", "cot", "sec", "csc")
-    return known and _is_share_of_pi(angle(tree.parts[0]), _KNOWN_ANGLES)
+    return tree.name in TRIGONOMETRIC and _is_share_of_pi(angle(tree.parts[0]), _KNOWN_ANGLES)
 
 
 def _is_share_of_pi(value: Number, denominator: int | None) -> bool:
     (pi,) = values(Expression("constant", name="pi"))
     share = constant_ratio((value,), (pi,))
     return share is not None and (denominator is None or (share * denominator).denominator == 1)
-
-
-_RULES = {
-    "sum": _sum,
-    "product": _product,
-    "fraction": _fraction,
-    "power": _power,
-    "root": _root,
-    "function": _function,
-}

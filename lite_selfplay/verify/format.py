@@ -78,6 +78,12 @@ def boxed_spans(text: str) -> list[Span]:
     return spans
 
 
+def unboxed(text: str) -> str:
+    """The content of a box that is the whole text; the text itself without such a box."""
+    spans = boxed_spans(text)
+    return spans[0].content if [(span.start, span.end) for span in spans] == [(0, len(text))] else text
+
+
 def _box_at(text: str, start: int, inside: int) -> Span | None:
     """The box whose command begins at `start` and whose argument begins at `inside`; None if no argument follows."""
     if text.startswith("{", inside):

@@ -37,14 +37,13 @@ _LARGE, _LARGEST = _context.mpf(10) ** 30, _context.mpf(10) ** MAX_SIZE
 
 def variables(tree: Expression) -> frozenset[str]:
     """The names of all symbols of a formula, without the constants pi, e and i."""
-    found = {tree.name} if tree.kind == "symbol" else set()
-    return frozenset(found.union(*(variables(part) for part in tree.parts)))
+    return frozenset(node.name for node in tree.nodes() if node.kind == "symbol")
 
 
 def points_for(tree: Expression) -> int:
     """The number of points for comparing a formula with others."""
-    piecewise = tree.kind == "function" and tree.name in _PIECEWISE
-    return max([MANY_POINTS if piecewise else FEW_POINTS, *map(points_for, tree.parts)])
+    piecewise = any(node.kind == "function" and node.name in _PIECEWISE for node in tree.nodes())
+    return MANY_POINTS if piecewise else FEW_POINTS
 
 
 def values(tree: Expression, points: int = FEW_POINTS) -> tuple[Number, ...]:
@@ -109,8 +108,8 @@ def constant_ratio(first: Sequence[Number], second: Sequence[Number]) -> Fractio
 
 
 def rational(value: Number) -> Fraction | None:
-    """A number as an exact fraction; None if it is not one with a denominator of up to ten digits."""
-    if isinstance(value, Fraction):
+    """A number as an exact fraction; None if it is not one with a denominator of up to ten digits, and for None."""
+    if value is None or isinstance(value, Fraction):
         return value
     size, real = abs(value.real), not value.imag or abs(value.imag) <= _NOTHING * abs(value)
     if not real or (size and not 1 / _LARGE < size < _LARGE):
@@ -128,8 +127,8 @@ def gaussian(value: Number) -> tuple[Fraction, Fraction] | None:
 
 
 def real_part(value: Number) -> Fraction | None:
-    """A real number as a fraction, exact or to 80 digits; None if it is not real, or too large."""
-    if isinstance(value, Fraction):
+    """A real number as a fraction, exact or to 80 digits; None if it is not real, or too large, and for None."""
+    if value is None or isinstance(value, Fraction):
         return value
     if abs(value.imag) > _NOTHING * abs(value) or abs(value.real) > _context.mpf(10) ** 300:
         return None
@@ -140,11 +139,9 @@ def fingerprint(value: Number) -> str:
     """A value as a canonical string: a fraction, or 40 digits of its real and its imaginary part."""
     if value is None:
         return "none"
-    parts = gaussian(value)
-    if parts is not None:
-        real, imaginary = map(_spelled, parts)
-        return real if not parts[1] else f"{real}{'+' if parts[1] > 0 else ''}{imaginary}i"
-    real, imaginary = (_context.nstr(_unless_nothing(part, value), SHOWN) for part in (value.real, value.imag))
+    exact, parts = gaussian(value), (value.real, value.imag)
+    shown = map(_spelled, exact) if exact else (_context.nstr(_unless_nothing(part, value), SHOWN) for part in parts)
+    real, imaginary = shown
     return real if imaginary in ("0", "0.0") else f"{real}{'' if imaginary.startswith('-') else '+'}{imaginary}i"
 
 
@@ -190,28 +187,24 @@ def _exact(value: Fraction) -> Number:
 
 def _value(tree: Expression, point: int, degrees: bool) -> Number:
     """The finite value of a node at a point. `degrees`: a degree sign means pi/180, as in trigonometric functions."""
-    value = _worked_out(tree, point, degrees)
-    if not isinstance(value, Fraction) and not _context.isfinite(value):
-        raise ArithmeticError("not a finite number")
-    return value
-
-
-def _worked_out(tree: Expression, point: int, degrees: bool) -> Number:
-    inside = degrees or (tree.kind == "function" and tree.name in _TRIGONOMETRIC)
+    inside = degrees or (tree.kind == "function" and tree.name in TRIGONOMETRIC)
     parts = [_value(part, point, inside) for part in tree.parts]
     match tree.kind:
         case "number":
-            return tree.value
+            value = tree.value
         case "symbol":
-            return point_of(tree.name, point)
+            value = point_of(tree.name, point)
         case "constant":
-            return {"pi": +_context.pi, "e": +_context.e, "i": _context.mpc(0, 1)}[tree.name]
+            value = {"pi": +_context.pi, "e": +_context.e, "i": _context.mpc(0, 1)}[tree.name]
         case "function":
-            return _FUNCTIONS[tree.name](*parts)
+            value = _FUNCTIONS[tree.name](*parts)
         case "degree":
-            return _real(parts[0]) * _context.pi / 180 if degrees else parts[0]
+            value = _real(parts[0]) * _context.pi / 180 if degrees else parts[0]
         case _:
-            return _OPERATIONS[tree.kind](*parts)
+            value = _OPERATIONS[tree.kind](*parts)
+    if not isinstance(value, Fraction) and not _context.isfinite(value):
+        raise ArithmeticError("not a finite number")
+    return value
 
 
 def _sum(*terms: Number) -> Number:
@@ -311,7 +304,7 @@ def _by(name: str, *values: Number) -> Number:
 
 
 _PIECEWISE = {"floor", "ceiling", "max", "min", "absolute"}
-_TRIGONOMETRIC = "sin cos tan cot sec csc".split()
+TRIGONOMETRIC = "sin cos tan cot sec csc".split()
 _OPERATIONS: dict[str, Callable[..., Number]] = {
     "mixed": _sum,
     "sum": _sum,
@@ -323,8 +316,8 @@ _OPERATIONS: dict[str, Callable[..., Number]] = {
     "percent": lambda value: _quotient(value, Fraction(100)),
 }
 _FUNCTIONS: dict[str, Callable[..., Number]] = {
-    **{name: partial(_by, name) for name in (*_TRIGONOMETRIC, "sinh", "cosh", "tanh", "coth", "exp", "ln", "log")},
-    **{f"arc{name}": partial(_by, f"a{name}") for name in _TRIGONOMETRIC},
+    **{name: partial(_by, name) for name in (*TRIGONOMETRIC, "sinh", "cosh", "tanh", "coth", "exp", "ln", "log")},
+    **{f"arc{name}": partial(_by, f"a{name}") for name in TRIGONOMETRIC},
     **{f"ar{name}": partial(_by, f"a{name}") for name in ("sinh", "cosh", "tanh")},
     "factorial": _factorial,
     "binomial": _binomial,

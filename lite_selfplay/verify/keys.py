@@ -8,11 +8,12 @@ is bounded by the answer's length.
 import re
 from collections.abc import Iterable, Sequence
 
+from lite_selfplay.verify.expression import Unreadable
 from lite_selfplay.verify.latex import CLOCK, canonical, plain, split_top, trim, tuple_entries, values
-from lite_selfplay.verify.number_words import NUMBER_WORDS
 from lite_selfplay.verify.operations import PLAIN_FUNCTIONS
 from lite_selfplay.verify.quantity import quantity, times
 from lite_selfplay.verify.statement import statement, unnamed
+from lite_selfplay.verify.words import NUMBER_WORDS
 
 MAX_CHARACTERS, MAX_VALUES = 2000, 100  # of an answer; a longer text would only keep the parser busy
 MAX_WORDS = 4  # of an answer with a key; longer ones are sentences or questions
@@ -26,6 +27,7 @@ _ASKS = frozenset(
     "root factorial half twice double of what which how who find solve".split()
 )
 _SPELLED = re.compile(rf"(?<![\\A-Za-z])(?!(?:{'|'.join(PLAIN_FUNCTIONS)})\b)[A-Za-z]{{{LONG_WORD},}}")
+UNION, MATRIX = "\\cup", "matrix"
 _NUMERAL = re.compile(r"(-?[0-9A-Za-z]+)_\{?(\d+)\}?")
 _MATRIX = re.compile(r"[(\[]?\\begin\{([pbBv]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}[)\]]?", re.DOTALL)
 
@@ -94,9 +96,9 @@ def pieces(found: Sequence[str]) -> list[str]:
     parts: list[str] = []
     for value in found:
         stated = statement(value)
-        members = union_members(stated.value)
-        if len(members) > 1 and all(map(tuple_entries, members)):
-            parts += [f"{stated.name} \\in {member}" if stated.name else member for member in members]
+        mark, rows = entries_of(stated.value)
+        if mark == UNION and all(map(tuple_entries, rows[0])):
+            parts += [f"{stated.name} \\in {member}" if stated.name else member for member in rows[0]]
         else:
             parts.append(value)
     return parts
@@ -106,42 +108,45 @@ def key_of(found: Sequence[str]) -> str | None:
     """The key of values that are given together; None if one of them has none."""
     if not 0 < len(found) <= MAX_VALUES:
         return None
-    keys = [_key(value) for value in found]
-    known = sorted({key for key in keys if key is not None})
-    if None in keys:
+    try:
+        known = sorted({_key(value) for value in found})
+    except Unreadable:
         return None
     return known[0] if len(known) == 1 else "{" + ", ".join(known) + "}"
 
 
-def _key(text: str) -> str | None:
+def _key(text: str) -> str:
+    """The key of a single value. Raises Unreadable if it has none, like the next two functions."""
     stated = statement(text)
     key = _value_key(stated.value)
-    return key if key is None or not stated.name else f"{stated.name} = {key}"
+    return f"{stated.name} = {key}" if stated.name else key
 
 
-def _value_key(text: str) -> str | None:
+def _value_key(text: str) -> str:
     if is_words(text):
         return _words_key(text)
     if (based := numeral(text)) is not None:
         return f"{based[0]} base {based[1]}"
-    if (entries := tuple_entries(text)) is not None:
-        return _joined(entries[1], entries[0][0], entries[0][1])
-    if (rows := matrix_rows(text)) is not None:
-        joined = [_joined(row, "", "") for row in rows]
-        return None if None in joined else f"matrix {'; '.join(row or '' for row in joined)}"
-    members = union_members(text)
-    if len(members) > 1:
-        keys = [_value_key(member) for member in members]
-        return None if None in keys else " or ".join(sorted({key or "" for key in keys}))
+    mark, rows = entries_of(text)
+    if mark == UNION:
+        return " or ".join(sorted({_value_key(member) for member in rows[0]}))
+    lines = [", ".join(map(_key, row)) for row in rows]
+    if mark:
+        return f"matrix {'; '.join(lines)}" if mark == MATRIX else f"{mark[0]}{lines[0]}{mark[1]}"
     if text.endswith(CLOCK) and times(text):
         return canonical(text)
     found = quantity(text)
-    return None if found is None else found.key()
+    if found is None or (key := found.key()) is None:
+        raise Unreadable("no value in normal form")
+    return key
 
 
-def _joined(entries: Sequence[str], opening: str, closing: str) -> str | None:
-    keys = [_key(entry) for entry in entries]
-    return None if None in keys else f"{opening}{', '.join(key or '' for key in keys)}{closing}"
+def _words_key(text: str) -> str:
+    """The key of a few words; words that restate a question have none."""
+    words = text.casefold().split()
+    if len(words) > MAX_WORDS or _ASKS.intersection(words) or NUMBER_WORDS.search(text):
+        raise Unreadable("a sentence or a question")
+    return f"'{canonical(text).casefold()}'"
 
 
 # Values that are not formulas
@@ -152,13 +157,13 @@ def is_value(text: str) -> bool:
     value = statement(text).value
     if not value or is_words(value):
         return statement(text).equation is not None
-    parts = (tuple_entries(value) or ("", []))[1] or union_members(value)
-    if len(parts) > 1:
-        return all(map(is_value, parts))
+    mark, rows = entries_of(value)
+    if mark not in ("", MATRIX):
+        return all(map(is_value, rows[0]))
     found = quantity(value)
     if found is not None and found.formula.variables and _SPELLED.search(value):
         return False  # a sentence of letters that could all be variables
-    return found is not None or bool(numeral(value) or matrix_rows(value) or times(value))
+    return found is not None or bool(rows or numeral(value) or times(value))
 
 
 def is_words(text: str) -> bool:
@@ -170,28 +175,20 @@ def is_words(text: str) -> bool:
     return short or len(canonical(text)) >= LONG_WORD or text.isupper()
 
 
-def _words_key(text: str) -> str | None:
-    """The key of a few words; words that restate a question have none."""
-    words = text.casefold().split()
-    if len(words) > MAX_WORDS or _ASKS.intersection(words) or NUMBER_WORDS.search(text):
-        return None
-    return f"'{canonical(text).casefold()}'"
-
-
 def numeral(text: str) -> tuple[str, str] | None:
     """(digits, base) of a numeral with a base, such as "52_8"; None for anything else."""
     match = _NUMERAL.fullmatch(canonical(text))
     return (match[1], match[2]) if match is not None and match[1][-1:].isdigit() else None
 
 
-def matrix_rows(text: str) -> list[list[str]] | None:
-    """The entries of a matrix, row by row; None for anything else, determinants included."""
+def entries_of(text: str) -> tuple[str, list[list[str]]]:
+    """The mark and the rows of entries of a value that has parts: the brackets and the one row of a tuple or an
+    interval, `UNION` and the one row of a union, `MATRIX` and the rows of a matrix. ("", []) for anything else,
+    determinants included."""
+    if (listed := tuple_entries(text)) is not None:
+        return listed[0], [listed[1]]
     match = _MATRIX.fullmatch(text.strip())
-    if match is None or match[1] == "vmatrix" or "\\begin" in match[2]:
-        return None
-    return [[trim(entry) for entry in row.split("&")] for row in match[2].split("\\\\") if row.strip()]
-
-
-def union_members(text: str) -> list[str]:
-    """The members of a union; the text itself if it is not one."""
-    return split_top(text, {"\\cup"})
+    if match is not None and match[1] != "vmatrix" and "\\begin" not in match[2]:
+        return MATRIX, [[trim(entry) for entry in row.split("&")] for row in match[2].split("\\\\") if row.strip()]
+    members = split_top(text, {UNION})
+    return (UNION, [members]) if len(members) > 1 else ("", [])

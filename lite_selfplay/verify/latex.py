@@ -11,9 +11,8 @@ from fractions import Fraction
 from functools import lru_cache
 
 from lite_selfplay.verify.expression import GROUPED
-from lite_selfplay.verify.format import boxed_spans
-from lite_selfplay.verify.number_words import in_digits, written
-from lite_selfplay.verify.units import compound
+from lite_selfplay.verify.format import unboxed
+from lite_selfplay.verify.words import compound, in_digits, written
 
 _SCRIPTS = re.compile(r"(?P<power>[⁰¹²³⁴-⁹⁺⁻ⁿⁱ]+)|(?P<index>[₀-₉₊₋]+)|(?P<fraction>[¼-¾⅐-⅞])")
 _OTHER = re.compile(r"[^\x00-\x7f]")
@@ -98,7 +97,7 @@ _REPEATING = re.compile(
     re.VERBOSE,
 )
 _LEADING = re.compile(
-    r"(?:[\s*_`=:]|\\(?:approx|simeq|sim|quad|qquad)(?![A-Za-z])"
+    r"\A(?:[\s*_`=:]|\\(?:approx|simeq|sim|quad|qquad)(?![A-Za-z])"
     r"|(?:approximately|about|exactly|simply|just|equivalently|equal to|either|both|between|is"
     r"|there (?:is|are))\b)+",
     re.IGNORECASE,
@@ -118,11 +117,8 @@ _MINUS_PLUS = re.compile(r"\\mp(?![A-Za-z])")
 
 def plain(text: str) -> str:
     """Normalise Unicode: NFKC, one form of dashes and spaces, `10⁻³` as `10^{-3}`, no invisible characters."""
-    if text.isascii():
-        return text
-    return _OTHER.sub(
-        _alike, unicodedata.normalize("NFKC", _SCRIPTS.sub(_spelled_out, text.replace("ℝ", r"\mathbb{R}")))
-    )
+    text = _SCRIPTS.sub(_spelled_out, text.replace("ℝ", r"\mathbb{R}"))
+    return _OTHER.sub(_alike, unicodedata.normalize("NFKC", text))
 
 
 def _spelled_out(match: re.Match[str]) -> str:
@@ -149,10 +145,8 @@ def tidy(text: str) -> str:
         text = pattern.sub(replacement, text)
     text = trim(_SPACED.sub(lambda match: match[0].replace(" ", ""), text))
     text = _COMPOUND.sub(compound, _COMPOUND.sub(compound, _CLOCK.sub(_clock, text)))  # hours, minutes, seconds
-    boxes = boxed_spans(text)
-    if len(boxes) == 1 and (boxes[0].start, boxes[0].end) == (0, len(text)):
-        return trim(boxes[0].content)
-    return text
+    content = unboxed(text)
+    return text if content == text else trim(content)
 
 
 def _clock(match: re.Match[str]) -> str:
@@ -170,8 +164,7 @@ def _as_fraction(match: re.Match[str]) -> str:
 
 def trim(text: str) -> str:
     """`text` without meaningless words and marks around its value."""
-    lead = _LEADING.match(text)
-    return _TRAILING.sub("", text[lead.end() :] if lead else text)
+    return _TRAILING.sub("", _LEADING.sub("", text))
 
 
 def canonical(text: str) -> str:
@@ -187,8 +180,7 @@ def canonical(text: str) -> str:
 
 def split_top(text: str, separators: set[str], keep: frozenset[int] = frozenset()) -> list[str]:
     """`text` split at the separators outside all brackets and environments, except at the positions in `keep`."""
-    found = at_top(_TOKEN, text)
-    return cut(text, [match for match in found if match[0].lower() in separators and match.start() not in keep])
+    return cut(text, [m for m in at_top(_TOKEN, text) if m[0].lower() in separators and m.start() not in keep])
 
 
 def cut(text: str, marks: Sequence[re.Match[str]]) -> list[str]:

@@ -53,8 +53,7 @@ def check_batch(
     pairs: Sequence[tuple[Completion, Problem]], expected: AnswerFormat, checking: Checking
 ) -> list[Verdict]:
     """Judge completions of problems of kind `math`; `checking` is not used."""
-    form = {"thinks": expected.thinks, "block_only": expected.block_only}
-    return [check(completion, problem.answer, problem=problem.text, **form) for completion, problem in pairs]
+    return [check(completion, problem.answer, problem=problem.text, **vars(expected)) for completion, problem in pairs]
 
 
 def references(answer: Any) -> list[list[str]]:

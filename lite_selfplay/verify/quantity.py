@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from lite_selfplay.verify.form import Formula, is_literal, read
 from lite_selfplay.verify.formulas import rational, real_part
-from lite_selfplay.verify.units import SINGLE_LETTERS, Unit, unit_of
+from lite_selfplay.verify.words import SINGLE_LETTERS, Unit, unit_of
 
 ROUNDING_DIGITS = 6  # the significant digits that a decimal needs to count as the rounding of a number
 
@@ -64,8 +64,7 @@ class Quantity:
     @property
     def number(self) -> Fraction | None:
         """Its value without unit and percent sign if it is a single written number; None for other formulas."""
-        value = self.formula.constant
-        return rational(value) if value is not None and is_literal(self.formula.tree) else None
+        return rational(self.formula.constant) if is_literal(self.formula.tree) else None
 
     def key(self) -> str | None:
         """The value as a canonical string, in the base unit of its dimension; None if an operation is left undone."""
@@ -74,8 +73,7 @@ class Quantity:
         if plain is None or (unit == Unit() and not self.percent):
             return plain
         factor = unit.factor / 100 if self.percent else unit.factor
-        value = self.formula.constant
-        exact = None if value is None else rational(value)
+        exact = rational(self.formula.constant)
         name = "" if unit == Unit() else str(unit) or "money"
         scaled = str(exact * factor) if exact is not None else f"{plain} * {factor}"
         return f"{scaled} [{name}]" if name else scaled
@@ -129,8 +127,7 @@ def _is_unit(text: str, blank: str, letter_units: bool) -> bool:
     words = re.findall(rf"[{_LETTER}][{_LETTER}'-]*", text)
     if not text.isascii() and not all(map(_is_letter, "".join(words))):
         return False
-    too_many = len(words) > _MAX_UNIT_WORDS
-    if too_many or any(map(_NOT_UNIT.fullmatch, words)) or _NEVER_LAST.fullmatch(words[-1]):
+    if len(words) > _MAX_UNIT_WORDS or any(map(_NOT_UNIT.fullmatch, words)) or _NEVER_LAST.fullmatch(words[-1]):
         return False
     # "5 xy" and "5m" may be products: a unit is separated by a space, except in scripts without capitals ("5元").
     if (_STICKING.match(text) and unit_of(text) is not None) or unicodedata.category(words[0][0]) == "Lo":
@@ -162,18 +159,15 @@ def same_quantity(first: Quantity, second: Quantity) -> bool:
     factor of 1/100; if only one side has one, the other number may also be meant in percent if it is at least 1. A
     decimal of six significant digits or more also equals a non-terminating number that it rounds.
     """
-    factors = Fraction(1), Fraction(1)
-    if first.unit is not None and second.unit is not None:
-        if first.unit.dimension != second.unit.dimension:
-            return False
-        factors = first.unit.factor, second.unit.factor
+    units = (first.unit, second.unit) if first.unit and second.unit else (Unit(), Unit())
+    if units[0].dimension != units[1].dimension:
+        return False
     if first.percent == second.percent:
-        return _same(first, second, *factors)
+        return _same(first, second, units[0].factor, units[1].factor)
     share, plain = (first, second) if first.percent else (second, first)
     if _same(share, plain, Fraction(1, 100), Fraction(1)):
         return True
-    value = plain.formula.constant
-    number = None if value is None else real_part(value)
+    number = real_part(plain.formula.constant)
     return number is not None and abs(number) >= 1 and _same(share, plain, Fraction(1), Fraction(1))
 
 
@@ -182,14 +176,14 @@ def _same(first: Quantity, second: Quantity, factor: Fraction, other_factor: Fra
         if first.formula.same_value(second.formula):
             return True
         factor = other_factor = Fraction(1)
-    a, b = first.formula.constant, second.formula.constant
-    if a is None or b is None or (exact_a := real_part(a)) is None or (exact_b := real_part(b)) is None:
+    a, b = real_part(first.formula.constant), real_part(second.formula.constant)
+    if a is None or b is None:
         return False
-    exact_a, exact_b = exact_a * factor, exact_b * other_factor
-    both = rational(a) is not None and rational(b) is not None
-    if exact_a == exact_b or (not both and abs(exact_a - exact_b) * 10**30 <= abs(exact_a)):
+    a, b = a * factor, b * other_factor
+    exact = rational(first.formula.constant) is not None and rational(second.formula.constant) is not None
+    if a == b or (not exact and abs(a - b) * 10**30 <= abs(a)):
         return True
-    return _rounds(exact_a, first, exact_b, second, factor) or _rounds(exact_b, second, exact_a, first, other_factor)
+    return _rounds(a, first, b, second, factor) or _rounds(b, second, a, first, other_factor)
 
 
 def _rounds(value: Fraction, written: Quantity, other: Fraction, exact: Quantity, factor: Fraction) -> bool:

@@ -77,11 +77,9 @@ def statement(text: str) -> Statement:
     near = [index for index, sign in enumerate(signs) if sign == _NEAR]
     if near[:1] == [0] and _is_label(sides[0]):
         near = near[1:]  # x \approx 7 is the value of x
-    rounded = ""
-    if near:
-        *sides, rounded = sides
-        if near[0] < len(signs) - 1 or not _rounds_to(sides[-1], rounded):
-            return Statement("")
+    rounded = sides.pop() if near else ""
+    if near and (near[0] < len(signs) - 1 or not _rounds_to(sides[-1], rounded)):
+        return Statement("")
     if len(sides) == 1:
         return Statement(sides[0], rounded=rounded)
     if not all(sides):
@@ -141,21 +139,19 @@ def _differ(side: str, value: str) -> bool:
 
 def _rounds_to(exact: str, rounded: str) -> bool:
     """Whether `rounded` is `exact`, rounded to its number of decimal places; for tuples, entry by entry."""
-    pair = tuple_entries(exact), tuple_entries(rounded)
-    if pair[0] and pair[1]:
-        same = (pair[0][0], len(pair[0][1])) == (pair[1][0], len(pair[1][1]))
-        return same and all(map(_rounds_to, pair[0][1], pair[1][1]))
+    whole, rough = tuple_entries(exact), tuple_entries(rounded)
+    if whole and rough:
+        return whole[0] == rough[0] and len(whole[1]) == len(rough[1]) and all(map(_rounds_to, whole[1], rough[1]))
     value, near = quantity(exact), quantity(rounded)
-    if value is None or near is None or value.formula.constant is None or near.number is None:
+    if value is None or near is None or value.percent != near.percent:
         return False
-    if value.percent != near.percent or (value.unit and near.unit and value.unit != near.unit):
-        return False
-    first = real_part(value.formula.constant)
+    first, second = real_part(value.formula.constant), near.number
     decimals = re.search(r"\.(\d+)", rounded)
     places = len(decimals[1]) if decimals else 0
-    if first is None or (near.number * 10**places).denominator > 1:
+    if first is None or second is None or (second * 10**places).denominator > 1:
         return False
-    return abs(first - near.number) * 2 <= Fraction(1, 10**places)
+    same_unit = not (value.unit and near.unit) or value.unit == near.unit
+    return same_unit and abs(first - second) * 2 <= Fraction(1, 10**places)
 
 
 def point(answers: Sequence[str], by_name: bool = False) -> str:

@@ -1,15 +1,79 @@
-"""Units of measurement: which units measure the same kind of quantity, and by what factor they differ.
+"""Numbers and units of measurement in a text: "twelve", "three quarters", "square feet", "km/h".
 
-A short table instead of a library: the units that people and models write after an answer, as words or abbreviations.
-Other words, such as "apples", and degrees of an angle have no effect. Money is not a unit, so "$5" and "5" are the same
-answer; cents are a hundredth.
+Units are a short table instead of a library: those that people and models write after an answer, as words or
+abbreviations, with the kind of quantity that they measure and the factor by which they differ. Other words, such as
+"apples", and degrees of an angle have no effect. Money is not a unit, so "$5" and "5" are the same answer; cents are a
+hundredth.
 """
 
 import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from lite_selfplay.verify.number_words import written
+_ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+).split()
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+_SMALL = {word: n for n, word in enumerate(_ONES)} | {word: 10 * n for n, word in enumerate(_TENS, 2)}
+_SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
+
+_NUMBER_WORD = "|".join([*_SMALL, *_SCALES])
+_RUN = rf"(?:a\s+(?={'|'.join(_SCALES)}))?(?:{_NUMBER_WORD})(?:[\s-]+(?:and\s+)?(?:{_NUMBER_WORD}))*"
+# A run of number words in a text. It need not be a single number: "two three" is not.
+NUMBER_WORDS = re.compile(rf"(?<![\w-]){_RUN}(?![\w-])", re.IGNORECASE)
+_PARTS = ["half", "third", "quarter", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
+_DENOMINATORS = {word: n for n, word in enumerate(_PARTS, 2)} | {"halve": 2, "fourth": 4, "hundredth": 100}
+_FRACTION = rf"(?P<above>an?|{'|'.join(_ONES[1:10])})[\s-]+(?P<below>{'|'.join(_DENOMINATORS)})s?"
+_AND = r"\s+and\s+"
+# After any other word a number is part of a name, such as "Room Twelve".
+_SPELLED = re.compile(
+    r"(?:(?<![\w-])(?<![A-Za-z]\s)|(?<=\bor\s)|(?<=\band\s)|(?<=\bminus\s)|(?<=\bnegative\s)|(?<=\bbase\s))"
+    rf"(?:(?:(?P<whole>{_RUN}|\d+){_AND})?{_FRACTION}|(?P<run>{_RUN}))(?![\w-])",
+    re.IGNORECASE,
+)
+
+
+def in_digits(text: str) -> str:
+    """Replace numbers and fractions in words by digits. A run of words that is not a number stays unchanged."""
+    return _SPELLED.sub(_digits, text)
+
+
+def _digits(match: re.Match[str]) -> str:
+    if run := match["run"]:
+        parts = [run] if number_of(run) is not None else re.split(_AND, run)
+        return " and ".join(part if (number := number_of(part)) is None else str(number) for part in parts)
+    if (whole := number_of(match["whole"] or "zero")) is None:
+        return match[0]
+    return written(whole + Fraction(number_of(match["above"]) or 0, _DENOMINATORS[match["below"].casefold()]))
+
+
+def written(value: Fraction) -> str:
+    """A number as a whole number or a fraction, in LaTeX."""
+    return str(value) if value.denominator == 1 else rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
+
+
+def number_of(words: str) -> int | None:
+    """The number that a run of words or digits names; None if it names none or several ("two three", "twenty ten")."""
+    if words.isdigit():
+        return int(words) if len(words) < 20 else None
+    total, bound = 0, 10**12  # the next word must be smaller than the bound: "twenty one" but not "one twenty"
+    for word in re.split(r"[\s-]+(?:and\s+)?", words.casefold().strip()):
+        value = 1 if word in ("a", "an") else _SMALL.get(word, bound)
+        if (scale := _SCALES.get(word)) is not None:
+            most = 10 if scale == 100 else 1000  # it counts fewer than that, which come just before it
+            counted = total % (scale * most)
+            if not 0 < counted < most:
+                return None
+            total, bound = total + counted * (scale - 1), scale
+        elif value < bound and (value or not total):
+            total, bound = total + value, 10 if value >= 20 else 1
+        else:
+            return None
+    return total
+
+
+# Units
 
 Dimension = frozenset[tuple[str, int]]
 
@@ -26,9 +90,8 @@ class Unit:
     dimension: Dimension = frozenset()
 
     def times(self, other: "Unit", power: int = 1) -> "Unit":
-        powers = dict(self.dimension)
-        for name, count in other.dimension:
-            powers[name] = powers.get(name, 0) + power * count
+        own, others = dict(self.dimension), dict(other.dimension)
+        powers = {name: own.get(name, 0) + power * others.get(name, 0) for name in {*own, *others}}
         dimension = frozenset((name, count) for name, count in powers.items() if count)
         return Unit(self.factor * other.factor**power, dimension)
 
@@ -117,7 +180,7 @@ _UNITS = {
     for name in names.split()
 }
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
-_WORD = re.compile(r"(?P<name>[A-Za-zµ]+)\.?(?:\^?\{?(?P<power>-?\d)\}?)?")
+_UNIT_WORD = re.compile(r"(?P<name>[A-Za-zµ]+)\.?(?:\^?\{?(?P<power>-?\d)\}?)?")
 
 
 def unit_of(text: str) -> Unit | None:
@@ -129,7 +192,7 @@ def unit_of(text: str) -> Unit | None:
         elif word.casefold() in _POWERS:
             power = _POWERS[word.casefold()]
         elif word != "\\cdot":
-            match = _WORD.fullmatch(word)
+            match = _UNIT_WORD.fullmatch(word)
             known = _named(match["name"]) if match else None
             if match is None or known is None:
                 return None
