@@ -160,13 +160,6 @@ class Given:
         against = None if reference is None else padded(reference, micro)
         return cls(now, mask, advantages, stored, old_logprobs(role, now, stored, mask), against, gaps)
 
-    def kl(self) -> Tensor | None:
-        """The KL term at every token: the k3 estimate, which is never negative."""
-        if self.reference is None:
-            return None
-        gap = self.reference - self.logprobs
-        return gap.exp() - gap - 1
-
     def clipped(self, role: RoleConfig) -> Tensor | None:
         """The share of clipped ratios, of tokens or, if each has one ratio, of completions; None if every ratio is
         1."""
@@ -177,13 +170,17 @@ class Given:
         return beyond[:, 0].float().mean() if role.one_ratio else (beyond * self.mask).sum() / self.mask.sum()
 
     def mean_kl(self) -> Tensor | None:
-        """The mean KL per token, for the report."""
-        kl = self.kl() if self.gaps is None else self.gaps
-        return None if kl is None else (kl.detach() * self.mask).sum() / self.mask.sum()
+        """The mean KL per token, for the report: of the gaps, or of the k3 estimate, which is never negative."""
+        kl = self.gaps
+        if self.reference is not None:
+            gap = self.reference - self.logprobs.detach()
+            kl = gap.exp() - gap - 1
+        return None if kl is None else (kl * self.mask).sum() / self.mask.sum()
 
 
-def own_terms(loss: Callable[..., Any], micro: MicroBatch, given: Given) -> Tensor:
-    """The terms (B,) or (B, T) of a user's own loss. Raises LossError if it fails or returns something else."""
+def own_loss(loss: Callable[..., Any], micro: MicroBatch, given: Given, entropies: Tensor) -> Tensor:
+    """A microbatch's part of its stream's loss if that is a user's own: a mean over rows for terms (B,), over tokens
+    for (B, T). Raises LossError if the user's function fails or returns something else."""
     name, role = f"the loss {short_name(micro.role.loss)}", micro.role
     values = {
         **{key: getattr(role, key) for key in RoleConfig.model_fields},
@@ -211,16 +208,11 @@ def own_terms(loss: Callable[..., Any], micro: MicroBatch, given: Given) -> Tens
         raise LossError(
             f"{name} returned terms without a gradient, so nothing would be learned: use `logprobs` as given"
         )
-    return terms
-
-
-def loss_of(micro: MicroBatch, given: Given, terms: Tensor, entropies: Tensor) -> Tensor:
-    """A microbatch's part of its stream's loss: a mean over rows for terms (B,), over tokens for (B, T)."""
     if terms.dim() == 1:
         mean = terms.mean() * micro.row_share
     else:
         mean = terms.where(given.mask.bool(), 0.0).sum() / micro.stream_tokens
-    return mean - micro.role.entropy * micro.token_share * entropies.mean()
+    return mean - role.entropy * micro.token_share * entropies.mean()
 
 
 def tensor_of(advantages: Sequence[Advantage], mask: Tensor) -> Tensor:
@@ -253,8 +245,8 @@ def old_logprobs(role: RoleConfig, logprobs: Tensor, old: Tensor | None, mask: T
 
 
 class _Unread:
-    """TRL's accelerator while a loss is computed, except that TRL gets 0 for each figure that it would log: it reads a
-    dozen, and the host would wait for each."""
+    """TRL's accelerator, except that TRL gets 0 for each figure that it would log: it reads a dozen, and the host would
+    wait for each."""
 
     def __init__(self, accelerator: Any):
         self._accelerator = accelerator
@@ -274,7 +266,6 @@ class TrlLoss:
 
     def __init__(self, backend: Backend, config: RunConfig, tokenizer: Any, output_dir: str):
         from datasets import Dataset
-        from transformers import PrinterCallback
         from trl import GRPOConfig
 
         packages.require("trl")
@@ -307,7 +298,8 @@ class TrlLoss:
             processing_class=tokenizer,
         )
         packages.require("trl", instance=self)
-        parent.remove_callback(PrinterCallback)
+
+        vars(self)["accelerator"] = _Unread(vars(self)["accelerator"])
         self.own = {role.loss: load_loss(role.loss) for role in config.roles.values() if role.own_loss}
         self._scores: tuple[Tensor, Tensor] | None = None
 
@@ -315,8 +307,7 @@ class TrlLoss:
         """The loss of a microbatch. `logprobs`, `entropies` and, for a KL term, `reference` are (N,)."""
         role, given = micro.role, Given.of(micro, logprobs, reference)
         if role.own_loss:
-            terms = own_terms(self.own[role.loss], micro, given)
-            return Loss(loss_of(micro, given, terms, entropies), given.mean_kl(), None)
+            return Loss(own_loss(self.own[role.loss], micro, given, entropies), given.mean_kl(), None)
         vars(self).update(
             temperature=micro.temperature,
             beta=0.0 if given.reference is None else role.beta * micro.scale,
@@ -346,19 +337,13 @@ class TrlLoss:
         self._scores = given.logprobs, padded(entropies, micro)
         # Not `compute_loss`: Unsloth replaces it with one that has no entropy bonus.
         trl: Any = self
-        unread = _Unread(trl.accelerator)
-        trl.accelerator = unread
-        try:
-            value = trl._compute_loss(trl.model, tensors)
-        finally:
-            trl.accelerator = unread._accelerator
+        value = trl._compute_loss(trl.model, tensors)
         self.forget()
         return Loss(value, given.mean_kl(), given.clipped(role))
 
     def forget(self) -> None:
         """Free the memory of an unfinished loss."""
-        trl: Any = self
-        trl._metrics["train"].clear()
+        vars(self)["_metrics"]["train"].clear()
         self._scores = None
 
     def _get_per_token_logps_and_entropies(self, *_: Any, **__: Any) -> tuple[Tensor, Tensor, None]:
@@ -369,9 +354,8 @@ class TrlLoss:
 
 def make_loss(backend: Backend, config: RunConfig, tokenizer: Any, output_dir: str) -> TrlLoss:
     """The loss of the backend's GRPO trainer class: TRL's own, or Unsloth's version of it."""
-    kind: Any = type("TrlLoss", (TrlLoss, backend.trainer_parent()), {})
-    loss: TrlLoss = kind(backend, config, tokenizer, output_dir)
-    return loss
+    kind: type[TrlLoss] = type("TrlLoss", (TrlLoss, backend.trainer_parent()), {})
+    return kind(backend, config, tokenizer, output_dir)
 
 
 def _unused_reward(completions: Sequence[Any], **kwargs: Any) -> list[float]:
