@@ -302,8 +302,6 @@ def critic_reward(critique: Critique, *, correct: bool) -> float:
 # The phases of play
 
 Ask = Callable[[Sequence[str]], list[list[Completion]]]  # asks a seat for `n` completions of each prompt
-
-
 Solution = tuple[Problem, str, str]  # a problem, the text of a right solution, and who continues it
 
 
