@@ -7,7 +7,7 @@ completions came from other weights, and how many tokens fit into a microbatch, 
 
 Before a run's first update, a backend's gradients are compared with those of plain torch: a backend can compute the
 right loss and still return wrong gradients (a broken backward kernel, for example), and nothing else would notice.
-Shape: `N` tokens of all completions of a microbatch.
+Shapes: `N` tokens of all completions of a microbatch, `B` rows of `T` tokens.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from lite_selfplay.models.backends.backend import Backend, is_out_of_memory
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.logprobs.token_logprobs import scores_of
 from lite_selfplay.models.transfers import placed, read
-from lite_selfplay.training.losses import MicroBatch, TrlLoss
+from lite_selfplay.training.losses import Given, MicroBatch, TrlLoss, loss_of, own_terms, tensor_of
 from lite_selfplay.training.on_policy import NotFinite
 from lite_selfplay.training.optimizer import SeatSchedule, load_optimizer_state, optimizer_state
 from lite_selfplay.training.ranks import Ranks
@@ -42,21 +42,24 @@ NOISE = {torch.float32: 1e-6}  # the largest norm of a gradient of mere rounding
 def plain_gradients(
     backend: Backend, loss: TrlLoss, micro: MicroBatch, reference: Tensor | None, factor: float
 ) -> dict[str, Tensor]:
-    """The gradients of `factor` times a microbatch's loss for the active seat, with log-probabilities in plain torch.
+    """The gradients of `factor` times a microbatch's loss for the active seat, in plain torch.
 
     Each row passes through the whole model alone, without recomputed activations. `reference` (N,) are the
     log-probabilities of a KL term.
     """
     model: Any = backend.adapters.model
     parameters = backend.adapters.parameters(micro.seat)
-    with backend.adapters.cast_together(backend.compute_dtype), backend.autocast():
-        model.train(False)
-        try:
+    model.train(False)
+    try:
+        with backend.adapters.cast_together(backend.compute_dtype), backend.autocast():
             logprobs, entropies = _plain_logprobs(model, micro)
-        finally:
-            model.train(True)
-        value = loss.of(micro, logprobs, entropies, reference).value
-    found = torch.autograd.grad(factor * value, list(parameters.values()), allow_unused=True)
+            given = Given.of(micro, logprobs, reference)
+            own = loss.own.get(micro.role.loss)
+            terms = plain_terms(micro, given) if own is None else own_terms(own, micro, given)
+            value = loss_of(micro, given, terms, entropies)
+        found = torch.autograd.grad(factor * value, list(parameters.values()), allow_unused=True)
+    finally:
+        model.train(True)
     return {
         name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(parameters.items(), found, strict=True)
     }
@@ -74,6 +77,23 @@ def _plain_logprobs(model: Any, micro: MicroBatch) -> tuple[Tensor, Tensor]:
         found.append(scores_of(capped, ids[0, len(prompt) :], micro.temperature, entropy_gradient=True))
     logprobs, entropies = zip(*found, strict=True)
     return torch.cat(logprobs), torch.cat(entropies)
+
+
+def plain_terms(micro: MicroBatch, given: Given) -> Tensor:
+    """The terms of a microbatch's loss, for each row or each token: TRL's arithmetic as formulas."""
+    role, logprobs, lengths = micro.role, given.logprobs, given.mask.sum(-1)
+    ratio = (logprobs - (logprobs.detach() if given.old is None else given.old)).exp()
+    advantages = tensor_of(given.advantages, given.mask).reshape(len(given.mask), -1)
+    if role.loss == "sequence":  # each token has its share of the completion's term
+        advantages = advantages / lengths[:, None]
+    clipped = ratio.clamp(1 - role.clip_ratio, 1 + role.clip_ratio)
+    terms = -torch.minimum(ratio * advantages, clipped * advantages)
+    if (kl := given.kl()) is not None:
+        terms = terms + role.beta * kl
+    if role.loss == "dapo":
+        return terms
+    sums = (terms * given.mask).sum(-1)
+    return {"grpo": sums / lengths, "sequence": sums, "dr_grpo": sums / micro.max_tokens}[role.loss]
 
 
 def require_alike(found: Mapping[str, Tensor], right: Mapping[str, Tensor], who: str) -> None:

@@ -160,6 +160,13 @@ class Given:
         against = None if reference is None else padded(reference, micro)
         return cls(now, mask, advantages, stored, old_logprobs(role, now, stored, mask), against, gaps)
 
+    def kl(self) -> Tensor | None:
+        """The KL term at every token: the k3 estimate, which is never negative."""
+        if self.reference is None:
+            return None
+        gap = self.reference - self.logprobs
+        return gap.exp() - gap - 1
+
     def clipped(self, role: RoleConfig) -> Tensor | None:
         """The share of clipped ratios, of tokens or, if each has one ratio, of completions; None if every ratio is
         1."""
@@ -170,17 +177,13 @@ class Given:
         return beyond[:, 0].float().mean() if role.one_ratio else (beyond * self.mask).sum() / self.mask.sum()
 
     def mean_kl(self) -> Tensor | None:
-        """The mean KL per token, for the report: of the gaps, or of the k3 estimate, which is never negative."""
-        kl = self.gaps
-        if self.reference is not None:
-            gap = self.reference - self.logprobs.detach()
-            kl = gap.exp() - gap - 1
-        return None if kl is None else (kl * self.mask).sum() / self.mask.sum()
+        """The mean KL per token, for the report."""
+        kl = self.kl() if self.gaps is None else self.gaps
+        return None if kl is None else (kl.detach() * self.mask).sum() / self.mask.sum()
 
 
-def own_loss(loss: Callable[..., Any], micro: MicroBatch, given: Given, entropies: Tensor) -> Tensor:
-    """A microbatch's part of its stream's loss if that is a user's own: a mean over rows for terms (B,), over tokens
-    for (B, T). Raises LossError if the user's function fails or returns something else."""
+def own_terms(loss: Callable[..., Any], micro: MicroBatch, given: Given) -> Tensor:
+    """The terms (B,) or (B, T) of a user's own loss. Raises LossError if it fails or returns something else."""
     name, role = f"the loss {short_name(micro.role.loss)}", micro.role
     values = {
         **{key: getattr(role, key) for key in RoleConfig.model_fields},
@@ -208,11 +211,16 @@ def own_loss(loss: Callable[..., Any], micro: MicroBatch, given: Given, entropie
         raise LossError(
             f"{name} returned terms without a gradient, so nothing would be learned: use `logprobs` as given"
         )
+    return terms
+
+
+def loss_of(micro: MicroBatch, given: Given, terms: Tensor, entropies: Tensor) -> Tensor:
+    """A microbatch's part of its stream's loss: a mean over rows for terms (B,), over tokens for (B, T)."""
     if terms.dim() == 1:
         mean = terms.mean() * micro.row_share
     else:
         mean = terms.where(given.mask.bool(), 0.0).sum() / micro.stream_tokens
-    return mean - role.entropy * micro.token_share * entropies.mean()
+    return mean - micro.role.entropy * micro.token_share * entropies.mean()
 
 
 def tensor_of(advantages: Sequence[Advantage], mask: Tensor) -> Tensor:
@@ -307,7 +315,8 @@ class TrlLoss:
         """The loss of a microbatch. `logprobs`, `entropies` and, for a KL term, `reference` are (N,)."""
         role, given = micro.role, Given.of(micro, logprobs, reference)
         if role.own_loss:
-            return Loss(own_loss(self.own[role.loss], micro, given, entropies), given.mean_kl(), None)
+            terms = own_terms(self.own[role.loss], micro, given)
+            return Loss(loss_of(micro, given, terms, entropies), given.mean_kl(), None)
         vars(self).update(
             temperature=micro.temperature,
             beta=0.0 if given.reference is None else role.beta * micro.scale,

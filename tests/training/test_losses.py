@@ -14,7 +14,7 @@ from lite_selfplay.config import RoleConfig, RunConfig, load_loss
 from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Stream
 from lite_selfplay.errors import ConfigError, LossError
 from lite_selfplay.models.logprobs.batch import Way
-from lite_selfplay.training.losses import Given, LossRow, old_logprobs, own_loss
+from lite_selfplay.training.losses import Given, LossRow, loss_of, old_logprobs, own_terms
 from lite_selfplay.training.updates import microbatches
 
 from .harness import completion, episode, relative_error, stream
@@ -95,7 +95,7 @@ def test_its_gradient_by_hand(write: Callable[[str], str], text: str, wanted: li
     for micro in microbatches(rows((2, 3.0), (1, -1.5), (1, 0.0)), "A", role, budget, Way.WHOLE):
         logprobs = torch.full((micro.tokens,), -0.5, requires_grad=True)
         given = Given.of(micro, logprobs, None)
-        own_loss(load_loss(role.loss), micro, given, torch.zeros(1)).backward()
+        loss_of(micro, given, own_terms(load_loss(role.loss), micro, given), torch.zeros(1)).backward()
         for row, slopes in zip(micro.rows, logprobs.grad.split([row.tokens for row in micro.rows]), strict=True):
             found[int(2 * row.advantage)] = slopes.tolist()
     assert [*found[6], *found[-3], *found[0]] == pytest.approx(wanted)
