@@ -105,9 +105,8 @@ class Triple:
     def written(self) -> str:
         """The reply that proposes the task."""
         inputs = "\n".join(f"<input>{each}</input>" for each in self.inputs)
-        if self.kind == "induction":
-            return f"{inputs}\n<message>{self.message}</message>"
-        return f"<program>\n{self.program}\n</program>\n{inputs}"
+        program, message = f"<program>\n{self.program}\n</program>", f"<message>{self.message}</message>"
+        return f"{inputs}\n{message}" if self.kind == "induction" else f"{program}\n{inputs}"
 
     def answer(self) -> str:
         """A right answer."""
@@ -221,8 +220,7 @@ class AbsoluteZero(ProposeSolve):
             return super().cold_start(role, problem, rng, thinks=thinks)
         if role == self.solver:
             return Example(asked(task.problem(problem.id)), after_reasoning(task.answer(), "", thinks))
-        seen = task if kind == "induction" else IDENTITY[kind]
-        prompt = proposer_prompt(kind, [seen], self.options.inputs)
+        prompt = proposer_prompt(kind, [task if kind == "induction" else IDENTITY[kind]], self.options.inputs)
         return Example(prompt, after_reasoning(task.written(), "", thinks))
 
     def play(self, step: int, table: Table) -> Episode:
@@ -270,22 +268,20 @@ class AbsoluteZero(ProposeSolve):
         """The earlier tasks that a proposer sees: some of its kind, or for induction one of another kind."""
         if kind == "induction":
             return [rng.choice([*self._buffers["deduction"], *self._buffers["abduction"]])]
-        known = self._buffers[kind]
-        return rng.sample(known, min(self.options.references, len(known)))
+        return rng.sample(self._buffers[kind], min(self.options.references, len(self._buffers[kind])))
 
     def _run(self, table: Table, proposals: Sequence[Proposal]) -> list[Proposal]:
         """Each proposal's task with its outputs; refused if the program fails."""
         usable = [proposal for proposal in proposals if proposal.usable]
-        calls = [Problem("", "", {"program": each.task.program, "inputs": each.task.inputs}, CALL) for each in usable]
-        verdicts = iter(table.verify([(each.completion, call) for each, call in zip(usable, calls, strict=True)]))
+        calls = [(each.completion, {"program": each.task.program, "inputs": each.task.inputs}) for each in usable]
+        verdicts = iter(table.verify([(completion, Problem("", "", call, CALL)) for completion, call in calls]))
         return [returned(each, next(verdicts)) if each.usable else each for each in proposals]
 
     def _again(self, rng: random.Random, written: Sequence[Proposal]) -> list[Proposal]:
         """Earlier tasks as new proposals, to fill each kind's missing ones."""
         found = Counter(proposal.task.kind for proposal in written if proposal.usable)
-        sizes = {kind: self.problems_per_step - found[kind] for kind in self.options.kinds}
-        again = {kind: rng.sample(self._buffers[kind], min(n, len(self._buffers[kind]))) for kind, n in sizes.items()}
-        return [Proposal(NOBODYS, task=task) for tasks in again.values() for task in tasks]
+        missing = [(self._buffers[kind], self.problems_per_step - found[kind]) for kind in self.options.kinds]
+        return [Proposal(NOBODYS, task=task) for kept, n in missing for task in rng.sample(kept, min(n, len(kept)))]
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "buffers": {k: [asdict(task) for task in kept] for k, kept in self._buffers.items()}}

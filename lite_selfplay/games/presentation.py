@@ -165,11 +165,8 @@ def as_words(name: Any) -> str:
 
 def value_of(figure: Figure, log: Mapping[str, Any]) -> float | None:
     """A figure's value in the log of one step; None if the log has no number for it."""
-    value = number_of(log.get(figure.key))
-    if value is None or not figure.part:
-        return value
-    whole = number_of(log.get(figure.of))
-    return value / whole if whole else None
+    value, whole = number_of(log.get(figure.key)), number_of(log.get(figure.of)) if figure.part else 1.0
+    return value / whole if value is not None and whole else None
 
 
 class Presentation:
@@ -192,11 +189,11 @@ class Presentation:
 
         By default those of figures outside their healthy range.
         """
-        found = [(figure, value_of(figure, log)) for figure in self.figures if figure.warning]
         return [
             figure.warning.format(value=value)
-            for figure, value in found
-            if value is not None and not figure.healthy[0] <= value <= figure.healthy[1]
+            for figure in self.figures
+            for value in [value_of(figure, log)]
+            if figure.warning and value is not None and not figure.healthy[0] <= value <= figure.healthy[1]
         ]
 
     @classmethod

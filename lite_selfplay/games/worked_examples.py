@@ -8,8 +8,7 @@ from lite_selfplay.data import Example, Problem
 from lite_selfplay.games.prompts import PROGRAM
 from lite_selfplay.verify.format import well_formed
 
-_CALCULATOR_NOTE = re.compile(r"<<[^<>]*>>")  # GSM8K's files mark each calculation this way
-_FINAL_LINE = re.compile(r"\n?####.*\Z", re.DOTALL)
+FINAL_LINE = re.compile(r"\n?####.*\Z", re.DOTALL)
 _PROGRAM_SLIPS = (
     (r"(?<= )\+(?= )", "-"), (r"(?<= )\*(?= )", "+"), (r"(?<= )<(?= )", "<="), (r"(?<= )>(?= )", ">="),
     (r"(?<= )==(?= )", "!="), (r"\bmax\(", "min("), (r"\bmin\(", "max("), (r"\bsum\(", "len("), (r"\blen\(", "sum("),
@@ -23,7 +22,12 @@ def solution_of(problem: Problem) -> str | None:
         return solution.strip() if isinstance(solution, str) and solution.strip() else None
     if not isinstance(solution, str) or problem.answer is None or isinstance(problem.answer, list | Mapping):
         return None
-    return _FINAL_LINE.sub("", _CALCULATOR_NOTE.sub("", solution)).strip() or None
+    return FINAL_LINE.sub("", without_notes(solution)).strip() or None
+
+
+def without_notes(text: str) -> str:
+    """A solution, or a part of one, without the calculator notes by which GSM8K's files mark each calculation."""
+    return re.sub(r"<<[^<>]*>>", "", text)
 
 
 def worked_example(problem: Problem, prompt: str, *, thinks: bool) -> Example | None:

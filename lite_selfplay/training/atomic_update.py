@@ -206,8 +206,7 @@ class Guard:
 
         Raises NotFinite for a number of a microbatch and, at a step's first call, for a weight.
         """
-        computed = [x for one in done for x in one.numbers.values()]
-        values = iter(read([*self._suspects.values(), *computed, *others]))
+        values = iter(read([*self._suspects.values(), *(x for one in done for x in one.numbers.values()), *others]))
         for name in self._suspects:
             if not all(map(math.isfinite, next(values))):
                 raise NotFinite(f"{name} is not finite")
@@ -299,9 +298,8 @@ class Guard:
 def largest(tensors: Iterable[Tensor]) -> Tensor:
     """The largest absolute value in the tensors, on their device: not finite if one of their numbers is not."""
     found = [tensor.detach() for tensor in tensors if tensor.numel()]
-    if not found:
-        return torch.zeros(())
-    return get_total_norm(found, math.inf, foreach=None if found[0].is_cuda else False)
+    foreach = None if found and found[0].is_cuda else False
+    return get_total_norm(found, math.inf, foreach=foreach) if found else torch.zeros(())
 
 
 def largest_weights(adapters: Adapters) -> dict[str, Tensor]:
@@ -361,11 +359,10 @@ class LossScale:
 
     def note_success(self) -> None:
         """Count an update without an overflow, and double the factor after many."""
-        if self.exponent is None:
-            return
-        self._good += 1
-        if self._good >= GROWS_AFTER and self.exponent < LARGEST:
-            self.exponent, self._good = self.exponent + 1, 0
+        if self.exponent is not None:
+            self._good += 1
+            if self._good >= GROWS_AFTER and self.exponent < LARGEST:
+                self.exponent, self._good = self.exponent + 1, 0
 
     def state(self) -> dict[str, Any]:
         return {"exponent": self.exponent, "updates": self._good}

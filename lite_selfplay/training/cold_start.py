@@ -111,5 +111,4 @@ def teaching_rate(seat: SeatConfig, step: int, steps: int) -> float:
     """The learning rate at a step (from 0): warm-up to the full rate in a quarter of the steps, at most 5, then linear
     decay to a tenth of it at the last step."""
     warm = max(1, min(5, steps // 4))
-    share = (step + 1) / warm if step < warm else 1.0 - 0.9 * (step - warm + 1) / max(1, steps - warm)
-    return seat.lr * share
+    return seat.lr * ((step + 1) / warm if step < warm else 1.0 - 0.9 * (step - warm + 1) / max(1, steps - warm))

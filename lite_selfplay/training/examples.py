@@ -89,9 +89,8 @@ class ExamplePool:
     """Examples by role, in an order that depends on the seed; `counts[role]` has their origins."""
 
     def __init__(self, examples: Sequence[PooledExample], counts: Mapping[str, RoleCounts] = MappingProxyType({})):
-        self._by_role: dict[str, list[PooledExample]] = {}
-        for example in examples:
-            self._by_role.setdefault(example.role, []).append(example)
+        roles = dict.fromkeys(example.role for example in examples)
+        self._by_role = {role: [example for example in examples if example.role == role] for role in roles}
         origins = Counter((example.role, example.origin) for example in examples)
         self.counts = {
             role: replace(found, own=origins[role, "self"], worked=origins[role, "worked"], file=origins[role, "file"])
@@ -122,8 +121,7 @@ class ExamplePool:
         examples, seats = self.of(role), list(readings)
         before = sum(readings[other] for other in seats[: seats.index(seat)])
         first = len(examples) * before // max(1, sum(readings.values()))
-        size = min(readings[seat], len(examples))
-        return [examples[(first + i) % len(examples)] for i in range(size)]
+        return [examples[(first + i) % len(examples)] for i in range(min(readings[seat], len(examples)))]
 
     def lines(self) -> list[str]:
         """A line for each role, such as `drafter: 41 of 256 samples of the base were right and well-formed`."""
@@ -225,8 +223,7 @@ class _Gathering:
             failures = 0
             while len(self._found[role]) < self._wanted[role] and failures < min(len(problems), _PATIENCE):
                 example = self._game.cold_start(role, source.draw(1)[0], rng, thinks=self._thinks)
-                new = example is not None and self._add(role, example, "worked")
-                failures = 0 if new else failures + 1
+                failures = 0 if example is not None and self._add(role, example, "worked") else failures + 1
 
     def shortages(self, pool: ExamplePool) -> list[str]:
         """A line for each role whose source has fewer examples than requested."""
@@ -274,13 +271,12 @@ class _Gathering:
             for sample in group.samples:
                 completion, verdict = sample.completion, sample.verdict
                 counts.sampled += 1
-                if verdict is None or not (verdict.correct and verdict.well_formed and completion.stop == "eos"):
-                    continue
-                counts.right += 1
-                of_problem = (role, group.problem.id if group.problem else completion.prompt)
-                if role in self.lacking and self._of_problem[of_problem] < PER_PROBLEM:
-                    added = self._add(role, Example(completion.prompt, completion.text), "self")
-                    self._of_problem[of_problem] += added
+                if verdict is not None and verdict.correct and verdict.well_formed and completion.stop == "eos":
+                    counts.right += 1
+                    problem = (role, group.problem.id if group.problem else completion.prompt)
+                    if role in self.lacking and self._of_problem[problem] < PER_PROBLEM:
+                        example = Example(completion.prompt, completion.text)
+                        self._of_problem[problem] += self._add(role, example, "self")
 
     def _add(self, role: str, example: Example, origin: Origin) -> bool:
         """Add an example unless it is a duplicate or too long."""
@@ -347,11 +343,10 @@ def _has_solutions(task: Task, game: Game, section: ColdStartSection) -> bool:
     """Whether its first problems have an example for every taught role that a seat plays."""
     rng = derived_rng("looking")
     first = [task.problems[i] for i in range(min(_PROBED, len(task.problems)))]
-    played = {role for seat in game.trained_seats() for role in roles_of(game, seat)}
     return all(
         any(game.cold_start(role, problem, rng, thinks=False) is not None for problem in first)
         for role in taught_roles(game, section)
-        if role in played
+        if any(role in roles_of(game, seat) for seat in game.trained_seats())
     )
 
 

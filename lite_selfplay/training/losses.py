@@ -253,8 +253,8 @@ def old_logprobs(role: RoleConfig, logprobs: Tensor, old: Tensor | None, mask: T
 
 
 class _Unread:
-    """TRL's accelerator while a loss is computed, except that TRL gets 0 for each figure that it would log: it reads a
-    dozen, and the host would wait for each."""
+    """TRL's accelerator, except that TRL gets 0 for each figure that it would log: it reads a dozen, and the host would
+    wait for each."""
 
     def __init__(self, accelerator: Any):
         self._accelerator = accelerator
@@ -274,7 +274,6 @@ class TrlLoss:
 
     def __init__(self, backend: Backend, config: RunConfig, tokenizer: Any, output_dir: str):
         from datasets import Dataset
-        from transformers import PrinterCallback
         from trl import GRPOConfig
 
         packages.require("trl")
@@ -307,7 +306,8 @@ class TrlLoss:
             processing_class=tokenizer,
         )
         packages.require("trl", instance=self)
-        parent.remove_callback(PrinterCallback)
+
+        vars(self)["accelerator"] = _Unread(vars(self)["accelerator"])
         self.own = {role.loss: load_loss(role.loss) for role in config.roles.values() if role.own_loss}
         self._scores: tuple[Tensor, Tensor] | None = None
 
@@ -346,19 +346,13 @@ class TrlLoss:
         self._scores = given.logprobs, padded(entropies, micro)
         # Not `compute_loss`: Unsloth replaces it with one that has no entropy bonus.
         trl: Any = self
-        unread = _Unread(trl.accelerator)
-        trl.accelerator = unread
-        try:
-            value = trl._compute_loss(trl.model, tensors)
-        finally:
-            trl.accelerator = unread._accelerator
+        value = trl._compute_loss(trl.model, tensors)
         self.forget()
         return Loss(value, given.mean_kl(), given.clipped(role))
 
     def forget(self) -> None:
         """Free the memory of an unfinished loss."""
-        trl: Any = self
-        trl._metrics["train"].clear()
+        vars(self)["_metrics"]["train"].clear()
         self._scores = None
 
     def _get_per_token_logps_and_entropies(self, *_: Any, **__: Any) -> tuple[Tensor, Tensor, None]:
@@ -369,9 +363,8 @@ class TrlLoss:
 
 def make_loss(backend: Backend, config: RunConfig, tokenizer: Any, output_dir: str) -> TrlLoss:
     """The loss of the backend's GRPO trainer class: TRL's own, or Unsloth's version of it."""
-    kind: Any = type("TrlLoss", (TrlLoss, backend.trainer_parent()), {})
-    loss: TrlLoss = kind(backend, config, tokenizer, output_dir)
-    return loss
+    kind: type[TrlLoss] = type("TrlLoss", (TrlLoss, backend.trainer_parent()), {})
+    return kind(backend, config, tokenizer, output_dir)
 
 
 def _unused_reward(completions: Sequence[Any], **kwargs: Any) -> list[float]:

@@ -105,10 +105,12 @@ def adamw(parameters: Any, *, fused: bool, **options: Any) -> Optimizer:
 
 def optimizer_state(optimizer: Optimizer, adapters: Adapters) -> dict[str, Tensor]:
     """The optimizer's state as named tensors on the CPU: `seat/parameter/exp_avg` and so on."""
-    found: dict[str, Tensor] = {}
-    for seat in adapters.seats:
-        for name, parameter in adapters.parameters(seat).items():
-            found |= {f"{seat}/{name}/{key}": value for key, value in optimizer.state.get(parameter, {}).items()}
+    found = {
+        f"{seat}/{name}/{key}": value
+        for seat in adapters.seats
+        for name, parameter in adapters.parameters(seat).items()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
     return on_host(found)
 
 

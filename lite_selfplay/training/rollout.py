@@ -142,7 +142,7 @@ class LiveTable:
         return (BASE, *self._loaded.backend.adapters.seats, *self._loaded.backend.adapters.snapshots)
 
     def draw(self, source: str, n: int) -> list[Problem]:
-        return self._source(source).draw(n)
+        return _known("source", source, self._sources).draw(n)
 
     @property
     def folder(self) -> Path:
@@ -233,14 +233,13 @@ class LiveTable:
         return written(self._loaded.chat, example)
 
     def everything(self, source: str) -> Sequence[Problem]:
-        return self._source(source).problems
+        return _known("source", source, self._sources).problems
 
     def evaluate(self, role: str, prompts: Sequence[str], problems: Sequence[Problem], n: int = 1) -> list[Verdict]:
-        self._loaded.progress.activity(f"{self._seat(role)} is evaluated as {role}")
-        run_seed, self.role = self._config.run.seed, role
-        seeds = [[derived_seed(run_seed, "evaluate", role, i, k) for k in range(n)] for i in range(len(prompts))]
-        sampling = self._config.roles[role].sampling(self.default_tokens)
-        completions = self.sample(self._seat(role), prompts, n, sampling, seeds)
+        seat, seed, self.role = self._seat(role), self._config.run.seed, role
+        self._loaded.progress.activity(f"{seat} is evaluated as {role}")
+        seeds = [[derived_seed(seed, "evaluate", role, i, k) for k in range(n)] for i in range(len(prompts))]
+        completions = self.sample(seat, prompts, n, self._config.roles[role].sampling(self.default_tokens), seeds)
         return self.verify([(c, problem) for problem, row in zip(problems, completions, strict=True) for c in row])
 
     def score(
@@ -284,9 +283,6 @@ class LiveTable:
 
     def detokenize(self, ids: Sequence[int]) -> str:
         return self._loaded.chat.decode(ids)
-
-    def _source(self, name: str) -> Source:
-        return _known("source", name, self._sources)
 
     def _seat(self, role: str) -> str:
         return _known("role", role, self._seats)

@@ -227,10 +227,11 @@ class SamplerCheck:
         chosen = spread(agreement.noted, SUSPECTS)
         noted = [row.completion.logprobs[:LONGEST] for row, _ in chosen]
         own = self._scores(agreement.seat, chosen)
-        found = {}
-        for name, theirs in self._others(agreement.seat, chosen).items():
-            if explained_better(*([*chain.from_iterable(rows)] for rows in (noted, own, theirs))):
-                found[name] = mean_gap(list(zip(noted, theirs, strict=True))) or 0.0
+        found = {
+            name: mean_gap(list(zip(noted, theirs, strict=True))) or 0.0
+            for name, theirs in self._others(agreement.seat, chosen).items()
+            if explained_better(*([*chain.from_iterable(rows)] for rows in (noted, own, theirs)))
+        }
         return min(found.items(), key=lambda item: item[1], default=None)
 
     def _others(self, seat: str, chosen: Sequence[Read]) -> dict[str, list[Sequence[float]]]:

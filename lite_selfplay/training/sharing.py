@@ -6,7 +6,7 @@ The results are the same as in one process. Gradients are summed in `atomic_upda
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,9 +30,7 @@ def generate(
     if ranks.alone:
         return sample(request)
     rows = ranks.part([(p, seed) for p, seeds in enumerate(request.seeds) for seed in seeds])
-    mine: dict[int, list[int]] = {}
-    for prompt, seed in rows:
-        mine.setdefault(prompt, []).append(seed)
+    mine = {prompt: [seed for _, seed in own] for prompt, own in groupby(rows, lambda row: row[0])}
     prompts = [request.prompts[p] for p in mine]
     part = GenerationRequest(request.seat, prompts, request.n, request.sampling, list(mine.values()))
     own = list(chain.from_iterable(sample(part) if prompts else []))

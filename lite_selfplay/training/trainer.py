@@ -127,11 +127,11 @@ class SelfPlayTrainer:
         for action in episode.actions:
             if isinstance(action, Snapshot):
                 self.adapters.snapshot(action.seat, action.name)
-                continue
-            self.check.before[action.seat] = self.adapters.state(action.seat)
-            self.adapters.restore(action.seat, action.name)
-            if action.reset_optimizer:
-                reset_optimizer(self.optimizer, self.adapters, action.seat)
+            else:
+                self.check.before[action.seat] = self.adapters.state(action.seat)
+                self.adapters.restore(action.seat, action.name)
+                if action.reset_optimizer:
+                    reset_optimizer(self.optimizer, self.adapters, action.seat)
         return report
 
     def _learn(self, report: StepReport) -> None:

@@ -166,9 +166,8 @@ def admit(report: StepReport, config: RunConfig, adapters: Adapters, *, elsewher
         for example, own in ((False, role), (True, likelihood)):
             of_kind = [[row for row in group if row.example is example] for group in groups]
             cut_up = [over_the_kept(rows, own) for rows in parts(list(filter(None, of_kind)), config.run.minibatches)]
-            replay = stream.replay and not example
-            agreement = Agreement(stream.role, update.seat, compared=not (replay or example))
-            learning.append(Learning(own, cut_up, update, replay, agreement))
+            agreement = Agreement(stream.role, update.seat, compared=not (stream.replay or example))
+            learning.append(Learning(own, cut_up, update, stream.replay and not example, agreement))
     report.advantages = advantages
     return learning
 

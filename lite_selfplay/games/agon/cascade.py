@@ -22,7 +22,7 @@ prompts: as in its cascade, seats read a recap without its final answer (ours). 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import permutations
+from itertools import chain, permutations
 from statistics import fmean
 
 from lite_selfplay.data import Completion, Problem
@@ -137,13 +137,14 @@ def moa(examiner: Examiner, seats: Sequence[str]) -> Found:
 def _refined(examiner: Examiner, seat: str, own: Rows, other: Rows, stage: str) -> Measured:
     """A seat's refined drafts. The score's conversions compare them with the seat's own drafts."""
     recaps = [recaps_of(examiner, rows) for rows in (own, other)]
-    prompts = []
-    for problem, *pairs in zip(examiner.problems, *recaps, strict=True):
-        shown = [[fenced(text) if text else "(This attempt is not available.)" for text in row] for row in pairs]
-        prompts.append([asked_after(problem, fill("moa", own=a, other=b)) for a, b in zip(*shown, strict=True)])
+    missing = "(This attempt is not available.)"
+    shown = [[[fenced(text) if text else missing for text in row] for row in rows] for rows in recaps]
+    prompts = [
+        [asked_after(problem, fill("moa", own=a, other=b)) for a, b in zip(*rows, strict=True)]
+        for problem, *rows in zip(examiner.problems, *shown, strict=True)
+    ]
     answers = examiner.ask(seat, prompts, stage, f"{seat} refines its answers to")
-    read = [answer for row in other for answer in row]
-    return Measured(answers, cascade_score(own, answers, recaps[0], also_read=read))
+    return Measured(answers, cascade_score(own, answers, recaps[0], also_read=[*chain.from_iterable(other)]))
 
 
 _COLUMNS = ("conversions", "regressions")

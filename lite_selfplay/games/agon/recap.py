@@ -62,8 +62,7 @@ def summarise(text: str, problem: str, *, thinks: bool = True, prefill: str = ""
 
 def with_program(text: str, *, thinks: bool = True, prefill: str = "") -> str:
     """The visible part of a draft whose answer is a program: all of it, without its tags; empty as in `summarise`."""
-    shown = _ANSWER_TAG.sub("", _visible(text, thinks, prefill))
-    return re.sub(r"\n{3,}", "\n\n", shown).strip()
+    return re.sub(r"\n{3,}", "\n\n", _ANSWER_TAG.sub("", _visible(text, thinks, prefill))).strip()
 
 
 def _visible(text: str, thinks: bool, prefill: str) -> str:

@@ -16,7 +16,6 @@ student itself. `shown=sibling`, a right answer of the same group, is from Huebo
 tokens in the loss.
 """
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -24,13 +23,13 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import PositiveFloat
 
-from lite_selfplay.data import BASE, Episode, Example, Group, Problem, Sample, Stream
-from lite_selfplay.games.base import Game, GameOptions
+from lite_selfplay.data import BASE, Episode, Group, Sample, Stream
+from lite_selfplay.games.base import GameOptions, SingleSeat
 from lite_selfplay.games.judging import verified
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import asked, asked_after, fenced, fill
 from lite_selfplay.games.table import Table
-from lite_selfplay.games.worked_examples import solution_of, worked_example
+from lite_selfplay.games.worked_examples import solution_of
 
 
 class DistillOptions(GameOptions):
@@ -43,7 +42,7 @@ class DistillOptions(GameOptions):
     clip: PositiveFloat = 1.0
 
 
-class Distill(Game):
+class Distill(SingleSeat):
     """One seat, taught by the base that has read the solution."""
 
     roles = ("student",)
@@ -57,14 +56,8 @@ class Distill(Game):
                about="Completions whose teacher had something to read, in a prompt within the limit."),
     )  # fmt: skip
 
-    def rollouts_per_step(self) -> int:
-        return self.problems_per_step * self.group_size
-
     def rewards(self) -> Mapping[str, str]:
         return {"student": "for each token, how much likelier the teacher finds it; its mean is shown"}
-
-    def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        return worked_example(problem, asked(problem), thinks=thinks)
 
     def play(self, step: int, table: Table) -> Episode:
         problems = table.draw("problems", self.problems_per_step)

@@ -12,7 +12,6 @@ Reinforcement Learning"; a tie earns nothing); `format`, always 0; `random`, 0 o
 2025, "Spurious Rewards"). If a problem has an answer, it is checked for the records only.
 """
 
-import random
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -20,14 +19,13 @@ from typing import Any, ClassVar, Literal
 from pydantic import ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Stream
-from lite_selfplay.games.base import Game, GameOptions
+from lite_selfplay.data import Completion, Episode, Group, Stream
+from lite_selfplay.games.base import GameOptions, SingleSeat
 from lite_selfplay.games.judging import judged, solo_reward
 from lite_selfplay.games.presentation import BY_COIN, FOR_FORM, FOR_RIGHT, FOR_VOTE, Figure, priced
 from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.propose_solve.questions import vote
 from lite_selfplay.games.table import Table
-from lite_selfplay.games.worked_examples import worked_example
 
 
 class SoloOptions(GameOptions):
@@ -56,7 +54,7 @@ class SoloOptions(GameOptions):
         return value
 
 
-class Solo(Game):
+class Solo(SingleSeat):
     """One seat samples a group of completions per problem; each is rewarded for its own answer."""
 
     roles = ("solver",)
@@ -81,9 +79,6 @@ class Solo(Game):
         signal = {"answers": FOR_RIGHT, "majority": FOR_VOTE, "random": BY_COIN}.get(self.options.reward, "")
         return {"solver": priced((2 * bool(signal), signal), (self.options.format_weight, FOR_FORM))}
 
-    def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        return worked_example(problem, asked(problem), thinks=thinks)
-
     def play(self, step: int, table: Table) -> Episode:
         problems = table.draw("problems", self.problems_per_step)
         answers = table.ask("solver", list(map(asked, problems)), n=self.completions_per_problem)
@@ -102,8 +97,7 @@ class Solo(Game):
         """Whether each completion counts as correct, decided without the reference answer."""
         if self.options.reward == "majority":
             return [list(counted.agrees) for counted in vote(table, answers)]
-        tossed = self.options.reward == "random"
-        return [[tossed and table.rng.random() < 0.5 for _ in row] for row in answers]
+        return [[self.options.reward == "random" and table.rng.random() < 0.5 for _ in row] for row in answers]
 
     def _credited(self, group: Group, credit: list[bool], known: bool) -> Group:
         """The group with rewards from `credit`; it keeps its verdicts if the answer is known."""

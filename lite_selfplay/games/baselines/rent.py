@@ -12,23 +12,21 @@ N = 8, KL 1e-3, temperature 1, the entropy of the tempered policy.
 """
 
 import math
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from lite_selfplay.credit import rewards_of
-from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, TokenScores, Verdict
-from lite_selfplay.games.base import Game
+from lite_selfplay.data import Completion, Episode, Group, Sample, Stream, TokenScores, Verdict
+from lite_selfplay.games.base import SingleSeat
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.table import Table
-from lite_selfplay.games.worked_examples import worked_example
 
 # Nats a token: below this, a seat writes nearly the same at every sample, and has nothing left to learn from.
 SURE = 0.01
 
 
-class Rent(Game):
+class Rent(SingleSeat):
     """One seat, rewarded for certainty."""
 
     roles = ("solver",)
@@ -46,14 +44,8 @@ class Rent(Game):
                about="The mean entropy of the seat's next-token distribution, which its reward lowers."),
     )  # fmt: skip
 
-    def rollouts_per_step(self) -> int:
-        return self.problems_per_step * self.group_size
-
     def rewards(self) -> Mapping[str, str]:
         return {"solver": "its certainty: minus its mean entropy, in nats a token"}
-
-    def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        return worked_example(problem, asked(problem), thinks=thinks)
 
     def play(self, step: int, table: Table) -> Episode:
         problems = table.draw("problems", self.problems_per_step)
@@ -78,5 +70,4 @@ def rent_reward(entropies: Sequence[float]) -> float:
 
 def _sample(completion: Completion, scores: TokenScores | None, verdict: Verdict | None) -> Sample:
     """A completion rewarded by its scores; an empty one is masked and has no reward, because 0 would be the best."""
-    reward = rent_reward(scores.entropies) if scores else None
-    return Sample(completion, reward, verdict, masked=scores is None)
+    return Sample(completion, rent_reward(scores.entropies) if scores else None, verdict, masked=scores is None)

@@ -72,9 +72,8 @@ def bleu_distance(a: Sequence[str], b: Sequence[str]) -> float:
         return 0.0
     if not a or not b:
         return 1.0
-    smoothing = SmoothingFunction().method1
     both = [
-        float(sentence_bleu([x], y, smoothing_function=smoothing, auto_reweigh=True))
+        float(sentence_bleu([x], y, smoothing_function=SmoothingFunction().method1, auto_reweigh=True))
         for x, y in ((list(a), list(b)), (list(b), list(a)))
     ]
     return min(1.0, max(0.0, 1.0 - sum(both) / 2))
@@ -194,8 +193,7 @@ class RZero(FilteredGame):
 
     def _challenge(self, step: int, table: Table) -> Episode:
         self._pool, self._cursor = [], 0
-        proposals = self._propose(table, self.problems_per_step)
-        found = answered(table, "solver", proposals, self.options.votes, f"q-{step}")
+        found = answered(table, "solver", self._propose(table, self.problems_per_step), self.options.votes, f"q-{step}")
         shares = self._cluster_shares(found)
         rewards = [
             -1.0 if share is None else challenger_reward(c.share, share) for c, share in zip(found, shares, strict=True)

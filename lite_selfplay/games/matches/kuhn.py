@@ -192,10 +192,9 @@ class Kuhn(MatchGame):
         for name, sums in self.average.items():
             weight = (step + 1) ** 2 * (1 - policy[name[0]] if len(name) == 3 else 1.0)
             sums[0], sums[1] = sums[0] + weight * policy[name], sums[1] + weight
-        average = {name: sums[0] / (sums[1] or 1.0) for name, sums in self.average.items()}
         return {
             "nash_conv": nash_conv(policy),
-            "nash_conv_average": nash_conv(average),
+            "nash_conv_average": nash_conv({name: sums[0] / (sums[1] or 1.0) for name, sums in self.average.items()}),
             "exact_value": value(policy),
             "illegal_mass": 1 - sum(legal) / len(legal),
             "first": {name: policy[name] for name in SETS[:6]},

@@ -320,14 +320,13 @@ class MatchGame(Game):
         """A player's moves in a match as a group; those of a broken match are only recorded."""
         baseline, samples = self.baseline.of(self._compared(match, player)), []
         for turn, move in enumerate(match.moves, 1):
-            if move.player != player or move.completion is None:
-                continue
-            info = {"turn": turn, "outcome": match.outcome, **({"error": match.error} if match.error else {})}
-            legal = not move.reason
-            verdict = Verdict(legal, float(legal), move.text[:200] if legal else None, legal, move.reason)
-            reward = None if returns is None else returns[player]
-            advantage = None if reward is None or not terms else reward - baseline - terms.get(id(move), 0.0)
-            samples.append(Sample(move.completion, reward, verdict, advantage, reward is None, info))
+            if move.player == player and move.completion is not None:
+                info = {"turn": turn, "outcome": match.outcome, **({"error": match.error} if match.error else {})}
+                legal = not move.reason
+                verdict = Verdict(legal, float(legal), move.text[:200] if legal else None, legal, move.reason)
+                reward = None if returns is None else returns[player]
+                advantage = None if reward is None or not terms else reward - baseline - terms.get(id(move), 0.0)
+                samples.append(Sample(move.completion, reward, verdict, advantage, reward is None, info))
         problem = Problem(f"match {number}", samples[0].completion.prompt) if samples else None
         return Group(samples, problem, baseline) if samples else None
 
@@ -341,10 +340,8 @@ class MatchGame(Game):
         for role, seat in self.seats(step).items():
             moves = [(move, move.completion) for match in matches for move in match.moves
                      if move.completion and self.roles[move.player] == role]  # fmt: skip
-            if not moves:
-                continue
             asked = {completion.prompt: move.legal_moves for move, completion in moves}
-            sampling = moves[0][1].sampling
+            sampling = next((completion.sampling for _, completion in moves), Sampling())
             own = self.policy(table, role, asked, sampling)
             renewed = options.renew and step >= options.renew
             other = self.policy(table, role, asked, sampling, _reference(seat)) if renewed else {}
@@ -366,13 +363,12 @@ class MatchGame(Game):
         """The exact probability of each legal move after each prompt, summed over its spellings, so that the rest to 1
         is illegal. `sampling` is that of the role's completions; `seat` names another seat to score."""
         rows: dict[tuple[str, tuple[int, ...]], tuple[str, Completion]] = {}
-        for prompt, moves in asked.items():
-            for name, texts in moves.items():
-                for text in texts:
-                    one = table.completed(Example(prompt, text))
-                    if len(one.token_ids) - 1 <= sampling.max_tokens:  # the last token ends it, or is cut off
-                        ids = tuple(one.token_ids[: sampling.max_tokens])
-                        rows.setdefault((prompt, ids), (name, replace(one, token_ids=ids, sampling=sampling)))
+        spellings = [(p, name, text) for p, moves in asked.items() for name, texts in moves.items() for text in texts]
+        for prompt, name, text in spellings:
+            one = table.completed(Example(prompt, text))
+            if len(one.token_ids) - 1 <= sampling.max_tokens:  # the last token ends it, or is cut off
+                ids = tuple(one.token_ids[: sampling.max_tokens])
+                rows.setdefault((prompt, ids), (name, replace(one, token_ids=ids, sampling=sampling)))
         scores = table.score(role, [one for _, one in rows.values()], seat=seat) if rows else []
         found = {prompt: dict.fromkeys(moves, 0.0) for prompt, moves in asked.items()}
         for (prompt, _), (name, _), score in zip(rows, rows.values(), scores, strict=True):
@@ -397,8 +393,7 @@ class MatchGame(Game):
 
     @classmethod
     def kinds(cls) -> list[str]:
-        ends = [f"{role} {how}" for how in ("wins", "forfeits") for role in cls.roles]
-        return [*ends, DRAW, UNFINISHED, BROKEN]
+        return [*(f"{role} {how}" for how in ("wins", "forfeits") for role in cls.roles), DRAW, UNFINISHED, BROKEN]
 
     @classmethod
     def transcripts(cls, rows: Iterable[Row]) -> list[Transcript]:

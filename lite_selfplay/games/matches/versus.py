@@ -32,8 +32,7 @@ def measure_versus(examiner: Examiner, seats: Sequence[str]) -> Found:
     pairs = [*((seat, rule) for seat in seats for rule in game.opponents), *combinations(seats, 2)]
     found = {}
     for number, (seat, other) in enumerate(pairs):
-        total = len(examiner.problems) * len(seats)
-        examiner.progress(total * number // len(pairs), f"{seat} plays against {other}")
+        examiner.progress(len(examiner.problems) * len(seats) * number // len(pairs), f"{seat} plays against {other}")
         found[f"{seat} against {other}"] = _measured(examiner, game, seat, other)
     return Found(found)
 

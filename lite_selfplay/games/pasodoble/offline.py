@@ -84,8 +84,7 @@ class QuestionBuffer:
         """The next `n` questions, continuing with the first after the last; none if the buffer is empty."""
         places = [(self.cursor + i) % len(self.questions) for i in range(n if self.questions else 0)]
         self.cursor = places[-1] + 1 if places else self.cursor
-        taken = [self.questions[place] for place in places]
-        return [Problem(held.id, held.question, held.answer) for held in taken]
+        return [Problem(held.id, held.question, held.answer) for place in places for held in [self.questions[place]]]
 
     def evict(self, rates: Sequence[tuple[str, float]], margin: float = 0.01, patience: int = 3) -> int:
         """Count a step's attempts, given as question ids with pass rates, and drop the questions that are used up.
@@ -95,15 +94,13 @@ class QuestionBuffer:
         as one attempt at its mean pass rate (ours). The first peak is the rate at which the question was proposed
         (ours). Returns the number of dropped questions.
         """
-        by_id, gone = {held.id: held for held in self.questions}, set()
-        met = {name: [rate for other, rate in rates if other == name] for name, _ in rates}
-        for name, seen in met.items():
-            held, rate = by_id[name], math.fsum(seen) / len(seen)
-            rose = rate > held.peak + margin
-            held.peak, held.stale = (rate, 0) if rose else (held.peak, held.stale + 1)
-            if rate >= 1 or held.stale >= patience:
-                gone.add(name)
-        before = sum(held.id in gone for held in self.questions[: self.cursor])
+        gone = set[str]()
+        for held in self.questions:
+            if seen := [rate for name, rate in rates if name == held.id]:
+                rate = math.fsum(seen) / len(seen)
+                held.peak, held.stale = (rate, 0) if rate > held.peak + margin else (held.peak, held.stale + 1)
+                if rate >= 1 or held.stale >= patience:
+                    gone.add(held.id)
+        self.cursor -= sum(held.id in gone for held in self.questions[: self.cursor])
         self.questions = [held for held in self.questions if held.id not in gone]
-        self.cursor -= before
         return len(gone)

@@ -29,7 +29,6 @@ diversity is 1 if the history is empty, and a share of the existing questions if
 import random
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import fmean
@@ -117,21 +116,18 @@ class PasoDobleOptions(ProposeSolveOptions):
     eviction_patience: int = Field(3, ge=1)
 
 
-def jaccard(a: AbstractSet[int], b: AbstractSet[int]) -> float:
+def jaccard(a: frozenset[int], b: frozenset[int]) -> float:
     """The share of the tokens of either set that are in both, in [0, 1]; 1 for two empty sets (section 3.3)."""
-    union = len(a | b)
-    return len(a & b) / union if union else 1.0
+    return len(a & b) / len(a | b) if a or b else 1.0
 
 
-def question_diversity(tokens: AbstractSet[int], history: Collection[AbstractSet[int]], tau_sim: float = 0.3) -> float:
+def question_diversity(tokens: frozenset[int], history: Collection[frozenset[int]], tau_sim: float = 0.3) -> float:
     """1 minus the share of the history whose Jaccard index with a question is above `tau_sim`, in [0, 1].
 
     Token sets are those of the base's tokenizer. An empty history returns 1 (ours; section 3.3 divides by its size).
     """
-    if not history:
-        return 1.0
     unlike = sum(jaccard(tokens, earlier) <= tau_sim for earlier in history)
-    return unlike / len(history)  # one division, so that 70 of 100 alike is exactly 0.3
+    return unlike / len(history) if history else 1.0  # one division, so that 70 of 100 alike is exactly 0.3
 
 
 def pass_rate(group: Group) -> float:
@@ -155,16 +151,14 @@ def proposer_reward(
 def why_invalid(rate: float, diversity: float | None, *, min_pass_rate: float = 0.2, min_diversity: float = 0.3) -> str:
     """Why a question does not train the solver: `too_hard`, `too_easy` or `alike`; empty if `min_pass_rate < p < 1` and
     `diversity > min_diversity` (section 3.5). `diversity` None is ignored."""
-    if rate <= min_pass_rate:
-        return "too_hard"
-    return "too_easy" if rate >= 1 else "alike" if diversity is not None and diversity <= min_diversity else ""
+    alike = "alike" if diversity is not None and diversity <= min_diversity else ""
+    return "too_hard" if rate <= min_pass_rate else "too_easy" if rate >= 1 else alike
 
 
 def proposer_prompt(passage: str = "") -> str:
     """The proposer's prompt: the request after a fenced passage, or after a line that leaves the topic open."""
-    if not passage:
-        return fill("pasodoble_proposer", knowledge="Choose any topic of mathematics.")
-    return fill("pasodoble_proposer", knowledge=f"Here is a text to draw on:\n{fenced(passage.strip())}")
+    shown = f"Here is a text to draw on:\n{fenced(passage.strip())}" if passage else "Choose any topic of mathematics."
+    return fill("pasodoble_proposer", knowledge=shown)
 
 
 def parse_proposal(text: str) -> tuple[str, str | None] | None:
@@ -272,8 +266,7 @@ class PasoDoble(ProposeSolve):
 
     def rollouts_per_step(self) -> int:
         proposing = self.problems_per_step * self.options.proposals * (1 + self.group_size)
-        replaying = self.options.solver_questions * self.group_size if self.options.mode == "offline" else 0
-        return max(proposing, replaying)
+        return max(proposing, self.options.solver_questions * self.group_size * (self.options.mode == "offline"))
 
     def updates(self, steps: int) -> Mapping[str, int]:
         """Online every step updates both seats; offline they alternate, assuming that no step is skipped."""
@@ -345,9 +338,8 @@ class PasoDoble(ProposeSolve):
         }
         streams = [Stream(role, of, self.options.credit) for role, of in learned.items() if of]
         if self.options.mode == "offline":
-            for group in valid:
-                assert group.problem is not None
-                self.buffer.add(group.problem, pass_rate(group))
+            for problem, rate in [(group.problem, pass_rate(group)) for group in valid if group.problem]:
+                self.buffer.add(problem, rate)
             log = {**log, "iteration": self.schedule.iteration, "buffer": len(self.buffer)}
             self.schedule.advance(updated=bool(opening), buffered=len(self.buffer))
         tried = [Stream("proposer", groups), Stream("solver", [each.group for each in judged if each.group])]

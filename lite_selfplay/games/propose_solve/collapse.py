@@ -93,9 +93,11 @@ def collapse_warnings(log: Mapping[str, Any]) -> list[str]:
             "distinct"
         )
     if (answered := sum(rates)) >= FEWEST_JUDGED:
-        for end, word in ((0, "hardly ever"), (-1, "nearly always")):
-            if rates[end] / answered > MOST_AT_AN_END:
-                found.append(f"the solver's answers agree with the label {word}, so there is little to learn from")
+        found += [
+            f"the solver's answers agree with the label {word}, so there is little to learn from"
+            for end, word in ((0, "hardly ever"), (-1, "nearly always"))
+            if rates[end] / answered > MOST_AT_AN_END
+        ]
     if log.get("labels_checked", 0) >= FEWEST_JUDGED and log["label_accuracy"] < FEWEST_RIGHT:
         found.append(
             f"{1 - log['label_accuracy']:.0%} of the labels whose truth can be computed are wrong: the solver is "

@@ -99,9 +99,8 @@ def boxed_question(completion: Completion) -> Proposal:
 
 def boxed_example(problem: Problem, prompt: str, *, thinks: bool) -> Example | None:
     """A problem with a worked solution as the reply that `boxed_question` reads; None without a solution."""
-    if (solution := solution_of(problem)) is None:
-        return None
-    return Example(prompt, after_reasoning(boxed_reply(problem), solution, thinks))
+    solution = solution_of(problem)
+    return Example(prompt, after_reasoning(boxed_reply(problem), solution, thinks)) if solution is not None else None
 
 
 def boxed_reply(problem: Problem) -> str:
@@ -299,11 +298,10 @@ def answered(
 
 
 def _with_answers(candidate: Candidate, group: Group, counted: Vote | None) -> Candidate:
-    if group.samples[0].completion.stop == "prompt_too_long":
-        return replace(candidate, proposal=candidate.proposal.refused("too_long"))
-    if not any(sample.judged for sample in group.samples):
-        return replace(candidate, proposal=candidate.proposal.refused(NOT_JUDGED))
-    return replace(candidate, group=group, vote=counted)
+    if any(sample.judged for sample in group.samples):
+        return replace(candidate, group=group, vote=counted)
+    unasked = group.samples[0].completion.stop == "prompt_too_long"
+    return replace(candidate, proposal=candidate.proposal.refused("too_long" if unasked else NOT_JUDGED))
 
 
 def draw_until(
@@ -326,8 +324,7 @@ def draw_until(
     kept = 0
     while len(drawn) < most and kept < wanted and (kept or len(drawn) < most / HOPELESS):
         batch = propose()[: most - len(drawn)]
-        names = [f"{prefix}-{len(drawn) + k}" for k in range(len(batch))]
-        drawn += answered(table, solver, batch, n, names)
+        drawn += answered(table, solver, batch, n, [f"{prefix}-{len(drawn) + k}" for k in range(len(batch))])
         kept = sum(bounds.fate(candidate) == "kept" for candidate in drawn)
     return drawn
 

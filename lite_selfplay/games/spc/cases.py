@@ -19,9 +19,9 @@ from lite_selfplay.data import Completion, Example, Group, Problem, Sample, Samp
 from lite_selfplay.games.collections import completion_from_json
 from lite_selfplay.games.judging import answer_sample, verified, why_unread
 from lite_selfplay.games.prompts import fill
-from lite_selfplay.games.spc.steps import StepPair, beginning, replaced, split_steps, without_notes
+from lite_selfplay.games.spc.steps import StepPair, beginning, replaced, split_steps
 from lite_selfplay.games.table import Table
-from lite_selfplay.games.worked_examples import after_reasoning, solution_of
+from lite_selfplay.games.worked_examples import after_reasoning, solution_of, without_notes
 from lite_selfplay.verify.extract import completion_text
 from lite_selfplay.verify.format import answer_spans, boxed_spans, split_reasoning
 
@@ -243,9 +243,8 @@ class Case:
         None if that cannot be tried."""
         if step == "original":
             return beginning(self.steps)
-        if self.rewrite.reason:
-            return None
-        return beginning(replaced(self.steps, len(self.steps) - 1, self.rewrite.step))
+        changed = replaced(self.steps, len(self.steps) - 1, self.rewrite.step)
+        return None if self.rewrite.reason else beginning(changed)
 
     @property
     def is_valid(self) -> bool:
@@ -303,45 +302,46 @@ def critic_reward(critique: Critique, *, correct: bool) -> float:
 # The phases of play
 
 Ask = Callable[[Sequence[str]], list[list[Completion]]]  # asks a seat for `n` completions of each prompt
+Solution = tuple[Problem, str, str]  # a problem, the text of a right solution, and who continues it
 
 
 def sampled_solutions(
-    table: Table, problems: Sequence[Problem], solvers: Sequence[str], samples: int, name: str
-) -> tuple[list[Case], list[Group]]:
-    """A random step of every right solution by the solvers, and all solutions, for the record.
-
-    The cases' ids begin with `name`.
-    """
-    cases: list[Case] = []
+    table: Table, problems: Sequence[Problem], solvers: Sequence[str], samples: int
+) -> tuple[list[Solution], list[Group]]:
+    """The right solutions by the solvers, and all solutions, for the record."""
+    right: list[Solution] = []
     groups: list[Group] = []
     prompts = [solver_prompt(problem.text) for problem in problems]
     for solver in solvers:
         rows = table.ask("solver", prompts, n=samples, seat=solver)
         written = verified(table, problems, rows, lambda c, v, _: Sample(c, float(v.correct), v, masked=True))
-        for problem, group in zip(problems, written, strict=True):
-            for sample in group.samples:
-                if sample.reward and sample.completion.stop != "prompt_too_long":
-                    text = split_reasoning(completion_text(sample.completion)).rest
-                    cases += _case(f"{name}-{len(cases) + 1}-{problem.id}", problem, text, solver, table.rng)
+        right += [
+            (problem, split_reasoning(completion_text(sample.completion)).rest, solver)
+            for problem, group in zip(problems, written, strict=True)
+            for sample in group.samples
+            if sample.reward and sample.completion.stop != "prompt_too_long"
+        ]
         groups += written
-    return cases, groups
+    return right, groups
 
 
-def written_solutions(table: Table, problems: Sequence[Problem], solver: str, name: str) -> list[Case]:
-    """A random step of every solution in a file, except solutions whose answer is not their row's."""
-    cases: list[Case] = []
+def written_solutions(table: Table, problems: Sequence[Problem], solver: str) -> list[Solution]:
+    """The solutions in a file, except those whose answer is not their row's."""
     texts = [without_notes(str(problem.extra.get("solution") or "")) for problem in problems]
     read = [Completion("", text, (), (), (), "eos", "", -1, Sampling()) for text in texts]
     verdicts = table.verify(list(zip(read, problems, strict=True)))
-    for problem, text, completion, verdict in zip(problems, texts, read, verdicts, strict=True):
-        if verdict.correct or table.read_answer(completion) is None:
-            cases += _case(f"{name}-{len(cases) + 1}-{problem.id}", problem, text, solver, table.rng)
+    found = zip(problems, texts, read, verdicts, strict=True)
+    return [(x, text, solver) for x, text, c, v in found if v.correct or table.read_answer(c) is None]
+
+
+def cases_of(solutions: Sequence[Solution], name: str, rng: random.Random) -> list[Case]:
+    """A random step of every solution. The cases' ids begin with `name`."""
+    cases: list[Case] = []
+    for problem, text, solver in solutions:
+        if steps := split_steps(text):
+            attacked = tuple(steps[: rng.randrange(len(steps)) + 1])
+            cases.append(Case(f"{name}-{len(cases) + 1}-{problem.id}", problem, attacked, solver))
     return cases
-
-
-def _case(name: str, problem: Problem, solution: str, solver: str, rng: random.Random) -> list[Case]:
-    steps = split_steps(solution)
-    return [Case(name, problem, tuple(steps[: rng.randrange(len(steps)) + 1]), solver)] if steps else []
 
 
 def tried(table: Table, cases: Sequence[Case], rollouts: int, step: Literal["original", "sneaky"]) -> list[Case]:

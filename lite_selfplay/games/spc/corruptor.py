@@ -19,7 +19,8 @@ from functools import lru_cache
 
 from lite_selfplay.data import Problem
 from lite_selfplay.games.spc.cases import KINDS
-from lite_selfplay.games.spc.steps import StepPair, split_steps, without_notes
+from lite_selfplay.games.spc.steps import StepPair, split_steps
+from lite_selfplay.games.worked_examples import FINAL_LINE, without_notes
 from lite_selfplay.verify.formulas import calculate
 
 NUMBER, OPERATOR = KINDS[:2]
@@ -34,7 +35,7 @@ _NOTED = re.compile(_NOTE)
 _ANY_NOTE = re.compile(rf"<<(?P<note>[^<>=]*)=?(?P<noted>[^<>]*)>>\$?(?P<result>{_NUMBER})?")
 _EQUALS = re.compile(rf"\s*=\s*\$?\s*(?:{_NOTE}|(?P<plain>{_NUMBER}))(?!{_SIGN}\$?[\d.(]|\s*=)")
 _GOES_ON = re.compile(r"[-+*x×/÷−–^(]\s*\Z")  # the expression began earlier
-_FINAL_LINE = re.compile(r"\n?####.*\Z", re.DOTALL)
+
 _DECIMALS = 2
 _SLIPS = (-10, -2, -1, 1, 2, 10)
 _ARITHMETIC = re.compile(r"[\d.+\-*/() ]+")
@@ -70,15 +71,18 @@ def calculations(step: str) -> list[Calculation]:
     said: list[tuple[str, tuple[int, int], tuple[int, int] | None]] = [
         (note["note"], note.span("result"), None) for note in _NOTED.finditer(step)
     ]
-    for match, equals in _equations(step):
-        expression, noted = match[0].translate(_SIGNS), equals["note"]
-        if noted is None or expression == noted.translate(_SIGNS):
-            said.append((expression, equals.span("plain" if noted is None else "result"), match.span()))
-    found: dict[tuple[int, int], Calculation] = {}
-    for expression, result, written in said:
-        value = value_of(expression)
-        if value is not None and value == _number(step[slice(*result)]) and re.search(r"\d\D*[-+*/]", expression):
-            found[result] = Calculation(expression, value, result, written)
+    said += [
+        (expression, equals.span("plain" if noted is None else "result"), match.span())
+        for match, equals in _equations(step)
+        for expression, noted in [(match[0].translate(_SIGNS), equals["note"])]
+        if noted is None or expression == noted.translate(_SIGNS)
+    ]
+    found = {
+        result: Calculation(expression, value, result, written)
+        for expression, result, written in said
+        for value in [value_of(expression)]
+        if value is not None and value == _number(step[slice(*result)]) and re.search(r"\d\D*[-+*/]", expression)
+    }
     return [found[span] for span in sorted(found)]
 
 
@@ -135,15 +139,14 @@ def _other_operators(step: str, found: Sequence[Calculation]) -> list[Option]:
     if was is None or was.written is None or not _stands_once(step, was):
         return []
     parts = re.split(rf"({_SIGN})", step[slice(*was.written)])  # operand, sign, operand, ...
-    options = []
-    for i in range(1, len(parts), 2):
-        sign = parts[i].strip()
-        for new in "+-*/".replace(sign.translate(_SIGNS), ""):
-            text = "".join([*parts[:i], parts[i].replace(sign, new), *parts[i + 1 :]])
-            value = value_of(text.translate(_SIGNS))
-            if value is not None and value > 0 and value != was.value and spelled(value):
-                options.append((was, text, value))
-    return options
+    texts = [
+        "".join([*parts[:i], parts[i].replace(sign, new), *parts[i + 1 :]])
+        for i in range(1, len(parts), 2)
+        for sign in [parts[i].strip()]
+        for new in "+-*/".replace(sign.translate(_SIGNS), "")
+    ]
+    values = [(text, value_of(text.translate(_SIGNS))) for text in texts]
+    return [(was, text, v) for text, v in values if v is not None and v > 0 and v != was.value and spelled(v)]
 
 
 def _other_results(step: str, found: Sequence[Calculation]) -> list[Option]:
@@ -152,11 +155,9 @@ def _other_results(step: str, found: Sequence[Calculation]) -> list[Option]:
     options: list[Option] = []
     for was in found:
         digits = step[slice(*was.result)].replace(",", "")
-        unit = Fraction(1, 10 ** len(digits.partition(".")[2]))
-        values = {was.value + by * unit for by in _SLIPS}
-        for i in range(len(digits) - 1):
-            if "." not in digits[i : i + 2]:
-                values.add(Fraction(digits[:i] + digits[i + 1] + digits[i] + digits[i + 2 :]))
+        pairs = [i for i in range(len(digits) - 1) if "." not in digits[i : i + 2]]
+        values = {was.value + Fraction(by, 10 ** len(digits.partition(".")[2])) for by in _SLIPS}
+        values |= {Fraction(digits[:i] + digits[i + 1] + digits[i] + digits[i + 2 :]) for i in pairs}
         options += [(was, "", value) for value in sorted(values) if value > 0 and value != was.value]
     return options
 
@@ -196,29 +197,26 @@ def corruptions(problem: Problem, rng: random.Random, kinds: Sequence[str] = (NU
     Stops at the solution's own first slip: a calculation, noted or written out, that is not exact.
     """
     solution = problem.extra.get("solution")
-    steps = split_steps(_FINAL_LINE.sub("", solution)) if isinstance(solution, str) else []
+    steps = split_steps(FINAL_LINE.sub("", solution)) if isinstance(solution, str) else []
     for index, step in enumerate(steps):
         right = without_notes(step).strip()
         if not is_exact(step) or holds(right) is False:
             return
-        before = without_notes("".join(steps[:index]))
-        made = corrupt(step, rng, kinds=kinds)
-        if made is None:
-            continue
-        wrong, kind, now, was = made
-        found = calculations(step)
-        needed = list(map(str, found))
-        yield StepPair(
-            id=f"{problem.id}-{index + 1}",
-            problem=problem.text,
-            before=before,
-            right=right,
-            wrong=wrong.strip(),
-            kind=kind,
-            change=f"The step calculates {was}. I make it {now}.",
-            check=_compared(needed, needed),
-            flaw=_compared(needed, [now if each == was else str(each) for each in found]),
-        )
+        if (made := corrupt(step, rng, kinds=kinds)) is not None:
+            wrong, kind, now, was = made
+            found = calculations(step)
+            needed = list(map(str, found))
+            yield StepPair(
+                id=f"{problem.id}-{index + 1}",
+                problem=problem.text,
+                before=without_notes("".join(steps[:index])),
+                right=right,
+                wrong=wrong.strip(),
+                kind=kind,
+                change=f"The step calculates {was}. I make it {now}.",
+                check=_compared(needed, needed),
+                flaw=_compared(needed, [now if each == was else str(each) for each in found]),
+            )
 
 
 def _compared(needed: Sequence[str], said: Sequence[str]) -> str:

@@ -188,7 +188,6 @@ def _run(examiner: Examiner, searches: Sequence[_Search], solver: str, critic: s
     """Write all solutions to their ends."""
     writing = replace(examiner.sampling, stop=(_STEP_END,))
     judging = replace(examiner.sampling, temperature=0.0, top_p=1.0)
-    most = examiner.sampling.max_tokens
     while active := [search for search in searches if not search.over]:
         left = len({search.problem for search in active})
         examiner.progress(
@@ -215,7 +214,7 @@ def _run(examiner: Examiner, searches: Sequence[_Search], solver: str, critic: s
                 search.attempts += 1
                 search.spent.append(completion)
             else:
-                search.take(completion, most)
+                search.take(completion, examiner.sampling.max_tokens)
 
 
 def _whole(search: _Search, prompts: Sequence[str], solver: str) -> Completion:

@@ -8,7 +8,7 @@ seats, such as `sneaky@round-1`; round 0 is the result of the cold start.
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from math import inf
@@ -85,8 +85,7 @@ def with_old_logprobs(table: Table, rows: Sequence[CollectedRow]) -> list[Collec
         places = [i for i, row in enumerate(rows) if row.completion.seat == seat]
         scores = table.score(rows[places[0]].role, [rows[i].completion for i in places], seat=seat)
         for i, score in zip(places, scores, strict=True):
-            completion = replace(rows[i].completion, logprobs=tuple(score.logprobs))
-            result[i] = replace(rows[i], completion=completion)
+            result[i] = replace(rows[i], completion=replace(rows[i].completion, logprobs=tuple(score.logprobs)))
     return result
 
 
@@ -100,13 +99,9 @@ def example_rows(
     most = min(count, len(taught)) if taught else count
     again = iter(table.rng.sample(taught, most) if taught else ())
     problems = table.everything("problems")
-
-    def examples() -> Iterator[Example | None]:
-        for _ in range(_TRIES * count):
-            problem = problems[table.rng.randrange(len(problems))]
-            yield next(again) if taught else write(role, problem, table.rng)
-
-    chosen = enumerate(islice(filter(None, examples()), most), 1)
+    drawn = (problems[table.rng.randrange(len(problems))] for _ in range(_TRIES * count))
+    examples = (next(again) if taught else write(role, problem, table.rng) for problem in drawn)
+    chosen = enumerate(islice(filter(None, examples), most), 1)
     return [CollectedRow(f"example-{n}", role, EXAMPLE, table.completed(example), None) for n, example in chosen]
 
 
@@ -123,8 +118,7 @@ def sneaky_set(rows: Sequence[CollectedRow], rng: random.Random, *, solver_rewar
     bins = [found for kind in (WON, *losses) if (found := kinds_of(rows, kind))]
     if len(bins) < 2 or not kinds_of(rows, WON):
         return []
-    size = min(map(len, bins))
-    return _with_advantages([row for found in bins for row in _drawn(found, size, rng)])
+    return _with_advantages([row for found in bins for row in _drawn(found, min(map(len, bins)), rng)])
 
 
 def critic_set(rows: Sequence[CollectedRow], rng: random.Random, *, pairing: bool = True) -> list[CollectedRow]:
@@ -152,9 +146,10 @@ def mixed(
     count = len(rows) if examples and weight else 0
     chosen = list(rows)
     while (left := len(rows) + count - len(chosen)) > 0:
-        for row in rng.sample(list(examples), min(len(examples), left)):
-            said = replace(row.completion, logprobs=())
-            chosen.append(replace(row, kind=EXAMPLE, completion=said, reward=None, advantage=weight))
+        chosen += [
+            replace(row, kind=EXAMPLE, completion=replace(row.completion, logprobs=()), reward=None, advantage=weight)
+            for row in rng.sample(list(examples), min(len(examples), left))
+        ]
     return rng.sample(chosen, len(chosen))
 
 

@@ -141,8 +141,7 @@ class Spc(Game):
     def play(self, step: int, table: Table) -> Episode:
         phase, number = self._phase, self._round
         others = {"collection": self._collect, "pairings": self._meet, "over": lambda table: Episode()}
-        play = self._learn if phase in _LEARNERS else others.get(phase, self._play_cases)
-        found = play(table)
+        found = (self._learn if phase in _LEARNERS else others.get(phase, self._play_cases))(table)
         return replace(found, log={"phase": phase, "round": number, **found.log})
 
     def _play_cases(self, table: Table) -> Episode:
@@ -160,16 +159,15 @@ class Spc(Game):
 
     def _solutions(self, table: Table, _: Sequence[Case]) -> _Played:
         """A random step of each right solution; in the last attack only steps that no seat was trained on."""
-        written, name = len(table.everything("solutions")), f"round-{self._round}"
         groups: list[Group] = []
-        if written:
+        if written := len(table.everything("solutions")):
             problems = table.draw("solutions", min(written, self.problems_per_step))
-            cases = phases.written_solutions(table, problems, self.options.solvers[0], name)
-            asked = len(problems)
+            right = phases.written_solutions(table, problems, self.options.solvers[0])
         else:
             problems = table.draw("problems", self.problems_per_step)
-            cases, groups = phases.sampled_solutions(table, problems, self.options.solvers, self.options.samples, name)
-            asked = sum(len(group.samples) for group in groups)
+            right, groups = phases.sampled_solutions(table, problems, self.options.solvers, self.options.samples)
+        asked = sum(len(group.samples) for group in groups) if groups else len(problems)
+        cases = phases.cases_of(right, f"round-{self._round}", table.rng)
         if self._only_attacks:
             former = (case for number in range(1, self._round) for case in self._cases_of(table, "solutions", number))
             seen = {(case.problem.text, case.steps) for case in former}
@@ -327,14 +325,13 @@ class Spc(Game):
     def warnings(self, log: Mapping[str, Any]) -> list[str]:
         collected = (SNEAKY, CRITIC) if log.get("phase") == "collection" else ()
         idle = [seat for seat in collected if not log[f"{seat}_rows"]]
-        learns = [seat for seat in collected if seat not in idle and self.options.sft_weight]
         return [
             *super().warnings(log),
             *([f"there is nothing for {' and '.join(idle)} to learn from in this round"] if idle else []),
             *(
                 f"game.sft_weight asks for examples, and there are none for {seat}: a cold start provides some"
-                for seat in learns
-                if not log[f"{seat}_examples"]
+                for seat in collected
+                if seat not in idle and self.options.sft_weight and not log[f"{seat}_examples"]
             ),
         ]
 
@@ -366,8 +363,7 @@ class Spc(Game):
         return {name: getattr(self, f"_{name}") for name in _STATE}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        for name in _STATE:
-            setattr(self, f"_{name}", state[name])
+        vars(self).update({f"_{name}": state[name] for name in _STATE})
         self._opened.clear()
 
 

@@ -13,7 +13,6 @@ from itertools import pairwise
 
 from lite_selfplay.data import Problem
 
-_NOTE = re.compile(r"<<[^<>]*>>")
 _WHOLE = re.compile(
     r"""
     ```.*?(?:```|\Z)                                                   # code; an unclosed fence hides the rest
@@ -114,11 +113,6 @@ def beginning(steps: Sequence[str]) -> str:
     return f"{''.join(steps).rstrip()}\n\n" if steps else ""
 
 
-def without_notes(text: str) -> str:
-    """A GSM8K solution, or a part of one, without its calculator notes."""
-    return _NOTE.sub("", text)
-
-
 # Where a text may be split: each function returns the offsets at which pieces begin
 
 
@@ -132,8 +126,8 @@ def _lines(text: str) -> list[int]:
     items = [start for start, *kind in found if kind == list(found[0][1:])]  # not those of nested lists
     if len(items) < 2:
         return [match.end() for match in _LINE_END.finditer(text)]
-    after = (match.start() for match in _CONCLUSION.finditer(text, items[-1] + 1))
-    return [*items, *list(after)[:1]]
+    after = _CONCLUSION.search(text, items[-1] + 1)
+    return [*items, after.start()] if after else items
 
 
 def _sentences(text: str) -> list[int]:

@@ -88,8 +88,7 @@ def one_to_one(steps: Sequence[Problem], rng: random.Random) -> list[Problem]:
     labels = [(step.extra["subset"], step.answer) for step in steps]
     for subset in dict.fromkeys(subset for subset, _ in labels):
         sides = [[i for i, label in enumerate(labels) if label == (subset, side)] for side in ("Correct", "Incorrect")]
-        size = min(map(len, sides))
-        chosen.update(i for side in sides for i in rng.sample(side, size))
+        chosen.update(i for side in sides for i in rng.sample(side, min(map(len, sides))))
     return [steps[i] for i in sorted(chosen)]
 
 

@@ -65,9 +65,8 @@ def fate(question: Candidate) -> str:
     """Why a question earns its proposer nothing, in a word; empty if it earns 1: the largest class has several answers
     but not all (equation 2, section 5.1), or the programs together pass some tests but not all (equation 4)."""
     counted, share = question.vote, question.share
-    if 1 < counted.votes < counted.of if counted else 0 < share < 1:
-        return ""
-    return f"{'all' if share == 1 else 'none'}_{'agree' if counted else 'pass'}"
+    splits = 1 < counted.votes < counted.of if counted else 0 < share < 1
+    return "" if splits else f"{'all' if share == 1 else 'none'}_{'agree' if counted else 'pass'}"
 
 
 class SqlmOptions(ProposeSolveOptions):
@@ -132,8 +131,7 @@ class Sqlm(ProposeSolve):
 
     def most_rollouts(self, steps: int) -> int:
         """All steps' completions, and the lists of questions written before the first step."""
-        lists = self.options.calls if self.options.questions == "pregenerated" else 0
-        return self.rollouts_per_step() * steps + lists
+        return self.rollouts_per_step() * steps + self.options.calls * (self.options.questions == "pregenerated")
 
     def proposer_moves(self, step: int) -> bool:
         """Whether a step trains the proposer: every so many steps, never with pregenerated questions."""
@@ -200,8 +198,7 @@ class Sqlm(ProposeSolve):
         self._position += wanted
         proposals = [Proposal(NOBODYS, text) for text in drawn]
         solved = [question for question in self._answered(step, table, proposals) if question.group]
-        log = self._log(table, written, solved)
-        return Episode(_solvers(solved), log={**log, "written": len(self._questions)})
+        return Episode(_solvers(solved), log={**self._log(table, written, solved), "written": len(self._questions)})
 
     def _write(self, table: Table) -> list[Proposal]:
         """Have the proposer write all questions, in lists; return a proposal per list."""
@@ -271,9 +268,8 @@ def read_question(topic: Topic, completion: Completion) -> Proposal:
 
     def parse(text: str) -> tuple[str, str | None] | None:
         question = topic.find(text)
-        if question is None:
-            return None
-        return question, json.dumps(problem_with_tests(text)[1]) if topic.programs else None
+        tests = json.dumps(problem_with_tests(text)[1]) if topic.programs else None
+        return None if question is None else (question, tests)
 
     proposal = read(completion, parse)
     return proposal.refused("truncated") if proposal.usable and completion.cut_off else proposal

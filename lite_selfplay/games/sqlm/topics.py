@@ -50,10 +50,8 @@ class Topic:
         """
         if self.programs:
             return problem_with_tests(text)[0] if problem_with_tests(text)[1] else None
-        if not self.marked:
-            return text
-        marks = list(_MARK.finditer(text))
-        return text[marks[-1].end() :] if marks else None
+        ends = [mark.end() for mark in _MARK.finditer(text)] if self.marked else [0]
+        return text[ends[-1] :] if ends else None
 
     def written(self, problem: Problem) -> str | None:
         """A reply that proposes a problem; None if the topic needs tests of stdin and the problem has none."""
@@ -74,10 +72,9 @@ def load_topic(name: str, count: int) -> Topic:
     Raises a ValueError of pydantic's, with the reason, if there is no such topic.
     """
     prompt = fill(f"sqlm_{name}") if name in SHIPPED else _read(name)
-    many = "sqlm_many_algebra" if name == "algebra" else "sqlm_many"
     return Topic(
         prompt,
-        fill(many, topic=prompt, count=str(count)),
+        fill("sqlm_many_algebra" if name == "algebra" else "sqlm_many", topic=prompt, count=str(count)),
         marked=_MARK.search(prompt) is not None,
         figures=name in ("arithmetic", "algebra"),
         tasks={"arithmetic": "arithmetic:digits=3,terms=2,ops=+-*", CODE: "code-arithmetic"}.get(name, "stories"),

@@ -28,7 +28,8 @@ from lite_selfplay.games.spc.corruptor import (
     spelled,
     value_of,
 )
-from lite_selfplay.games.spc.steps import StepPair, without_notes
+from lite_selfplay.games.spc.steps import StepPair
+from lite_selfplay.games.worked_examples import without_notes
 from lite_selfplay.tasks import load_task
 from tests.made import completion, shared_problems
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lite_selfplay.games.spc.steps import StepPair, beginning, replaced, split_steps, without_notes
+from lite_selfplay.games.spc.steps import StepPair, beginning, replaced, split_steps
+from lite_selfplay.games.worked_examples import without_notes
 from tests.made import shared
 
 MATH = [
