@@ -215,8 +215,7 @@ def drawn(entry: Entry, width: int) -> Columns:
         cells.append(
             Panel(body, title=Text(printable(title)), subtitle=below, title_align="left", subtitle_align="left")
         )
-    across = max(1, min(len(cells), width // NARROWEST))
-    return Columns(cells, padding=0, width=width // across)
+    return Columns(cells, padding=0, width=width // max(1, min(len(cells), width // NARROWEST)))
 
 
 def _parts(entry: Entry) -> Iterator[tuple[str, str, str]]:

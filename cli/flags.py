@@ -65,14 +65,11 @@ def takes(paths: Mapping[str, str | Key]) -> Callable[[Callable[..., None]], Cal
             asked = {flag: values.pop(flag) for flag in paths}
             command(**values, given={flag: value for flag, value in asked.items() if value is not None})
 
-        parameters: list[inspect.Parameter] = []
+        by_name, parameters = inspect.Parameter.KEYWORD_ONLY, list[inspect.Parameter]()
+        kinds = {flag: option(flag, KEYS[path] if isinstance(path, str) else path) for flag, path in paths.items()}
+        taken = [inspect.Parameter(flag, by_name, default=None, annotation=kind) for flag, kind in kinds.items()]
         for own in inspect.signature(command).parameters.values():
-            if own.name != "given":
-                parameters.append(own.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-            else:
-                for flag, path in paths.items():
-                    kind = option(flag, KEYS[path] if isinstance(path, str) else path)
-                    parameters.append(inspect.Parameter(flag, own.kind, default=None, annotation=kind))
+            parameters += taken if own.name == "given" else [own.replace(kind=by_name)]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return run
 

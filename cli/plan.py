@@ -70,7 +70,8 @@ def plan(
         (_show_prompts if prompts else _try_reward)(asked, as_json)
         return
     _, played = filled_in(asked)
-    sized = size(asked, played, CARDS.get(gpu.lower())) if gpu is not None else []
+    one = None if gpu is None else CARDS.get(gpu.lower())
+    sized = [] if gpu is None else size(asked, played, one)
     whole, played = filled_in(asked, sized)
     shape = shape_of(whole.model.name)
     run, rollouts = whole.run, played.rollouts_per_step()
@@ -78,10 +79,8 @@ def plan(
         planning.fitted(whole, folder, run.max_completion_tokens or 512, flags.to_stderr)
     rows = max(run.problems_per_step * run.group_size, (rollouts or 0) // len(played.roles))
     load = Load(rows, prompt_tokens, run.max_completion_tokens or 512)
-    on_cpu = gpu is not None and gpu.lower() == "cpu"
-    chosen = [] if on_cpu else [CARDS[gpu.lower()]] if gpu is not None else list(CARDS.values())
-    one = chosen[0] if len(chosen) == 1 else None
-    found = estimate(whole, shape, load, on_cpu=on_cpu, card=one)
+    chosen = [one] if one is not None else list(CARDS.values()) if gpu is None else []
+    found = estimate(whole, shape, load, on_cpu=gpu is not None and one is None, card=one)
     fitting = {each.name: estimate(whole, shape, load, card=each).peak <= each.memory for each in chosen}
     most = None if rollouts is None else rollouts * load.completion_tokens
     facts = {

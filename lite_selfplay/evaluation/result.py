@@ -181,14 +181,13 @@ def comparison(results: Mapping[str, Result]) -> tuple[list[str], list[list[str]
     together = any(result.get("directions") for result in moments)
     final, total = ([f"{r[f'tokens_{which}_mean']:.0f}" for r in moments] for which in ("final", "total"))
     cut = [_most_cut_off(result)[0] for result in moments]
-    rows = [
+    return ["", *results], [
         *([_label(name), *(_rate(s[name]) if name in s else MISSING for s in scores)] for name in names),
         *([[mean_label(several[0]), *means]] if several else []),
         ["tokens, final stage" if together else "tokens", *final],
         *([["tokens, both stages", *total]] if together else []),
         *([["cut off", *map(percent, cut)]] if max(cut, default=0) > MOST_CUT_OFF else []),
     ]
-    return ["", *results], rows
 
 
 def change(results: Mapping[str, Result]) -> str | None:
@@ -285,7 +284,15 @@ def overview(results: Sequence[Result]) -> tuple[list[str], list[list[str]], int
     own = list(dict.fromkeys(column for result in results for column in find_mode(result["mode"]).columns))
     cut = ("truncated", "loops") if any(score.get("loops") for score in scores) else ("truncated",)
     labels = [key for key in ("tasks", "mode") if len({result[key] for result in results}) > 1]
-    stats = _stats(scores)
+    # The (statistic, k) pairs that add something to pass@1.
+    added = {
+        (stat, k)
+        for score in scores
+        for stat in AT_K
+        for k in score.get(stat, {})
+        if int(k) > 1 and not (stat == "mean_at_k" and int(k) == score["samples"])
+    }
+    stats = sorted(added, key=lambda pair: (int(pair[1]), AT_K.index(pair[0])))
     columns = [
         *("benchmark" if key == "tasks" else key for key in labels),
         *("", "pass@1 [95%]", *readings),
@@ -368,15 +375,3 @@ def settings_line(result: Result) -> str:
 def asked_of(result: Result) -> int:
     """The number of answers per problem."""
     return max(int(score.get("votes", score["samples"])) for score in scores_of(result).values())
-
-
-def _stats(scores: Sequence[Result]) -> list[tuple[str, str]]:
-    """The (statistic, k) pairs that add something to pass@1, sorted by k."""
-    found = {
-        (stat, k)
-        for score in scores
-        for stat in AT_K
-        for k in score.get(stat, {})
-        if int(k) > 1 and not (stat == "mean_at_k" and int(k) == score["samples"])
-    }
-    return sorted(found, key=lambda pair: (int(pair[1]), AT_K.index(pair[0])))

@@ -101,7 +101,8 @@ class Settings(MeasuringSection):
 class Suite:
     """A paper's evaluation protocol.
 
-    - `samples`: completions per problem, by benchmark. `max_completion_tokens` None: the task's suggestion.
+    - `samples`: completions per problem, by benchmark. `sampling`: the settings of their sampling, by field of
+      `Settings`; without `max_completion_tokens`, that is the task's suggestion.
     - `averages`: the means that the paper reports, each with its benchmarks.
     - `base_shots`: worked examples before each problem, only for base models.
     - `modes`: the modes, if the paper has more than single answers.
@@ -109,10 +110,8 @@ class Suite:
     """
 
     samples: Mapping[str, int]
-    temperature: float
-    top_p: float
+    sampling: Mapping[str, float]
     source: str
-    max_completion_tokens: int | None = None
     averages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     base_shots: int = 0
     modes: tuple[str, ...] = ()
@@ -120,12 +119,7 @@ class Suite:
 
     def settings(self, target: str) -> dict[str, Any]:
         """The other settings, as fields of `Settings`; only base models get worked examples."""
-        return {
-            "shots": self.base_shots if is_base_model(target) else 0,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "max_completion_tokens": self.max_completion_tokens,
-        }
+        return {"shots": self.base_shots if is_base_model(target) else 0, **self.sampling}
 
     def means(self, results: Sequence[Result]) -> list[dict[str, Any]]:
         """The paper's means by mode and seat, if all their benchmarks were measured."""
@@ -146,25 +140,20 @@ _SHOTS = "the worked examples of base models are ours: the paper prints none"
 SUITES: dict[str, Suite] = {
     "agon-transfer": Suite(
         {"gsm8k": 1, "math500": 1},
-        temperature=0.6,
-        top_p=0.95,
-        max_completion_tokens=15_000,
+        {"temperature": 0.6, "top_p": 0.95, "max_completion_tokens": 15_000},
         source="Beliaev, Agon: section 5 (setup, evaluation protocol) and table 2",
     ),
     "cpmobius": Suite(
         _CPMOBIUS,
-        temperature=0.6,
-        top_p=1.0,
-        max_completion_tokens=2048,
+        {"temperature": 0.6, "top_p": 1.0, "max_completion_tokens": 2048},
         averages={"average": tuple(_CPMOBIUS), "OOD average": tuple(task for task in _CPMOBIUS if task != "amc")},
         source="CPMobius: section 4.1 (evaluation details), appendix A.4 (of Qwen2.5-Math-1.5B) and table 1",
         differs=("for 7B and 3B players the paper samples at temperature 0.7 and top-p 0.9",),
     ),
     "pasodoble": Suite(
         dict.fromkeys(_PASODOBLE, 6),
-        temperature=0.6,
-        top_p=0.95,
-        max_completion_tokens=7680,  # ours: a context of 8,192 less the 512 of the solver's longest prompt
+        # The tokens are ours: a context of 8,192 less the 512 of the solver's longest prompt.
+        {"temperature": 0.6, "top_p": 0.95, "max_completion_tokens": 7680},
         averages={"AVG": _PASODOBLE},
         base_shots=4,
         source="PasoDoble: section 4 (benchmarks) and table 11 (evaluation); table 1",
@@ -172,9 +161,7 @@ SUITES: dict[str, Suite] = {
     ),
     "pasodoble-ood": Suite(
         {"gpqa": 5, "supergpqa": 5},
-        temperature=0.6,
-        top_p=0.95,
-        max_completion_tokens=7680,  # ours, as above
+        {"temperature": 0.6, "top_p": 0.95, "max_completion_tokens": 7680},  # the tokens are ours, as above
         averages={"AVG": ("gpqa", "supergpqa")},
         base_shots=5,
         source="PasoDoble: appendix E and table 14",
@@ -182,8 +169,7 @@ SUITES: dict[str, Suite] = {
     ),
     "spc": Suite(
         {"math500": 5, "aime24": 5},
-        temperature=0.6,  # ours, like top_p: the paper does not state its solvers' sampling settings
-        top_p=0.95,
+        {"temperature": 0.6, "top_p": 0.95},  # ours: the paper does not state its solvers' sampling settings
         modes=("single", "vote", "search"),
         source="SPC: section 4.2 and table 3, solvers without a verifier (single), self-consistency over 5 (vote), and "
         "both under a critic (search)",

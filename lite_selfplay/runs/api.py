@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from lite_selfplay.config import RunConfig
+from lite_selfplay.config import RunConfig, nested
 from lite_selfplay.errors import ConfigError
 from lite_selfplay.evaluation.result import as_markdown, change, comparison
 from lite_selfplay.games import Game
@@ -91,20 +91,10 @@ def resume(
     if a file is damaged, or if another process is writing the folder; ConfigError if the configuration is invalid or
     code is not trusted.
     """
-    with (
-        joined() as ranks,
-        resumed(
-            ranks,
-            RunFolder.open(Path(path)),
-            progress,
-            steps=steps,
-            reward=reward,
-            rollouts=rollouts,
-            report_to=report_to,
-            trust_remote_code=trust_remote_code,
-            unsafe_code=unsafe_code,
-        ) as loop,
-    ):
+    changes: dict[str, Any] = {} if rollouts is None else nested({"rollouts": rollouts})
+    changes["run"] = {key: value for key, value in (("steps", steps), ("report_to", report_to)) if value is not None}
+    allowed = {"trust_remote_code": trust_remote_code, "unsafe_code": unsafe_code}
+    with joined() as ranks, resumed(ranks, RunFolder.open(Path(path)), progress, changes, reward, allowed) as loop:
         loop.run()
     return Run(loop.folder)
 

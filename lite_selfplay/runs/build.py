@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.config import ModelSection, RunConfig
-from lite_selfplay.config.layers import nested, require_accepted
+from lite_selfplay.config.layers import require_accepted
 from lite_selfplay.config.user_files import absolute, agree, agreed, leaves, load, sources_of
 from lite_selfplay.errors import ConfigError, RequestError, RunFolderError
 from lite_selfplay.models.backends import chosen, import_first
 from lite_selfplay.models.packages import versions
 from lite_selfplay.models.silence import quiet
-from lite_selfplay.models.sources import base_of
+from lite_selfplay.models.sources import ResolvedModel, base_of
 from lite_selfplay.runs import planning
 from lite_selfplay.runs.checkpoints import Checkpoint, check_identity, hash_of, kept_of, newest_whole
 from lite_selfplay.runs.defaults import layer_of
@@ -30,7 +30,6 @@ from lite_selfplay.verify.reward_functions import RewardFunction
 
 if TYPE_CHECKING:
     from lite_selfplay.runs.loop import RunLoop
-    from lite_selfplay.runs.resources import Resources
 
 ProgressLike = Progress | Callable[[str], None] | None
 
@@ -62,18 +61,8 @@ def fresh(
         plan = replace(plan, config=plan.config.having(files))
     with _at_work(ranks, plan) as poll:
         model = base_of(plan.config.model, progress)  # raises before the libraries are loaded
-        from lite_selfplay.runs.loop import RunLoop
-        from lite_selfplay.runs.preflight import probe_base
-        from lite_selfplay.runs.resources import Resources, leaving_as_an_error
-
-        with contextlib.closing(
-            Resources.of(plan, model, folder, reward, progress=progress, poll=poll, ranks=ranks)
-        ) as resources:
-            if plan.open and ranks.alone:
-                with leaving_as_an_error():
-                    probe_base(resources)
-            loop = RunLoop(resources, began=began)
-            require_one_kind(ranks, resources)
+        with _loaded(ranks, plan, model, folder, reward, progress, poll, began) as loop:
+            resources = loop.resources
             if plan.config.run.init is not None:
                 # Raises before anything is written.
                 resources.seats_of(RunFolder.open(Path(plan.config.run.init), or_adapter=True), progress.warn)
@@ -90,23 +79,18 @@ def resumed(
     ranks: Ranks,
     folder: RunFolder,
     progress: ProgressLike,
-    *,
-    steps: int | None,
+    changes: dict[str, Any],
     reward: RewardFunction | str | None,
-    rollouts: str | Mapping[str, Any] | None,
-    report_to: str | None,
-    trust_remote_code: bool,
-    unsafe_code: bool,
+    allowed: Mapping[str, bool],
 ) -> "Iterator[RunLoop]":
-    """A run that continues from its newest complete checkpoint."""
+    """A run that continues from its newest complete checkpoint, with `changes` of its configuration. `allowed` are the
+    keywords of `RunFolder.config_to_load`."""
     progress, path = as_progress(progress) if ranks.main else Progress(), folder.path
     folder.ours = ranks.main
-    config = folder.config_to_load(trust_remote_code, unsafe_code)
-    if rollouts is None and (servers := ",".join(config.rollouts.servers)):
+    config = folder.config_to_load(**allowed)
+    if "rollouts" not in changes and (servers := ",".join(config.rollouts.servers)):
         # A stranger's folder must not choose which servers are contacted.
         raise ConfigError(f"{path} sampled on servers: repeat --rollouts {servers}, or give other servers, or none")
-    changes: dict[str, Any] = {} if rollouts is None else nested({"rollouts": rollouts})
-    changes["run"] = {key: value for key, value in (("steps", steps), ("report_to", report_to)) if value is not None}
     before = folder.noted("code")
     if reward is not None:
         changes["run"]["reward"] = absolute(reward) if isinstance(reward, str) else None
@@ -116,9 +100,8 @@ def resumed(
             f"{before['reward'].get('file') or 'no file'}: continue it with {folder.resume_command()}"
         )
     config = config.having(changes)
-    chosen: dict[str, Any] = {"trust_remote_code": trust_remote_code, "unsafe_code": unsafe_code}
-    chosen |= {"reward": config.run.reward} if reward else {}
-    require_accepted(config.values(), path / CONFIG, chosen)
+    chosen = {"reward": config.run.reward} if reward else {}
+    require_accepted(config.values(), path / CONFIG, {**allowed, **chosen})
     for key, what in folder.outside(config).items():
         if key not in dict(leaves(changes)) and not agreed(what):
             raise ConfigError(
@@ -139,30 +122,23 @@ def resumed(
         )
     lock = writing(path, again=config.rollouts.again, warn=progress.warn) if ranks.main else contextlib.nullcontext()
     with lock, _at_work(ranks, plan) as poll:
-        from lite_selfplay.runs.loop import RunLoop
-        from lite_selfplay.runs.resources import Resources, identity_of
-
         last = _last_checkpoint(folder, plan, progress)
         ranks.require_same({"last checkpoint in the run folder, which all must see,": last.step})
         model = base_of(plan.config.model, progress)
-        check_identity(last, identity_of(plan, model), hash_of(plan.config), kept_of(plan.config))
+        check_identity(last, plan.identity(model), hash_of(plan.config), kept_of(plan.config))
         given = None if isinstance(reward, str) else reward
         for key, one in sources_of(plan.config.values(), given).items():
             if (was := before.get(key)) is not None and was.get("sha256") != one["sha256"]:
                 progress.warn(f"the source of {one['name']} ({key}) has changed since the run was made")
         if plan.config.run.reward is not None:
             given = load(plan.config.run.reward, "--reward", "function")
-        with contextlib.closing(
-            Resources.of(plan, model, folder, given, progress=progress, poll=poll, ranks=ranks)
-        ) as resources:
-            loop = RunLoop(resources)
-            require_one_kind(ranks, resources)
+        with _loaded(ranks, plan, model, folder, given, progress, poll) as loop:
             loop.load(last)
             if ranks.main:
                 folder.cut(last.step)
                 folder.rewrite_config(plan.config)
                 agree(*folder.outside(plan.config).values())
-                folder.note(resources.facts())
+                folder.note(loop.resources.facts())
             of = "" if plan.game.open_ended else f" of {plan.config.run.steps}"
             progress.say(f"continuing from step {last.step}{of}")
             yield loop
@@ -176,6 +152,42 @@ def _at_work(ranks: Ranks, plan: planning.Plan) -> Iterator[Callable[[], None]]:
     import_first(plan.config.model)
     with quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
         yield interrupts.poll
+
+
+@contextlib.contextmanager
+def _loaded(
+    ranks: Ranks,
+    plan: planning.Plan,
+    model: ResolvedModel,
+    folder: RunFolder,
+    reward: RewardFunction | None,
+    progress: Progress,
+    poll: Callable[[], None],
+    began: float | None = None,
+) -> "Iterator[RunLoop]":
+    """A context with the loop of a plan. A new run has `began`, by the clock, and may be probed.
+
+    Raises RequestError if another process has another device, base or data.
+    """
+    from lite_selfplay.runs.loop import RunLoop
+    from lite_selfplay.runs.preflight import probe_base
+    from lite_selfplay.runs.resources import Resources, leaving_as_an_error
+
+    with contextlib.closing(
+        Resources.of(plan, model, folder, reward, progress=progress, poll=poll, ranks=ranks)
+    ) as resources:
+        if began is not None and plan.open and ranks.alone:
+            with leaving_as_an_error():
+                probe_base(resources)
+        loop, facts = RunLoop(resources, began=began), resources.facts()
+        ranks.require_same(
+            {
+                "device": f"{facts['device']}, {resources.loaded.backend.compute_dtype}",
+                "base model": facts["base"],
+                "set of problems": facts["data"],
+            }
+        )
+        yield loop
 
 
 def _last_checkpoint(folder: RunFolder, plan: planning.Plan, progress: Progress) -> Checkpoint:
@@ -231,17 +243,3 @@ def require_shareable(ranks: Ranks, section: ModelSection) -> None:
         raise RequestError(
             f"the Unsloth backend is untested with several processes ({ranks.world}): use --backend transformers"
         )
-
-
-def require_one_kind(ranks: Ranks, resources: "Resources") -> None:
-    """Raises RequestError if another process has another device, base or data."""
-    if ranks.alone:
-        return
-    facts = resources.facts()
-    ranks.require_same(
-        {
-            "device": f"{facts['device']}, {resources.loaded.backend.compute_dtype}",
-            "base model": facts["base"],
-            "set of problems": facts["data"],
-        }
-    )

@@ -87,12 +87,31 @@ def save_checkpoint(
 
     Raises SaveFailed if it cannot be written; then the earlier ones are intact, and nothing of this one is left.
     """
-    target = folder / f"step-{step}"
+    from safetensors.torch import save_file
+
+    target, snapshots = folder / f"step-{step}", sorted(adapters.snapshots.items())
+    own = {
+        "step": step,
+        "versions": adapters.versions,
+        "updates": adapters.updates,
+        "snapshots": [{"name": name, "seat": kept.seat} for name, kept in snapshots],
+    }
     about = {"step": step, **identity, "ranks": adapters.ranks(), "versions": versions(VERSIONS)}
     with write_errors(target, SaveFailed):
         tidy(folder)
         with written_whole_folder(target) as partial:
-            _write(partial, about, adapters, optimizer, state)
+            for seat in adapters.seats:
+                adapters.save(seat, partial / "adapters" / seat)
+            for number, (_, kept) in enumerate(snapshots):
+                save_file(kept.state, _snapshot(partial, number))
+            save_file(dict(optimizer), partial / OPTIMIZER)
+            write_whole(partial / STATE, _as_json({**own, **state}), STATE_LIMIT)
+            listed = {
+                path.relative_to(partial).as_posix(): {"size": path.stat().st_size, "sha256": sha256_of(path)}
+                for path in sorted(partial.rglob("*"))
+                if path.is_file()
+            }
+            write_whole(partial / MANIFEST, _as_json({**about, "files": listed}), JSON_LIMIT)
     whole = 0
     for found in reversed(list_checkpoints(folder)):
         if whole < keep:
@@ -164,9 +183,11 @@ def is_taught(checkpoint: Checkpoint) -> bool:
 
 def holds_seats_of(run: Path, checkpoint: Checkpoint) -> bool:
     """Whether `adapters/` in a run folder has the weights of a checkpoint, by their SHA-256."""
-    listed = _manifest(checkpoint.path)["files"]
-    seats = [name for name in listed if name.startswith("adapters/") and name.endswith(".safetensors")]
-    return all((run / name).is_file() and sha256_of(run / name) == listed[name].get("sha256") for name in seats)
+    return all(
+        (run / name).is_file() and sha256_of(run / name) == about.get("sha256")
+        for name, about in _manifest(checkpoint.path)["files"].items()
+        if name.startswith("adapters/") and name.endswith(".safetensors")
+    )
 
 
 def load_checkpoint(checkpoint: Checkpoint, adapters: "Adapters") -> "dict[str, Tensor]":
@@ -257,38 +278,6 @@ def dotted(values: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     """Keys and values of nested objects, in dotted keys."""
     for key, value in values.items() if isinstance(values, dict) else ():
         yield from dotted(value, f"{place}{key}.") if isinstance(value, dict) else [(f"{place}{key}", value)]
-
-
-# Writing
-
-
-def _write(
-    partial: Path,
-    about: Mapping[str, Any],
-    adapters: "Adapters",
-    optimizer: "Mapping[str, Tensor]",
-    state: Mapping[str, Any],
-) -> None:
-    from safetensors.torch import save_file
-
-    for seat in adapters.seats:
-        adapters.save(seat, partial / "adapters" / seat)
-    for number, (_, kept) in enumerate(sorted(adapters.snapshots.items())):
-        save_file(kept.state, _snapshot(partial, number))  # its name and seat are in the state, in the same order
-    save_file(dict(optimizer), partial / OPTIMIZER)
-    own = {
-        "step": about["step"],
-        "versions": adapters.versions,
-        "updates": adapters.updates,
-        "snapshots": [{"name": name, "seat": kept.seat} for name, kept in sorted(adapters.snapshots.items())],
-    }
-    write_whole(partial / STATE, _as_json({**own, **state}), STATE_LIMIT)
-    listed = {
-        path.relative_to(partial).as_posix(): {"size": path.stat().st_size, "sha256": sha256_of(path)}
-        for path in sorted(partial.rglob("*"))
-        if path.is_file()
-    }
-    write_whole(partial / MANIFEST, _as_json({**about, "files": listed}), JSON_LIMIT)
 
 
 def kept_snapshots(checkpoint: Checkpoint) -> dict[str, tuple[str, Path]]:

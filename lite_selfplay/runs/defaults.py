@@ -77,9 +77,9 @@ def filled_in(config: RunConfig, chosen: Iterable[Default] = (), game: Game | No
     if "game" in nested(game.recipe):
         raise ConfigError(f"the recipe of {type(game).__name__} sets keys of game: set their defaults in its Options")
     choices = layer_of(dict(pair for choice in chosen for pair in choice.values.items()))
-    hints = suggested(config.model.name)
-    if game.without_tasks:  # a toy base's suggestions for seats are for problems
-        hints = {key: value for key, value in hints.items() if not key.startswith("seats.")}
+    # A toy base's suggestions for seats are for problems.
+    unfit = "seats." if game.without_tasks else ()
+    hints = {key: value for key, value in suggested(config.model.name).items() if not key.startswith(unfit)}
     merged: dict[str, Any] = {}
     sections = {"seats": game.trained_seats(), "roles": game.roles}
     for layer in (game.recipe, choices, layer_of(hints), config.chosen()):
@@ -295,8 +295,10 @@ def after_probe(asked: Iterable[str], tokens: int, limit: int, thinks: bool, str
     thought aloud. Answers that were cut off tell nothing about the format, so no cold start is chosen for them, and
     longer limits do not help repetitive ones.
     """
-    loud = thinks and "thinking" in asked
-    cut, count, too_many = _cut_off(streams, loops=loud)
+    loud = thinks and "thinking" in asked  # repetitive answers count only then
+    count = sum(stream["completions"] for stream in streams.values())
+    cut = round(sum((s["truncated"] - (0 if loud else s["loops"])) * s["completions"] for s in streams.values()))
+    too_many = is_above(cut / max(count, 1), count, MOST_CUT)
     if too_many or (too_many is None and count and cut >= MOST_CUT * count):
         why = f"{cut} of {count} answers were cut off at {tokens:,} tokens"
         if loud:
@@ -312,11 +314,3 @@ def after_probe(asked: Iterable[str], tokens: int, limit: int, thinks: bool, str
     count, shaped = sum(s["judged"] for s in never), round(sum(s["judged"] * s["well_formed"] for s in never))
     why = f"{shaped} of {count} answers of the base had the format"
     return Default("cold start", {"cold_start.enabled": True}, why, "--no-cold-start")
-
-
-def _cut_off(streams: Streams, *, loops: bool = False) -> tuple[int, int, bool | None]:
-    """(answers cut off, all answers, whether too many are cut off); repetitive ones count only with `loops`."""
-    count = sum(stream["completions"] for stream in streams.values())
-    shares = [(s["truncated"] - (0 if loops else s["loops"]), s["completions"]) for s in streams.values()]
-    cut = round(sum(share * n for share, n in shares))
-    return cut, count, is_above(cut / max(count, 1), count, MOST_CUT)

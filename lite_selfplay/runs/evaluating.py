@@ -234,12 +234,11 @@ def _choose(
     data = {**data_facts(task), "asked": fingerprint(problems)}
     if repeated := data.get("repeated"):
         progress.say(f"{repeated} of {data['rows']} rows of {task.name} repeat another row and are skipped")
-    ks = settings.k or ((1, samples) if samples > 1 else ())
     return Exam(
         problems,
         sampling,
         samples,
-        ks,
+        settings.k or ((1, samples) if samples > 1 else ()),
         settings.shots,
         settings.seed,
         name,
@@ -250,9 +249,8 @@ def _choose(
 def _limit(config: RunConfig, spec: str, task: Task) -> int:
     """The tokens of an answer: the run's limit for its own tasks, for others at least what the task suggests."""
     own, suggested = config.run.max_completion_tokens or 0, task.max_completion_tokens
-    if {spec, os.path.realpath(spec)} & {config.tasks.train, config.eval.tasks}:
-        return own or suggested
-    return max(own, suggested)
+    of_the_run = {spec, os.path.realpath(spec)} & {config.tasks.train, config.eval.tasks}
+    return own or suggested if of_the_run else max(own, suggested)
 
 
 def _unseen(

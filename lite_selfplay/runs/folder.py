@@ -164,9 +164,7 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path, *, or_adapter: bool = False) -> "RunFolder":
         """An existing run folder, or one that PEFT wrote with a single adapter. Raises RunFolderError if it is none."""
-        if or_adapter and os.path.isfile(path / _ADAPTER):
-            return cls(path)
-        if not os.path.isfile(path / CONFIG):
+        if not os.path.isfile(path / CONFIG) and not (or_adapter and os.path.isfile(path / _ADAPTER)):
             raise RunFolderError(f"{path} is not a run folder: it has no {CONFIG}{nearest_runs(path)}")
         return cls(path)
 
@@ -411,25 +409,20 @@ def as_written(path: Path) -> Iterator[None]:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, machine and, in a git checkout, the commit."""
+    """Versions, machine and, if this library is imported from a git checkout, the commit."""
+    commit, asked = None, ["git", "--git-dir", str(Path(__file__).resolve().parents[2] / ".git"), "rev-parse", "HEAD"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        commit = subprocess.check_output(asked, stderr=subprocess.DEVNULL, text=True, timeout=5).strip()
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": versions(PACKAGES),
-        "commit": _commit(),
+        "commit": commit,
     }
 
 
 def _as_json(facts: Mapping[str, Any]) -> str:
     return json.dumps(facts, indent=2) + "\n"
-
-
-def _commit() -> str | None:
-    """The commit of the checkout that this library is imported from, None if it is installed otherwise."""
-    asked = ["git", "--git-dir", str(Path(__file__).resolve().parents[2] / ".git"), "rev-parse", "HEAD"]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return subprocess.check_output(asked, stderr=subprocess.DEVNULL, text=True, timeout=5).strip()
-    return None
 
 
 def _is_of_objects(found: Any) -> TypeGuard[dict[str, dict[str, Any]]]:
@@ -563,9 +556,8 @@ def state_of(path: Path) -> RunState:
         )
     except (LiteSelfPlayError, OSError) as error:
         return RunState(path, size=size, problem=str(error))
-    stage: Stage = "finished" if ended else "stopped" if step else "cold start" if taught else "not begun"
-    if writer(path) is not None:
-        stage = "running"
+    at_rest: Stage = "finished" if ended else "stopped" if step else "cold start" if taught else "not begun"
+    stage: Stage = at_rest if writer(path) is None else "running"
     can = stage in ("stopped", "not begun") and any((path / CHECKPOINTS).glob("step-*/manifest.json"))
     resume = folder.resume_command(config.rollouts.again) if can else None
     return RunState(path, config.game.label, config.model.name, step, steps, stage, best, size, resume)

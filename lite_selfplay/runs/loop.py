@@ -26,7 +26,7 @@ from lite_selfplay.models.adapters import BASE
 from lite_selfplay.runs.budget import Budget
 from lite_selfplay.runs.checkpoints import STATE, Checkpoint, load_checkpoint, read_state
 from lite_selfplay.runs.defaults import is_demo, shorter, wanted
-from lite_selfplay.runs.folder import BUDGET, COLD_START, COLLECTIONS, RunFolder, as_written, ignored
+from lite_selfplay.runs.folder import BUDGET, COLD_START, COLLECTIONS, EXAMPLES, RunFolder, as_written, ignored
 from lite_selfplay.runs.planning import evaluation_steps, mode_of_the_base, problems_of
 from lite_selfplay.runs.preflight import preflight
 from lite_selfplay.runs.report.closing import changes, closing_report
@@ -219,7 +219,8 @@ class RunLoop:
             before = RunFolder.open(Path(self.resources.config.run.init), or_adapter=True)
             for seat, weights in self.resources.seats_of(before).items():
                 self.resources.loaded.adapters.load_state(seat, weights)
-            self._saver.keep_examples(before)
+            if (examples := before.path / EXAMPLES).is_file():  # the game may use them
+                self._saver.write_file(EXAMPLES, partial(shutil.copyfile, examples))
         if self.resources.config.cold_start.enabled:
             teach(self.resources, self.trainer, self._saver, self._budget)
         self._cold_started = True
@@ -400,7 +401,7 @@ def teach(resources: Resources, trainer: SelfPlayTrainer, saver: Saver, budget: 
     )
     for sentence in pool.lines():
         resources.progress.say(sentence)
-    saver.write_examples(pool)
+    saver.write_file(EXAMPLES, pool.save)
     with budget.timing("cold start"):
         cold_start(trainer, resources.loaded.chat, resources.game, pool, section, seed=seed)
     budget.examples(section.steps * section.examples_per_step * len(resources.game.trained_seats()))

@@ -16,7 +16,7 @@ from lite_selfplay.games.modes import find_mode
 from lite_selfplay.games.presentation import FOR_RIGHT
 from lite_selfplay.models.backends import require_available
 from lite_selfplay.models.packages import install
-from lite_selfplay.models.sources import locate
+from lite_selfplay.models.sources import ResolvedModel, locate
 from lite_selfplay.models.sources.folders import positions
 from lite_selfplay.runs.defaults import Default, choices_of, filled_in, layer_of, open_questions
 from lite_selfplay.runs.folder import EXAMPLES, RunFolder
@@ -75,6 +75,10 @@ class Plan:
         found = replace(self, config=config, choices=[*self.choices, choice], max_completion_tokens=tokens)
         _check_examples(found)
         return found
+
+    def identity(self, model: ResolvedModel) -> dict[str, str]:
+        """What a run keeps: its base and its game."""
+        return {"base": model.identity, "game": self.config.game.label}
 
     def data(self) -> dict[str, dict[str, Any]]:
         """Facts about a run's problems, by their use; a resume compares their fingerprints."""
@@ -213,13 +217,12 @@ def plan(config: RunConfig, *, own_checker: bool = False, ranks: Ranks = ALONE) 
     cautions = dict.fromkeys(filter(None, (task.caution, measured.caution if measured else "")))
     task = replace(training_side(task, kept_apart), notes=notes, caution="; ".join(cautions))
     tokens = resolved.run.max_completion_tokens or task.max_completion_tokens
-    taught = bool(resolved.cold_start.enabled) and resolved.run.init is None  # the run given by `init` was taught
     named = whole_paths(resolved.values())
     folder, init = resolved.rollouts.folder, resolved.run.init
     data = resolved.tasks.data_dir or (os.environ.get(DATA_VARIABLE) if any(map(is_data, named.values())) else None)
     filled = {  # with absolute paths, so that a resume finds them from anywhere
         **named,
-        "cold_start.enabled": taught,
+        "cold_start.enabled": bool(resolved.cold_start.enabled) and init is None,  # the run given by `init` was taught
         "model.backend": _backend(resolved),
         "rollouts.folder": folder and os.path.abspath(folder),
         "run.init": init and os.path.realpath(init),

@@ -113,10 +113,9 @@ def play(
     started, notes, most, played = time.monotonic(), list[str](), FIRST, dict[str, str]()
     config, counted = resources.config, resources.loaded.verifier.reasons.copy()
     with tempfile.TemporaryDirectory(prefix="lite-selfplay-") as scratch, unnoticed():
-        sources = {name: copy(untouched) for name, untouched in resources.sources.items()}
         table = resources.table(
             RecordingTable,
-            sources=sources,
+            sources={name: copy(untouched) for name, untouched in resources.sources.items()},
             folder=Path(scratch) / COLLECTIONS,
             until=started + SAMPLED * seconds,
         )
@@ -190,13 +189,14 @@ def doubts(found: Played, config: RunConfig, game: type[Game], path: Path) -> li
     for role, stream in found.streams.items():
         count, most, loops = stream["completions"], MEANINGS["truncated"].most, stream["loops"]
         cut, full = (is_above(share, count, most) for share in (stream["truncated"], stream["truncated"] - loops))
-        looped = is_above(loops, count, MEANINGS["loops"].most)
-        shaped = is_above(stream["well_formed"] or 0.0, stream["judged"], FEWEST_WELL_FORMED)
         groups = 0 if found.varied else stream["groups"]
-        silent = is_above(stream["zero_variance_groups"] / max(groups, 1), groups, MOST_SILENT)
-        certain = {"truncation": full, "loops": looped, "format": not cut and shaped is False, "no variance": silent}
-        expected = foreseen(path, config, game, {"streams": {role: stream}})
-        causes += [cause for cause in expected if certain[cause.name]]
+        certain = {
+            "truncation": full,
+            "loops": is_above(loops, count, MEANINGS["loops"].most),
+            "format": not cut and is_above(stream["well_formed"] or 0.0, stream["judged"], FEWEST_WELL_FORMED) is False,
+            "no variance": is_above(stream["zero_variance_groups"] / max(groups, 1), groups, MOST_SILENT),
+        }
+        causes += [cause for cause in foreseen(path, config, game, {"streams": {role: stream}}) if certain[cause.name]]
         varied = stream["groups"] - stream["zero_variance_groups"]
         if 2 * stream["by_form"] > varied:
             said = f"{stream['by_form']} of the {role}'s {varied} groups with variance are paid for the form alone."
@@ -341,8 +341,7 @@ class RecordingTable(LiveTable):
                 ended = [[s for s in group.samples if not self.left_off(s.completion)] for group in groups]
                 whole = zip(groups, ended, strict=True)  # or with at least two samples: one has no variance
                 known = [replace(g, samples=own) for g, own in whole if len(own) >= min(2, len(g.samples))]
-                seat = seats.get(role, completions[0].seat)
-                own = figures(seat, completions, judged, known)
+                own = figures(seats.get(role, completions[0].seat), completions, judged, known)
                 found[role] = {**own, "judged": len(judged), "by_form": sum(map(_differs_by_form, known))}
         return found
 
@@ -358,8 +357,7 @@ def _differs_by_form(group: Group) -> bool:
 
 def small_game(game: Game, run: RunSection, most: int) -> Game:
     """A new game like the run's, whose step has at most `most` completions if their number is fixed, else few."""
-    fitting = [(g, p) for g, p in SIZES if g <= run.group_size and p <= run.problems_per_step]
-    for group_size, problems in fitting:
+    for group_size, problems in [(g, p) for g, p in SIZES if g <= run.group_size and p <= run.problems_per_step]:
         game = sized(game, group_size, problems)
         each = game.rollouts_per_step()
         if each is not None and each <= most:

@@ -118,7 +118,7 @@ class Resources:
     def identity(self) -> dict[str, Any]:
         """What a resume is compared with: the base, the game, the problems and the user's own code."""
         return {
-            **identity_of(self.plan, self.model),
+            **self.plan.identity(self.model),
             "data": self.plan.data(),
             "code": sources_of(self.config.values(), None if self.config.run.reward else self.reward),
         }
@@ -217,10 +217,6 @@ def leaving_as_an_error() -> Iterator[None]:
         yield
     except SystemExit as left:
         raise GameError(f"code of the game, or of its tasks, called sys.exit({left})") from left
-
-
-def identity_of(plan: Plan, model: ResolvedModel) -> dict[str, str]:
-    return {"base": model.identity, "game": plan.config.game.label}
 
 
 def _rollouts(plan: Plan, folder: RunFolder) -> Rollouts | None:

@@ -4,10 +4,10 @@ Of several processes the first one saves; if it is lost, another one does.
 """
 
 import contextlib
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
@@ -15,12 +15,11 @@ from safetensors import SafetensorError
 from lite_selfplay.config import RunConfig
 from lite_selfplay.errors import RunFolderError, SaveFailed, TrainingError
 from lite_selfplay.runs.checkpoints import hash_of, kept_of, newest_whole, save_checkpoint, write_best
-from lite_selfplay.runs.folder import ADAPTERS, CARD, CHECKPOINTS, CONFIG, EXAMPLES, RunFolder, writing
+from lite_selfplay.runs.folder import ADAPTERS, CARD, CHECKPOINTS, CONFIG, RunFolder, writing
 from lite_selfplay.runs.report.pages import added, model_card
 from lite_selfplay.runs.resources import Resources
 from lite_selfplay.tasks.files import read_json, write_whole, written_whole_folder
 from lite_selfplay.training.atomic_update import find_nonfinite
-from lite_selfplay.training.examples import ExamplePool
 from lite_selfplay.training.optimizer import optimizer_state
 from lite_selfplay.training.ranks import Ranks
 
@@ -112,19 +111,14 @@ class Saver:
             if (best := self._folder.best(self._measured.values())) is not None:
                 write_best(self._folder.path / CHECKPOINTS, best)
 
-    def write_examples(self, pool: ExamplePool) -> None:
-        """Write a cold start's examples. Raises SaveFailed."""
-        self._write(f"writing {EXAMPLES}", lambda: pool.save(self._folder.path / EXAMPLES))
-
-    def keep_examples(self, before: RunFolder) -> None:
-        """Copy the examples of the run that this one starts from: its game may use them. Raises SaveFailed."""
-        if (taught := before.path / EXAMPLES).is_file():
-            self._write(f"writing {EXAMPLES}", lambda: shutil.copyfile(taught, self._folder.path / EXAMPLES))
+    def write_file(self, name: str, write: Callable[[Path], object]) -> None:
+        """Let `write` write a file of the run folder. Raises SaveFailed."""
+        self._write(f"writing {name}", lambda: write(self._folder.path / name))
 
     def write_card(self, step: int) -> None:
         """Write the model card of a run after `step` steps. Raises SaveFailed."""
 
-        def write() -> None:
+        def write(path: Path) -> None:
             card = model_card(
                 self._resources.config,
                 step,
@@ -133,9 +127,9 @@ class Saver:
                 evaluations=self._measured,
                 wrapped=bool(self._adapters.text_part),
             )
-            write_whole(self._folder.path / CARD, card)
+            write_whole(path, card)
 
-        self._write(f"writing {CARD}", write)
+        self.write_file(CARD, write)
 
     def _write(self, what: str, write: Callable[[], object]) -> None:
         """Call `write` if this process writes the folder. If it fails, SaveFailed says which checkpoint is intact."""

@@ -69,8 +69,7 @@ class StepLog:
         silent = bool(report.episode.streams) and trains and not trained and not skipped
         self._steps_without_signal = self._steps_without_signal + 1 if silent else 0
         metrics, rows = only_finite(self._metrics(report, started)), only_finite(episode_rows(report))
-        tokens = token_columns(report) if self._resources.config.run.keep_tokens else {}
-        self._write(report.step, metrics, rows, tokens)
+        self._write(report.step, metrics, rows, token_columns(report) if self._resources.config.run.keep_tokens else {})
         return metrics
 
     def judge(self, report: StepReport) -> None:

@@ -181,8 +181,7 @@ def saved_adapters(
                 raise RunFolderError(f"{folder.path} has no best checkpoint: none was saved at an evaluation")
             step = str(best["step"])
         if seat not in seats or (at and step not in there):
-            known = [*seats, *(f"{seat}@{step}" for step in there for seat in seats)]
-            raise UnknownNameError("seat", name, known)
+            raise UnknownNameError("seat", name, [*seats, *(f"{seat}@{step}" for step in there for seat in seats)])
         if at and (problem := there[step].problem) is not None:
             raise RunFolderError(f"{there[step].path} cannot be used: {problem}")
         if at and not is_taught(there[step]):
@@ -207,8 +206,8 @@ def find_task(
     if folder is not None and not is_data(spec) and not os.path.isfile(spec):
         if not os.path.isdir(folder):
             raise TaskError(f"no folder of data at {folder}")
-        names = (spec, f"{spec}.jsonl", f"{spec}.json")
-        spec = next((str(folder / name) for name in names if os.path.lexists(folder / name)), spec)
+        places = (folder / f"{spec}{ending}" for ending in ("", ".jsonl", ".json"))
+        spec = next((str(place) for place in places if os.path.lexists(place)), spec)
     if spec in FILES and spec not in task_names():
         raise no_file(spec, folder)
     where = None if data_dir is None else str(data_dir)

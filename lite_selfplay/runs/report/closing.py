@@ -146,10 +146,8 @@ def _mean_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> Change:
     the problems' changes, which do not take a few that change alike for certainty."""
     way = " -> ".join(percent(result["mean_of_directions"]) for result in (before, after))
     name, found = mean_label(after), paired(mean_outcomes(before), mean_outcomes(after))
-    if found is not None and abs(found.difference) < 0.0005:
-        return Change(name, way, 0.0)
-    if found is None:
-        return Change(name, way)
+    if found is None or abs(found.difference) < 0.0005:
+        return Change(name, way, None if found is None else 0.0)
     p_value = sign_flips(found.changes)
     test = "[{:.0f}, {:.0f}]".format(*(100 * bound for bound in found.interval)) if found.interval else ""
     return Change(name, way, 100 * found.difference, p_value < SURE, test or f"(p = {p_value:.2g})")

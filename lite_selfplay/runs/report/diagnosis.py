@@ -104,12 +104,10 @@ def foreseen(path: Path, config: RunConfig, game: type[Game], row: Row) -> list[
 
 def _before(path: Path) -> tuple[tuple[str, ...], tuple[Cause, ...]]:
     """The lines and findings of a run's pre-flight; empty if it had none. Raises RunFolderError for a damaged file."""
-    file = path / PREFLIGHT
-    if not file.exists():
+    if not (path / PREFLIGHT).exists():
         return (), ()
-    values = read_json(file)
-    names = [field.name for field in fields(Cause)]
-    causes = [Cause(**{name: str(each[name]) for name in names}) for each in values["findings"]]  # type: ignore[arg-type]
+    values = read_json(path / PREFLIGHT)
+    causes = [Cause(*(str(each[field.name]) for field in fields(Cause))) for each in values["findings"]]  # type: ignore[arg-type]
     if refused := values["refused"]:
         causes.insert(0, Cause("pre-flight", "wrong", f"The run was refused: {refused}"))
     return tuple(map(str, values["lines"])), tuple(causes)
@@ -191,16 +189,22 @@ def _truncated(about: _About) -> Iterator[Cause]:
         limit = own or about.config.run.max_completion_tokens or 0
         flag = f"--set roles.{role}.max_completion_tokens=" if own else "--max-completion-tokens "
         if share >= MEANINGS["truncated"].most and not harmless(share, right):
-            sentence = (
-                f"{percent(share)} of the {role}'s completions hit the limit of {limit} tokens before they answer."
+            yield Cause(
+                "truncation",
+                "wrong",
+                f"{percent(share)} of the {role}'s completions hit the limit of {limit} tokens before they answer.",
+                f"truncated {share:.2f}, mean length {length or 0:.0f} of {limit} tokens",
+                about.again(f"{flag}{2 * limit}"),
             )
-            evidence = f"truncated {share:.2f}, mean length {length or 0:.0f} of {limit} tokens"
-            yield Cause("truncation", "wrong", sentence, evidence, about.again(f"{flag}{2 * limit}"))
         if loops >= MEANINGS["loops"].most and not harmless(loops, right):
             first = about.early[role].mean("loops") or 0.0
-            sentence = f"{percent(loops)} of the {role}'s completions repeat themselves and are stopped."
-            mended = about.again(about.taught() if 2 * first > loops else about.slower())
-            yield Cause("loops", "wrong", sentence, f"loops {loops:.2f}, {first:.2f} at first", mended)
+            yield Cause(
+                "loops",
+                "wrong",
+                f"{percent(loops)} of the {role}'s completions repeat themselves and are stopped.",
+                f"loops {loops:.2f}, {first:.2f} at first",
+                about.again(about.taught() if 2 * first > loops else about.slower()),
+            )
 
 
 def _format(about: _About) -> Iterator[Cause]:
@@ -224,31 +228,37 @@ def _silent(about: _About) -> Iterator[Cause]:
         elif judged is not None and judged > ALL_RIGHT:
             why, flag = "nearly all answers are right", "--tasks HARDER"
         every = "All groups" if silent == groups else f"{silent:.0f} of {groups:.0f} groups"
-        sentence = f"{every} of the {role} give no signal: {why}."
-        evidence = f"{SILENT} {silent:.0f} of {groups:.0f}" + ("" if right is None else f", accuracy {right:.2f}")
-        yield Cause("no variance", "wrong" if silent == groups else "watch", sentence, evidence, about.again(flag))
+        yield Cause(
+            "no variance",
+            "wrong" if silent == groups else "watch",
+            f"{every} of the {role} give no signal: {why}.",
+            f"{SILENT} {silent:.0f} of {groups:.0f}" + ("" if right is None else f", accuracy {right:.2f}"),
+            about.again(flag),
+        )
 
 
 def _declared(about: _About) -> Iterator[Cause]:
     """The game's warnings, and its figures outside their healthy bounds."""
     sentences = warned(about.looked)
     page = f"docs/games/{about.config.game.name}.md" if file_of(about.config.game.name) is None else ""
-    for sentence, count in sentences.items():
+    for said, count in sentences.items():
         evidence = f"warned at {count} of {sum(1 for _ in about.looked)} steps"
-        yield Cause("warning", "wrong", f"{_capital(sentence).rstrip('.')}.", evidence, page)
-    figures = _Means()
-    for row in about.looked:
-        figures.add({figure.key: value_of(figure, row["game"]) for figure in about.game.figures})
+        yield Cause("warning", "wrong", f"{_capital(said).rstrip('.')}.", evidence, page)
+    logs = (("game", {each.key: value_of(each, row["game"]) for each in about.game.figures}) for row in about.looked)
+    means = _means(logs)["game"]
     for figure in about.game.figures:
-        mean = figures.mean(figure.key)
-        (low, high), said_already = figure.healthy, figure.warning and sentences  # by the game's own warning
+        mean, (low, high) = means.mean(figure.key), figure.healthy
+        said_already = figure.warning and sentences  # by the game's own warning
         if mean is None or figure.how == "zeros" or low <= mean <= high or said_already:
             continue
         side, bound = ("at least", low) if mean < low else ("at most", high)
         shown, healthy = (value_in_words(value, figure.unit) for value in (mean, bound))
-        sentence = f"{_capital(figure.name)}: {shown}; healthy is {side} {healthy}. {figure.about}".strip()
         yield Cause(
-            as_words(figure.key), "watch", sentence, f"game.{figure.key} {mean:.2f}", f"lite-selfplay why {figure.key}"
+            as_words(figure.key),
+            "watch",
+            f"{_capital(figure.name)}: {shown}; healthy is {side} {healthy}. {figure.about}".strip(),
+            f"game.{figure.key} {mean:.2f}",
+            f"lite-selfplay why {figure.key}",
         )
 
 
@@ -313,10 +323,11 @@ def stalled(rows: Iterable[Row]) -> Iterator[Stalled]:
         ends = found[role]
         if len(ends[1]) < ENDS:
             continue
-        keys = ("accuracy", "tokens_mean", "reward_mean", "well_formed")
         means = _means((number, step) for number, end in enumerate(ends) for step in end)
-        pairs = ([means[number].mean(key) or 0.0 for number in (0, 1)] for key in keys)
-        (was, now), (long, short), (low, high), (loose, formed) = pairs
+        (was, now), (long, short), (low, high), (loose, formed) = (
+            [means[number].mean(key) or 0.0 for number in (0, 1)]
+            for key in ("accuracy", "tokens_mean", "reward_mean", "well_formed")
+        )
         noise = sqrt(sum(1 / sum(number_of(step.get("completions")) or 1 for step in end) for end in ends))
         risen = now > was + sqrt(was * (1 - was)) * noise
         shrank, by_form = short < SHRUNK * long, high > low and formed > loose + noise / 2
@@ -335,20 +346,18 @@ def stalled(rows: Iterable[Row]) -> Iterator[Stalled]:
 def _lost(about: _About) -> Iterator[Cause]:
     """Reasoning that is lost, and rewards that rise by the form alone."""
     for found in stalled(about.rows):
-        flags = found.remedy(about.game.Options(**about.config.game.options), about.slower())
         yield Cause(
             "reasoning" if found.shrank else "form alone",
             "wrong" if found.shrank else "watch",
             f"{_capital(found.said)}.",
             f"the first {ENDS} steps and the last {ENDS}",
-            about.again(flags),
+            about.again(found.remedy(about.game.Options(**about.config.game.options), about.slower())),
         )
 
 
 def _rate(about: _About) -> Iterator[Cause]:
     for said in too_fast(about.rows):
-        slower = about.again(about.slower())
-        yield Cause("rate", "watch", f"{_capital(said)}.", f"step_gap above {STEP_MOST:g}", slower)
+        yield Cause("rate", "watch", f"{_capital(said)}.", f"step_gap above {STEP_MOST:g}", about.again(about.slower()))
 
 
 def _measured(about: _About) -> Iterator[Cause]:

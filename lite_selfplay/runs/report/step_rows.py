@@ -4,7 +4,7 @@ import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
@@ -200,11 +200,14 @@ def right_for_all(streams: Sequence[Stream]) -> list[str]:
     """
     paid: dict[tuple[str, str], Counter[str]] = {}
     texts: dict[tuple[str, str], str] = {}
-    for role, reference, answers in _right(streams):
-        for answer in answers:
+    for role, group in ((stream.role, group) for stream in streams for group in stream.groups):
+        problem, verdicts = group.problem, [sample.verdict for sample in group.samples]
+        if problem is None or problem.answer is None or problem.kind not in KINDS:
+            continue
+        for answer in {verdict.answer for verdict in verdicts if verdict and verdict.correct and verdict.answer}:
             key = role, _class(answer)
             texts.setdefault(key, answer)
-            paid.setdefault(key, Counter())[reference] += 1
+            paid.setdefault(key, Counter())[_class(str(problem.answer))] += 1
     worst = max(paid, key=lambda key: len(paid[key]), default=None)
     if worst is None or len(paid[worst]) < FEWEST_REFERENCES:
         return []
@@ -213,16 +216,6 @@ def right_for_all(streams: Sequence[Stream]) -> list[str]:
         f"the {worst[0]}'s answer {text!r} is right on {found.total()} problems with {len(found)} different "
         "references: it earns its reward without solving them, and the seat will learn nothing else (docs/answers.md)"
     ]
-
-
-def _right(streams: Sequence[Stream]) -> Iterator[tuple[str, str, set[str]]]:
-    """(role, reference, right answers) of each problem that has a reference."""
-    for stream in streams:
-        for group in stream.groups:
-            if group.problem is not None and group.problem.answer is not None and group.problem.kind in KINDS:
-                verdicts = (sample.verdict for sample in group.samples)
-                right = {verdict.answer for verdict in verdicts if verdict and verdict.correct and verdict.answer}
-                yield stream.role, _class(str(group.problem.answer)), right
 
 
 def _class(text: str) -> str:
