@@ -82,7 +82,6 @@ class Saver:
                     self._adapters.save(seat, partial / seat)
 
         self._write(f"saving before step {step + 1}", write)
-        self._write("writing evaluations", self._write_evaluations)
         self.write_card(step)
 
     @contextlib.contextmanager
@@ -99,9 +98,10 @@ class Saver:
         self._write(f"writing {CONFIG}", lambda: self._folder.rewrite_config(config))
 
     def write_evaluation(self, name: str, result: Mapping[str, Any]) -> None:
-        """Write an evaluation, and update `best.json`. Raises SaveFailed; then the next save writes it."""
+        """Write an evaluation, and update `best.json`. If that fails, the next `write_card` tries again."""
         self._unwritten |= {name: result} if self._folder.ours else {}
-        self._write(f"writing the evaluation {name}", self._write_evaluations)
+        with self.going_on():
+            self._write(f"writing the evaluation {name}", self._write_evaluations)
 
     def _write_evaluations(self) -> None:
         for name in list(self._unwritten):
@@ -116,7 +116,9 @@ class Saver:
         self._write(f"writing {name}", lambda: write(self._folder.path / name))
 
     def write_card(self, step: int) -> None:
-        """Write the model card of a run after `step` steps. Raises SaveFailed."""
+        """Write the evaluations that are not written yet, and the model card of a run after `step` steps. Raises
+        SaveFailed."""
+        self._write("writing evaluations", self._write_evaluations)
 
         def write(path: Path) -> None:
             card = model_card(

@@ -16,8 +16,8 @@ from .conftest import only_long, refusal
 
 SPARE = (0, 0, 4096, 4 * 4096, 40 * 4096, 100 * 4096)
 """Bytes that are left: none, or so many that a later file of a save is the first one cut."""
-SHORT = (0.5,)
-"""Where among its writes a run is tried in the short form."""
+SHORT = (0.23, 0.5)
+"""Where among its writes a run is tried in the short form: at the evaluation of the base, and in the middle."""
 
 
 def tried(lab: Any, run: Path, at: int, fault: dict[str, Any], relieve: Callable[[], None]) -> tuple[str, list[str]]:
