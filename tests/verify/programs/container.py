@@ -1,6 +1,6 @@
 """Runs a command as somebody else: another user, or inside what a stock container refuses (Docker's defaults).
 
-python -m tests.verify.programs.container [--container] [--no-landlock] [--uid N] COMMAND...
+python -m tests.verify.programs.container [--container] [--unconfined] [--no-landlock] [--uid N] COMMAND...
 """
 
 import argparse
@@ -50,6 +50,7 @@ def refuse(calls: list[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--container", action="store_true")
+    parser.add_argument("--unconfined", action="store_true", help="as with Docker's seccomp=unconfined")
     parser.add_argument("--no-landlock", action="store_true")
     parser.add_argument("--uid", type=int)
     parser.add_argument("command", nargs=argparse.REMAINDER)
@@ -58,7 +59,7 @@ def main() -> None:
         drop_to_docker()
     if asked.uid is not None:
         confinement.become(asked.uid)
-    if asked.container:
+    if asked.container and not asked.unconfined:
         refuse([*REFUSED, *(_LANDLOCK if asked.no_landlock else ())])
     os.execv(asked.command[0], asked.command)
 

@@ -30,6 +30,7 @@ SURROUNDINGS = {
     "root": [],
     "another user": ["--uid", NOBODY],
     "a container's root": ["--container"],
+    "a container's root, no seccomp": ["--container", "--unconfined"],
     "a container's root, no Landlock": ["--container", "--no-landlock"],
     "a container's user, no Landlock": ["--container", "--no-landlock", "--uid", NOBODY],
 }
@@ -99,6 +100,21 @@ def tier(surroundings: str, layers: str) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.skipif(not AS_ROOT, reason="only root can become somebody else")
+def test_programs_run_where_root_may_enter_only_a_namespace_of_one_user():
+    program = (
+        "from tests.verify.programs.outside import LIMITS; from lite_selfplay.verify.programs import open_sandbox; "
+    )
+    program += "from lite_selfplay.verify.programs.nouns import Job; box = open_sandbox(size=1); "
+    program += (
+        "print(box.run([Job('stdio', ({'program': 'print(6 * 7)'},))], LIMITS)[0].stdout, box.layers); box.close()"
+    )
+    surroundings = SURROUNDINGS["a container's root, no seccomp"]
+    command = [sys.executable, "-m", "tests.verify.programs.container", *surroundings, sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.startswith(r"b'42\n' ('seccomp', "), done
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("surroundings", "layers"),
@@ -108,6 +124,7 @@ def tier(surroundings: str, layers: str) -> dict:
         ("root", EVERY),
         ("another user", EVERY),
         ("a container's root", EVERY),
+        ("a container's root, no seccomp", EVERY),
         ("a container's root, no Landlock", EVERY),
         ("a container's user, no Landlock", EVERY),
     ],

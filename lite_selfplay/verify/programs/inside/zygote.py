@@ -84,15 +84,13 @@ def _layers(library: _Library, config: Mapping[str, Any]) -> tuple[_Library, fro
         missing[name] = confinement.trial(layer)
         return not missing[name]
 
-    if os.geteuid() == 0:
+    works("landlock", confinement.landlock)
+    if works("namespaces", confinement.namespaces):
+        library = _in_namespaces(library)
+    if os.geteuid() == 0:  # tried in the namespace, which may have one user
         works("uid", partial(confinement.become, config["uid"]))
     elif "uid" in asked:
         missing["uid"] = "not root"
-    works("landlock", confinement.landlock)
-    if works("namespaces", confinement.namespaces):
-        if os.geteuid() != 0:
-            missing["uid"] = "there is one user in the namespace"
-        library = _in_namespaces(library)
     if works("chroot", confinement.empty_root):
         confinement.empty_root()
     if works("seccomp", lambda: confinement.seccomp(bpf.build())):
