@@ -122,9 +122,11 @@ def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]
         against = experiment.against
         between = corrected({arm: differences(every.get(against), every[arm]) for arm in arms if arm != against})
         gained = corrected({arm: differences(_start(experiment, arm, arms), every[arm]) for arm in arms})
-        for arm, parts in arms.items():
-            longer = _longer(arms.get(against), parts) if arm != against else None
-            found.append(_finding(arm, name, parts, between.get(arm), gained.get(arm), longer))
+        longer = {arm: _longer(arms.get(against), parts) for arm, parts in arms.items() if arm != against}
+        found += [
+            _finding(arm, name, parts, between.get(arm), gained.get(arm), longer.get(arm))
+            for arm, parts in arms.items()
+        ]
     return found
 
 
