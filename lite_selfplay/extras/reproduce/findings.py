@@ -118,7 +118,12 @@ def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]
             if all(parts := [of[task].get(arm, []) for task in tasks])
             and (name not in apart or not any(map(_trained_on, parts)))
         }
-        every = {arm: _at_every_seed(experiment, arm, parts) for arm, parts in arms.items()}
+        # The untouched base is evaluated once, but is the same for every training seed.
+        every = arms | {
+            arm: [[{**part[0], "seed": seed} for seed in experiment.seeds] for part in parts]
+            for arm, parts in arms.items()
+            if experiment.arms[arm].start == "base"
+        }
         against = experiment.against
         between = corrected({arm: differences(every.get(against), every[arm]) for arm in arms if arm != against})
         gained = corrected({arm: differences(_start(experiment, arm, arms), every[arm]) for arm in arms})
@@ -164,13 +169,6 @@ def _start(experiment: Experiment, arm: str, arms: Mapping[str, Parts]) -> Parts
     mode = arms[arm][0][0]["mode"]
     starts = (arms[name] for name in experiment.starts_of(arm) if name in arms)
     return next((parts for parts in starts if parts[0][0]["mode"] == mode), None)
-
-
-def _at_every_seed(experiment: Experiment, arm: str, parts: Parts) -> Parts:
-    """The evaluations of `arm`. The untouched base is evaluated once, but is the same for every training seed."""
-    if experiment.arms[arm].start != "base":
-        return parts
-    return [[{**part[0], "seed": seed} for seed in experiment.seeds] for part in parts]
 
 
 def _finding(
