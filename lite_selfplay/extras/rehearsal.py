@@ -44,10 +44,9 @@ def rendered_prompts(ready: Plan, progress: Progress) -> tuple[list[dict[str, An
     import_first(section)
     with quiet():
         load = partial(Chat.load, base_of(section, progress).path, trust_remote_code=section.trust_remote_code)
-        chats = {"auto": load("auto")}
-        said = _made_up_game(ready, chats["auto"])
-        if chats["auto"].knows_thinking:
-            chats = {"on": load("on"), "off": load("off")}
+        auto = load("auto")
+        said = _made_up_game(ready, auto)
+        chats = {"on": load("on"), "off": load("off")} if auto.knows_thinking else {"auto": auto}
     found = []
     for role, first in said.items():
         for kind, chat in chats.items():

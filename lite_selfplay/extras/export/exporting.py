@@ -258,12 +258,12 @@ def with_switches(template: str | None, thinking: Thinking) -> str | None:
     if `template` is None."""
     if template is None:
         return None
-    values = {"date_string": f'"{DATE}"'} if "date_string" in template else {}
-    if thinking != "auto":
-        switch = "true" if thinking == "on" else "false"
-        values |= {name: switch for name in ("enable_thinking", "thinking") if name in template}
+    switches = ("enable_thinking", "thinking") if thinking != "auto" else ()
+    values = {"date_string": f'"{DATE}"', **dict.fromkeys(switches, "true" if thinking == "on" else "false")}
     set_first = "".join(
-        f"{{%- if {key} is not defined %}}{{%- set {key} = {value} %}}{{%- endif %}}" for key, value in values.items()
+        f"{{%- if {key} is not defined %}}{{%- set {key} = {value} %}}{{%- endif %}}"
+        for key, value in values.items()
+        if key in template
     )
     asks = r"""strftime_now\(\s*(['"])(.*?)\1\s*\)"""
     return set_first + re.sub(asks, lambda call: json.dumps(NOW.strftime(call[2])), template)

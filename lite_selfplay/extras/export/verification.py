@@ -64,12 +64,12 @@ class Verification:
         """The reasons why the files do not count as the same model as the seat, empty if they do. There are two
         possible reasons: the other tool (named in `reader`) turns some prompts into other token ids than this library
         does, or the mean difference between that tool's log-probabilities and the seat's is above `limit`."""
-        found = []
-        if (other := self.questions - self.prompts_same) > 0:
-            found.append(f"{other} of {self.questions} prompts become other tokens")
-        if not self.mean_difference <= self.limit:
-            found.append(f"mean |delta| {self.mean_difference:.3g} is more than {self.limit:g}")
-        return found
+        other, close = self.questions - self.prompts_same, self.mean_difference <= self.limit  # NaN is not close
+        found = {
+            f"{other} of {self.questions} prompts become other tokens": other > 0,
+            f"mean |delta| {self.mean_difference:.3g} is more than {self.limit:g}": not close,
+        }
+        return [why for why, wrong in found.items() if wrong]
 
     def sentence(self) -> str:
         """The result in words, such as `mean |delta| 0.003 nats over the 480 tokens of 20 answers; the base's is 1.03`.

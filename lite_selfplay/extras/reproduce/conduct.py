@@ -191,14 +191,14 @@ def _record(
     not complete, it is started or resumed first. Returns the record of the arm and seed, which the caller writes to a
     file. `name` is the arm's name, and `out` the experiment's folder."""
     folder = out / f"seed-{seed}"
-    spent: dict[str, Any] = {}
     if arm.start == "base":
         target = experiment.shared.model.name
     elif arm.start == COLD_START:
         target = str(_cold_start_run(experiment, experiment.teaching(name), seed, folder, progress))
     else:
         target = str(_trained_run(experiment, arm.of or name, seed, folder, progress))
-        spent = _training_record(Path(target), experiment.curve) if arm.of is None else {}
+    # The record of training comes first, since evaluations add to the run folder.
+    spent = _training_record(Path(target), experiment.curve) if arm.game is not None else {}
     evaluations = []
     for evaluation in experiment.evaluations:
         settings = evaluation.settings(experiment.shared, arm)

@@ -3,6 +3,7 @@ variants of the experiment, such as a smaller one)."""
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -192,26 +193,22 @@ class Experiment(Section):
     def having(self, *layers: Mapping[str, Any]) -> "Experiment":
         """A copy with changes to the configuration shared by all arms (training methods), for example another model.
         Each of the `layers` maps configuration keys to new values; a later layer overrides an earlier one."""
-        base = nested(self.base)
-        for layer in layers:
-            base = merge(base, nested(layer))
-        return self.model_copy(update={"base": base})
+        return self.model_copy(update={"base": reduce(merge, map(nested, layers), nested(self.base))})
 
     def at_every_rate(self) -> "Experiment":
         """The search for learning rates as an experiment of its own, with the seeds and evaluations of `search`, which
         must not be None. It has an arm such as `ARM at 0.0001` for each trained arm (training method) and each rate."""
         assert self.search is not None
-        arms = {
-            f"{name} at {rate:g}": arm.at(rate).model_copy(update={"seeds": None})
-            for name, arm in self.trained().items()
-            for rate in self.search.rates
-        }
         return self.model_copy(
             update={
                 "name": f"{self.name}, rates",
                 "seeds": self.search.seeds,
                 "evaluations": self.search.evaluations,
-                "arms": arms,
+                "arms": {
+                    f"{name} at {rate:g}": arm.at(rate).model_copy(update={"seeds": None})
+                    for name, arm in self.trained().items()
+                    for rate in self.search.rates
+                },
                 "search": None,
                 "baseline": "",
             }

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -117,13 +118,20 @@ def findings(experiment: Experiment, records: Sequence[Record]) -> list[Finding]
             if all(parts := [of[task].get(arm, []) for task in tasks])
             and (name not in apart or not any(map(_trained_on, parts)))
         }
-        every = {arm: _at_every_seed(experiment, arm, parts) for arm, parts in arms.items()}
+        # The untouched base is evaluated once, but is the same for every training seed.
+        every = arms | {
+            arm: [[{**part[0], "seed": seed} for seed in experiment.seeds] for part in parts]
+            for arm, parts in arms.items()
+            if experiment.arms[arm].start == "base"
+        }
         against = experiment.against
         between = corrected({arm: differences(every.get(against), every[arm]) for arm in arms if arm != against})
         gained = corrected({arm: differences(_start(experiment, arm, arms), every[arm]) for arm in arms})
-        for arm, parts in arms.items():
-            longer = _longer(arms.get(against), parts) if arm != against else None
-            found.append(_finding(arm, name, parts, between.get(arm), gained.get(arm), longer))
+        longer = {arm: _longer(arms.get(against), parts) for arm, parts in arms.items() if arm != against}
+        found += [
+            _finding(arm, name, parts, between.get(arm), gained.get(arm), longer.get(arm))
+            for arm, parts in arms.items()
+        ]
     return found
 
 
@@ -163,13 +171,6 @@ def _start(experiment: Experiment, arm: str, arms: Mapping[str, Parts]) -> Parts
     return next((parts for parts in starts if parts[0][0]["mode"] == mode), None)
 
 
-def _at_every_seed(experiment: Experiment, arm: str, parts: Parts) -> Parts:
-    """The evaluations of `arm`. The untouched base is evaluated once, but is the same for every training seed."""
-    if experiment.arms[arm].start != "base":
-        return parts
-    return [[{**part[0], "seed": seed} for seed in experiment.seeds] for part in parts]
-
-
 def _finding(
     arm: str, task: str, parts: Parts, difference: Difference | None, gain: Difference | None, longer: Difference | None
 ) -> Finding:
@@ -182,11 +183,10 @@ def _finding(
     # Win counts against several opponents have no meaningful mean.
     modes = [mode for result in evaluations if not (mode := find_mode(result["mode"])).matches]
     columns = dict.fromkeys(column for mode in modes for column in mode.columns)
-    own = {column: [_share(score, column) for score in scores if score.get(column) is not None] for column in columns}
-    for score in scores:
-        for k, share in score.get("pass_at_k", {}).items():
-            if k != "1":
-                own.setdefault(f"pass@{k}", []).append(share)
+    shares = (
+        {column: _share(score, column)} for column in columns for score in scores if score.get(column) is not None
+    )
+    at_k = ({f"pass@{k}": share for k, share in score.get("pass_at_k", {}).items() if k != "1"} for score in scores)
     otherwise = [rate for result in evaluations for name, rate in result.get("otherwise", {}).items()
                  if name in scores_shown(result)]  # fmt: skip
     return Finding(
@@ -200,7 +200,7 @@ def _finding(
         std=over_seeds(values).std,
         better=_better(parts),
         otherwise=fmean(otherwise) if otherwise else None,
-        own={column: fmean(found) for column, found in own.items() if found},
+        own=means_of([*shares, *at_k]),
         final=fmean(score["tokens_final_mean"] for score in scores),
         total=fmean(score["tokens_total_mean"] for score in scores),
         seconds=sum(result.get("seconds", 0.0) for result in evaluations),
@@ -290,6 +290,8 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
     lines = [f"# {experiment.name}", "", experiment.about, ""]
     for task in dict.fromkeys(each.task for each in found):
         of = [each for each in found if each.task == task]
+        own = dict.fromkeys(column for each in of for column in each.own)
+        rows = [_row(experiment, each, own, spent.get(each.arm, {})) for each in of]
         trained = counted(len({seed for each in of for seed in each.seeds}), "seed")
         result = next((e for r in records for e in r["evaluations"] if e["tasks"] == task), None)
         lines += [
@@ -301,25 +303,25 @@ def table(experiment: Experiment, records: Sequence[Record]) -> str:
             f"{result['max_completion_tokens']} tokens, "
             f"{counted(asked_of(result), 'completion')} per problem and stage.",
             "",
-            as_markdown(*_rows(experiment, of, spent)),
+            as_markdown([title for title, _ in rows[0]], [[cell for _, cell in row] for row in rows]),
             "",
         ]
     lines += _by_step(experiment, records)
     rates = dict.fromkeys((record["arm"], record.get("rate")) for record in records)
     lines += [f"- {arm}: learning rate {rate:g}, chosen by the search" for arm, rate in rates if rate is not None]
     for arm in experiment.arms:
-        noted = means_of(record["training"].get("game", {}) for record in records if record["arm"] == arm)
-        means = ", ".join(f"{as_words(key)} {value:.3g}" for key, value in noted.items())
-        lines += [f"- {arm}, means over steps and seeds: {means}"] if means else []
-        counts = {
-            key: means_of(r["training"].get(key, {}) for r in records if r["arm"] == arm) for key in ("rows", "updates")
-        }
-        said = [
-            f"{key} {', '.join(f'{name} {n:,.0f}' for name, n in found.items())}"
-            for key, found in counts.items()
-            if found
+        trainings = [record["training"] for record in records if record["arm"] == arm]
+        game, *used = (means_of(each.get(key, {}) for each in trainings) for key in ("game", "rows", "updates"))
+        counts = [
+            f"{key} {', '.join(f'{name} {n:,.0f}' for name, n in each.items())}"
+            for key, each in zip(("rows", "updates"), used, strict=True)
+            if each
         ]
-        lines += [f"- {arm}, used in training per seed: {'; '.join(said)}"] if said else []
+        notes = {
+            "means over steps and seeds": ", ".join(f"{as_words(key)} {value:.3g}" for key, value in game.items()),
+            "used in training per seed": "; ".join(counts),
+        }
+        lines += [f"- {arm}, {title}: {said}" for title, said in notes.items() if said]
     lines += [
         f"- {record['arm']}, seed {record['seed']}: {line.strip()}"
         for record in records
@@ -360,10 +362,10 @@ def _by_step(experiment: Experiment, records: Sequence[Record]) -> list[str]:
     if not steps:
         return []
     shown = steps[::-1][:: -(-len(steps) // _MOST_STEPS)][::-1]
-    rows = []
-    for arm, each in curves.items():
-        at = [[curve[step] for curve in each if step in curve] for step in shown]
-        rows.append([arm, *(_mean_and_spread(experiment, values) if values else MISSING for values in at)])
+    rows = [
+        [arm, *(_mean_and_spread(experiment, [curve[step] for curve in each if step in curve]) for step in shown)]
+        for arm, each in curves.items()
+    ]
     on = f" on {experiment.shared.eval.tasks}" if experiment.curve == EVALUATION else ""
     title = f"## {_label(experiment)} by step{on}, mean and standard deviation over seeds"
     return [title, "", as_markdown(["arm", *map(str, shown)], rows), ""]
@@ -380,44 +382,36 @@ def _label(experiment: Experiment) -> str:
 
 
 def _mean_and_spread(experiment: Experiment, values: Sequence[float]) -> str:
+    if not values:
+        return MISSING
     show = _points if experiment.curve == EVALUATION else "{:.3g}".format
     spread = over_seeds(values).std
     return show(fmean(values)) + ("" if spread is None else f" ± {show(spread)}")
 
 
-def _rows(
-    experiment: Experiment, found: Sequence[Finding], spent: Mapping[str, tuple[float, int]]
-) -> tuple[list[str], list[list[str]]]:
-    own = list(dict.fromkeys(column for each in found for column in each.own))
-    columns = [
-        *("arm", "pass@1 [95%]", "over seeds", "better", "otherwise", *map(as_words, own)),
-        *(f"against {experiment.against}", "gain over its start", "tokens, final", "all stages"),
-        *("training", "tokens sampled", "the paper's"),
+def _row(
+    experiment: Experiment, found: Finding, own: Iterable[str], spent: Mapping[str, float]
+) -> list[tuple[str, str]]:
+    """A row of a table, as (title of the column, cell) pairs. `own` are the table's columns out of `Finding.own`.
+    `spent` has the seconds and tokens of the arm's training, and is empty for an arm that is not trained."""
+    # The paper's numbers are comparable only at full size.
+    printed = experiment.arms[found.arm].paper if experiment.scale == "full" else {}
+    longer = f" ({_shown(found.longer, '{:+.0f}'.format)})" if found.longer and found.longer.interval else ""
+    return [
+        ("arm", f"{found.arm} (training data among these)" if found.trained_on else found.arm),
+        ("pass@1 [95%]", _shown((found.pass_at_1, found.interval), _points)),
+        ("over seeds", MISSING if found.std is None else f"± {_points(found.std)}"),
+        ("better", _shown(found.better, _points)),
+        ("otherwise", MISSING if found.otherwise is None else _points(found.otherwise)),
+        *((as_words(column), _points(found.own[column]) if column in found.own else MISSING) for column in own),
+        (f"against {experiment.against}", _shown(found.difference, _signed)),
+        ("gain over its start", _shown(found.gain, _signed)),
+        ("tokens, final", f"{found.final:.0f}{longer}"),
+        ("all stages", f"{found.total:.0f}"),
+        ("training", clock(spent["seconds"]) if spent.get("tokens") else MISSING),
+        ("tokens sampled", f"{spent['tokens']:,}" if spent.get("tokens") else MISSING),
+        ("the paper's", printed.get(found.task, MISSING)),
     ]
-    rows = []
-    for each in found:
-        seconds, tokens = spent.get(each.arm, (0.0, 0))
-        # The paper's numbers are comparable only at full size.
-        printed = experiment.arms[each.arm].paper if experiment.scale == "full" else {}
-        longer = f" ({_shown(each.longer, '{:+.0f}'.format)})" if each.longer and each.longer.interval else ""
-        rows.append(
-            [
-                f"{each.arm} (training data among these)" if each.trained_on else each.arm,
-                _shown((each.pass_at_1, each.interval), _points),
-                MISSING if each.std is None else f"± {_points(each.std)}",
-                _shown(each.better, _points),
-                MISSING if each.otherwise is None else _points(each.otherwise),
-                *(_points(each.own[column]) if column in each.own else MISSING for column in own),
-                _shown(each.difference, _signed),
-                _shown(each.gain, _signed),
-                f"{each.final:.0f}{longer}",
-                f"{each.total:.0f}",
-                clock(seconds) if tokens else MISSING,
-                f"{tokens:,}" if tokens else MISSING,
-                printed.get(each.task, MISSING),
-            ]
-        )
-    return columns, rows
 
 
 def _shown(found: tuple[float, Interval] | Difference | None, show: Callable[[float], str]) -> str:
@@ -438,14 +432,13 @@ def _signed(share: float) -> str:
     return f"{100 * share:+.1f}"
 
 
-def _spent(records: Sequence[Record]) -> dict[str, tuple[float, int]]:
-    """For each trained arm (training method), by name, the seconds of its training and the number of tokens sampled in
-    it, both as sums over seeds."""
-    found: dict[str, tuple[float, int]] = {}
+def _spent(records: Sequence[Record]) -> dict[str, Counter[str]]:
+    """For each trained arm (training method), by name, the `seconds` of its training and the number of `tokens` sampled
+    in it, both as sums over seeds."""
+    found: dict[str, Counter[str]] = {}
     for record in records:
         if training := record["training"]:
-            seconds, tokens = found.get(record["arm"], (0.0, 0))
-            found[record["arm"]] = (seconds + training["seconds"], tokens + training["tokens"])
+            found.setdefault(record["arm"], Counter()).update({key: training[key] for key in ("seconds", "tokens")})
     return found
 
 
@@ -455,7 +448,7 @@ def to_json(experiment: Experiment, records: Sequence[Record]) -> dict[str, Any]
     return {
         "experiment": experiment.model_dump(mode="json"),
         "arms": list(map(_as_json, findings(experiment, records))),
-        "training": {arm: {"seconds": s, "tokens": t} for arm, (s, t) in _spent(records).items()},
+        "training": _spent(records),
         "records": list(records),
     }
 

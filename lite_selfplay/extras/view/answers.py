@@ -81,7 +81,7 @@ class EpisodeIndex:
             yield number, file.readline(LINE_LIMIT)
 
     def _refreshed(self) -> IO[bytes]:
-        """Open `episodes.jsonl`, after adding its new lines to the index, or all lines if the file was replaced.
+        """Open `episodes.jsonl`, and add its new complete lines to the index, or all if the file was replaced.
         Returns an empty file if `episodes.jsonl` does not exist."""
         if not os.path.lexists(self._path):
             self._forget()
@@ -91,12 +91,6 @@ class EpisodeIndex:
         if (about.st_dev, about.st_ino) != self._file or about.st_size < self._end:
             self._forget()
             self._file = (about.st_dev, about.st_ino)
-        if about.st_size > self._end:
-            self._extend(file)
-        return file
-
-    def _extend(self, file: IO[bytes]) -> None:
-        """Add to the index the complete lines of `file` (the open `episodes.jsonl`) after the last indexed line."""
         file.seek(self._end)
         while (line := file.readline(LINE_LIMIT)).endswith(b"\n") or len(line) == LINE_LIMIT:
             if found := _STEP.match(line):
@@ -104,6 +98,7 @@ class EpisodeIndex:
             else:
                 self.damaged += 1
             self._end += len(line)
+        return file
 
 
 def read_row(line: bytes) -> dict[str, Any] | None:
@@ -172,13 +167,14 @@ class ViewedRun:
     def _remarks(self, rows: Iterable[Row], recorded: int) -> list[str]:
         """Sentences on missing or damaged data of the run, and its warnings. `rows` are the rows of `metrics.jsonl`,
         and `recorded` is the number of steps in `episodes.jsonl`."""
-        found = [self.without_game] if self.without_game else []
         sampled = sum(any(stream.get("completions") for stream in row["streams"].values()) for row in rows)
-        if recorded < sampled:
-            found.append(f"episodes.jsonl holds the completions of {recorded} of {sampled} steps.")
-        if self.index.damaged:
-            found.append(f"{self.index.damaged} lines of episodes.jsonl are damaged and not shown.")
-        return found + [f"At {counted(count, 'step')}: {text}" for text, count in warned(rows).items()]
+        found = {
+            self.without_game: bool(self.without_game),
+            f"episodes.jsonl holds the completions of {recorded} of {sampled} steps.": recorded < sampled,
+            f"{self.index.damaged} lines of episodes.jsonl are damaged and not shown.": self.index.damaged > 0,
+            **{f"At {counted(count, 'step')}: {text}": True for text, count in warned(rows).items()},
+        }
+        return [text for text, is_so in found.items() if is_so]
 
 
 TRUNCATED, ILL_FORMED, NO_VARIANCE = ODD = ("truncated", "not well-formed", "no variance")
@@ -212,25 +208,20 @@ def cases_of(
     for _, row in rows:
         rewards.setdefault((row["role"], row["group"]), []).append(number_of(row["reward"]))
     found.sort(key=lambda transcript: lines[id(transcript.rows[-1])])
-    cases = []
-    for transcript in found:
-        groups = [rewards[row["role"], row["group"]] for row in transcript.rows]
-        flags = [*game.remarks_on(transcript), *_odd(transcript.rows, groups)]
-        if not chosen or chosen in (transcript.kind, *flags):
-            cases.append(_case(game, transcript, lines, groups, flags, whole=whole))
-    return cases
+    cases = [_case(game, transcript, lines, rewards, whole=whole) for transcript in found]
+    return [case for case in cases if not chosen or chosen in (case["kind"], *case["flags"])]
 
 
 def _case(
     game: type[Game],
     transcript: Transcript,
     lines: Mapping[int, int],
-    groups: Sequence[list[float | None]],
-    flags: Sequence[str],
+    rewards: Mapping[tuple[str, int], list[float | None]],
     *,
     whole: bool,
 ) -> dict[str, Any]:
     rows = transcript.rows
+    groups = [rewards[row["role"], row["group"]] for row in rows]
     parts = [
         {
             "line": lines[id(row)],
@@ -257,7 +248,7 @@ def _case(
         "subject": cut(transcript.subject, PREVIEW),
         "problem_id": rows[-1]["problem_id"],
         "problem": cut(transcript.problem, SHOWN if whole else PREVIEW),
-        "flags": flags,
+        "flags": [*game.remarks_on(transcript), *_odd(rows, groups)],
         "parts": parts,
     }
 
