@@ -349,9 +349,8 @@ def spread(layer: Mapping[str, Any], section: str, names: tuple[str, ...]) -> di
     """
     entries = dict(layer.get(section) or {})
     common = entries.pop("*", {})
-    for name in entries:
-        if name not in names:
-            raise UnknownNameError(section[:-1], name, names)
+    if odd := [name for name in entries if name not in names]:
+        raise UnknownNameError(section[:-1], odd[0], names)
     if common:
         entries = {name: merge(common, entries.get(name, {})) for name in names}
     return {**layer, section: entries} if entries else {k: v for k, v in layer.items() if k != section}

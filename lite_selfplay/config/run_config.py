@@ -69,9 +69,7 @@ class RunConfig(Section):
 
     def values(self) -> dict[str, Any]:
         """The whole configuration as JSON, without the run folder."""
-        values = self.model_dump(mode="json")
-        values["run"].pop("dir")
-        return values
+        return self.model_dump(mode="json", exclude={"run": {"dir"}})
 
     def to_yaml(self) -> str:
         """The whole configuration as YAML, without the run folder."""

@@ -250,20 +250,17 @@ def shown_task(spec: str | None) -> str:
 
 def file_of(spec: str) -> Path | None:
     """The file of a `FILE.py:NAME` reference; None for any other name."""
-    found = _REFERENCE.fullmatch(spec)
-    return Path(found["file"]) if found else None
+    return Path(found["file"]) if (found := _REFERENCE.fullmatch(spec)) else None
 
 
 def options_of(spec: str) -> str:
     """The options at the end of a reference; empty without any."""
-    found = _REFERENCE.fullmatch(spec)
-    return (found["options"] or "") if found else ""
+    return (found["options"] or "") if (found := _REFERENCE.fullmatch(spec)) else ""
 
 
 def short_name(spec: str) -> str:
     """The NAME of a `FILE.py:NAME` reference; any other name unchanged."""
-    found = _REFERENCE.fullmatch(spec)
-    return (found["name"] or Path(found["file"]).stem) if found else spec
+    return (found["name"] or Path(found["file"]).stem) if (found := _REFERENCE.fullmatch(spec)) else spec
 
 
 def absolute(spec: str, *, folder: bool = False) -> str:
@@ -360,11 +357,12 @@ def sources_of(config: Mapping[str, Any], reward: Any = None) -> dict[str, dict[
     if reward is not None:
         code = inspect.unwrap(getattr(reward, "func", reward))
         code = code if inspect.isroutine(code) or inspect.isclass(code) else type(code)
-        name: str = getattr(code, "__qualname__", repr(code))
-        found["reward"] = {"name": name, "file": None, "sha256": None}
+        found["reward"] = {"name": getattr(code, "__qualname__", repr(code)), "file": None, "sha256": None}
         with contextlib.suppress(OSError, TypeError):  # typed at a prompt, or not written in Python
-            source = inspect.getsource(code).encode()
-            found["reward"] |= {"file": inspect.getsourcefile(code), "sha256": _sha256(source)}
+            found["reward"] |= {
+                "file": inspect.getsourcefile(code),
+                "sha256": _sha256(inspect.getsource(code).encode()),
+            }
     return found
 
 

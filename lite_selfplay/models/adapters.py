@@ -63,9 +63,8 @@ class Adapters:
     ):
         if not seats:
             raise LiteSelfPlayError("a run needs at least one seat")
-        for name in seats:
-            if name == BASE or not re.fullmatch(r"[\w-]+", name):
-                raise LiteSelfPlayError(f"a seat cannot be named {name!r}")
+        if odd := [name for name in seats if name == BASE or not re.fullmatch(r"[\w-]+", name)]:
+            raise LiteSelfPlayError(f"a seat cannot be named {odd[0]!r}")
         self.seats: tuple[str, ...] = tuple(seats)
         self.updates: dict[str, int] = dict.fromkeys(seats, 0)
         self.versions: dict[str, int] = dict.fromkeys(seats, 0)
@@ -109,11 +108,9 @@ class Adapters:
                 yield
             return
         try:
-            if name == BASE:
-                with self.model.disable_adapter():
-                    yield
-            else:
+            if name != BASE:
                 self.model.set_adapter(self._inference_adapter(name), inference_mode=True)
+            with self.model.disable_adapter() if name == BASE else contextlib.nullcontext():
                 yield
         finally:
             self.activate(before)
@@ -411,10 +408,8 @@ def _active_adapter(layer: Any) -> LowRank | None:
     """The adapter that a layer computes with, if any: its active one, or the one in its attribute `_INSTEAD`."""
     if _INSTEAD in vars(layer):
         return vars(layer)[_INSTEAD]
-    for adapter in () if layer.disable_adapters else layer.active_adapters:
-        if adapter in layer.lora_A:
-            return _low_rank(layer, adapter)
-    return None
+    active = [] if layer.disable_adapters else [name for name in layer.active_adapters if name in layer.lora_A]
+    return _low_rank(layer, active[0]) if active else None
 
 
 def _low_rank(layer: Any, adapter: str) -> LowRank:

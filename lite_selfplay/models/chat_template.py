@@ -147,7 +147,7 @@ class Chat:
         mark = rf"(?:{re.escape(bos)})?\s*{before}(.+?){after}(?:\s*<think>\s*(?:</think>)?)?"
         if (found := re.fullmatch(mark, prompt.strip(), re.DOTALL)) and found[1] != prompt.strip():
             prompt = found[1].strip()
-        if self._special_text is not None and (begun := self._special_text.match(prompt.strip())):
+        if begun := self._special_text.match(prompt.strip()):
             raise RequestError(
                 f"a prompt begins with the special token {begun[0]!r} and is not one message of the user in the chat "
                 f"template of {self._name}: give the message alone, without the template's marks ({prompt[:60]!r})"
@@ -247,8 +247,6 @@ class Chat:
 
     def _as_text(self, text: str) -> str:
         """`text` with a zero-width space inside each spelled-out special token."""
-        if self._special_text is None:
-            return text
         return self._special_text.sub(lambda match: f"{match[0][0]}\u200b{match[0][1:]}", text)
 
 
@@ -282,7 +280,7 @@ def _without_thinking(text: str, prefill: str) -> tuple[str, str]:
     return text[: len(text) - len(prefill)] + start + _EMPTY_BLOCK, start + _EMPTY_BLOCK
 
 
-def _special_tokens(tokenizer: Any, end: int | None) -> tuple[frozenset[int], re.Pattern[str] | None]:
+def _special_tokens(tokenizer: Any, end: int | None) -> tuple[frozenset[int], re.Pattern[str]]:
     """The ids of special tokens, and of the `end` of a turn, that `decode` hides, and a pattern that finds them in
     text."""
     added = tokenizer.added_tokens_decoder.items()
@@ -290,4 +288,4 @@ def _special_tokens(tokenizer: Any, end: int | None) -> tuple[frozenset[int], re
     special.update(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
     hidden = {identity: text for identity, text in special.items() if text not in (_OPENED, _CLOSED)}
     spelled = sorted(filter(None, hidden.values()), key=len, reverse=True)
-    return frozenset(hidden), re.compile("|".join(map(re.escape, spelled))) if spelled else None
+    return frozenset(hidden), re.compile("|".join(map(re.escape, spelled)) or r"(?!)")  # without any, finds nothing

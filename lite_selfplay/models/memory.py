@@ -5,7 +5,7 @@ keeps for its backward pass. Allocator waste and library overhead are allowances
 nothing is downloaded.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from lite_selfplay.config import ModelSection, RunConfig, RunSection
@@ -218,9 +218,8 @@ def recomputes(
 def keeps_products(section: ModelSection, shape: Shape | None, compute: int, *, on_cpu: bool) -> bool:
     """Whether activations are recomputed without their products: see `models/linear.py`. An explicit
     `model.gradient_checkpointing` recomputes everything, with the least memory."""
-    if section.gradient_checkpointing != "auto" or not recomputes(section, shape, compute, on_cpu=on_cpu):
-        return False
-    return on_cpu and shape is not None and shape.layers * product_bytes(shape, compute) <= KEPT_ON_CPU
+    fits = on_cpu and shape is not None and shape.layers * product_bytes(shape, compute) <= KEPT_ON_CPU
+    return fits and section.gradient_checkpointing == "auto" and recomputes(section, shape, compute, on_cpu=on_cpu)
 
 
 def is_lean(section: ModelSection, shape: Shape | None, compute: int, *, on_cpu: bool) -> bool:
@@ -278,20 +277,17 @@ def advise(config: RunConfig, shape: Shape, load: Load, card: Card) -> list[str]
     return [*found, "no setting makes it fit: take a smaller model"]
 
 
-def _steps_down(config: RunConfig, row: int) -> list[tuple[str, str, int | str | bool]]:
+def _steps_down(config: RunConfig, row: int) -> Iterator[tuple[str, str, int | str | bool]]:
     """Settings to try, the cheapest first; none changes what is learned, except 4 bits."""
-    steps: list[tuple[str, str, int | str | bool]] = []
-    run = config.run
     if config.model.gradient_checkpointing is False:
-        steps.append(("model", "gradient_checkpointing", True))
+        yield "model", "gradient_checkpointing", True
     held = {
-        "generation_tokens": run.generation_tokens or TOKENS_ON_CPU,
-        "microbatch_tokens": run.tokens_at_once(on_cpu=False),
+        "generation_tokens": config.run.generation_tokens or TOKENS_ON_CPU,
+        "microbatch_tokens": config.run.tokens_at_once(on_cpu=False),
     }
     for key, tokens in held.items():
         while tokens // 2 >= row:
             tokens //= 2
-            steps.append(("run", key, tokens))
+            yield "run", key, tokens
     if config.model.precision != "4bit":
-        steps.append(("model", "precision", "4bit"))
-    return steps
+        yield "model", "precision", "4bit"

@@ -199,8 +199,8 @@ def _counted(text: Any, *, tied: bool) -> Counts | None:
     others = sum(p.numel() for p in model.parameters()) - sum(inner * outer for inner, outer in linears)
     layers = list[Any](cache.layers)
     held = [getattr(layer, name, None) for layer in layers for name in ("keys", "values")]
-    kinds = [getattr(layer, name, {}) for layer in layers for name in ("conv_states", "recurrent_states")]
-    states = [state for kind in kinds for state in kind.values()]
+    kinds = ("conv_states", "recurrent_states")
+    states = [state for layer in layers for kind in kinds for state in getattr(layer, kind, {}).values()]
     token, state = (sum(x.numel() for x in tensors if x is not None) for tensors in (held, states))
     return Counts(linears, others, token, state, kept)
 

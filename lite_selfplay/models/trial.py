@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from lite_selfplay.data import BASE, Sampling
 from lite_selfplay.errors import LiteSelfPlayError, ModelNotFoundError
@@ -150,7 +149,7 @@ def _some_logits(base: Any, ids: Sequence[int]) -> Tensor:
         return _logits(base, ids)
     hidden = base.base_model(input_ids=torch.tensor([ids], device=base.device), use_cache=False).last_hidden_state[0]
     some = head.weight[len(head.weight) // 2 :][:_LOGITS]
-    return functional.linear(hidden.to(some.dtype), some).float()
+    return torch.nn.functional.linear(hidden.to(some.dtype), some).float()
 
 
 def _logprobs(model: Any, row: Row) -> Tensor:

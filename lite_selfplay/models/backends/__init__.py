@@ -4,7 +4,6 @@ used."""
 import contextlib
 import io
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lite_selfplay.errors import RequestError
@@ -108,6 +107,5 @@ def choose_backend(
     import_first(section)
     require("torch", "transformers")
     if rollouts is not None:
-        served: Callable[..., Backend] = extra("servers").ServedBackend
-        return served(path, section, *arguments, rollouts=rollouts, **options)
+        return extra("servers").ServedBackend(path, section, *arguments, rollouts=rollouts, **options)
     return BACKENDS.find(chosen(section))(path, section, *arguments, **options)

@@ -63,10 +63,11 @@ def device_problem() -> str | None:
     found = driver() if os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") else None
     if found is None:
         return None
-    if torch.version.cuda is None:
-        why = f"torch {torch.__version__} is built without CUDA: install a CUDA build of it (pytorch.org)"
-    else:
-        why = f"torch for CUDA {torch.version.cuda} may be too new for it: update the driver, or take an older build"
+    why = (
+        f"torch {torch.__version__} is built without CUDA: install a CUDA build of it (pytorch.org)"
+        if torch.version.cuda is None
+        else f"torch for CUDA {torch.version.cuda} may be too new for it: update the driver, or take an older build"
+    )
     return f"NVIDIA's driver {found} is there and torch can use no GPU: {why}"
 
 
@@ -74,12 +75,10 @@ def _kernels_problem() -> str | None:
     """Why torch has no kernels for the first GPU; None if it has kernels for this generation, or PTX to compile."""
     import torch
 
-    capability, known = torch.cuda.get_device_capability(), list[tuple[int, int]]()
-    for kind, _, digits in (arch.partition("_") for arch in torch.cuda.get_arch_list()):
-        known.append(divmod(int("".join(filter(str.isdigit, digits))), 10))
-        if known[-1] <= capability and (kind == "compute" or known[-1][0] == capability[0]):
-            return None
-    if not known:
+    capability, archs = torch.cuda.get_device_capability(), torch.cuda.get_arch_list()
+    known = [divmod(int("".join(filter(str.isdigit, arch.partition("_")[2]))), 10) for arch in archs]
+    older = [(arch, has) for arch, has in zip(archs, known, strict=True) if has <= capability]
+    if not known or any(arch.startswith("compute_") or has[0] == capability[0] for arch, has in older):
         return None
     build = "the build of torch for CUDA 12.6" if capability < (7, 5) else "a build of torch for this GPU"
     return (
@@ -180,9 +179,7 @@ def compiler_problem() -> str | None:
     if not os.environ.get("CC") and not any(map(shutil.which, ("gcc", "clang"))):
         return "Triton needs a C compiler, and neither CC, gcc nor clang is there (apt-get install gcc)"
     header = Path(sysconfig.get_paths(scheme="posix_prefix")["include"], "Python.h")
-    if not header.is_file():
-        return f"Triton needs {header}, which is not there (apt-get install python3-dev)"
-    return None
+    return None if header.is_file() else f"Triton needs {header}, which is not there (apt-get install python3-dev)"
 
 
 def dotted(capability: tuple[int, int]) -> str:

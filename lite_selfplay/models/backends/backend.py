@@ -114,6 +114,5 @@ def samples_elsewhere(backend: Backend) -> bool:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that memory ran out, on a GPU or on a CPU."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    on_cpu = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return on_cpu or isinstance(error, MemoryError | torch.OutOfMemoryError)

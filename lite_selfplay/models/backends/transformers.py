@@ -302,8 +302,7 @@ class TransformersBackend:
         self, batch: Batch, temperature: float = 1.0, *, entropy_gradient: bool = False
     ) -> tuple[Tensor, Tensor]:
         model: Any = self.adapters.model
-        vocabulary = model.config.get_text_config().vocab_size
-        elements = head_elements(vocabulary, lean=self._lean, memory=self._memory)
+        elements = head_elements(model.config.get_text_config().vocab_size, lean=self._lean, memory=self._memory)
         return token_logprobs(model, batch, temperature, entropy_gradient=entropy_gradient, head_elements=elements)
 
     def tokens_at_once(self, run: RunSection) -> int:
@@ -413,10 +412,9 @@ def recompute_activations(base: Any, how: Mapping[str, Any]) -> None:
 
 def compute_dtype(section: ModelSection, device: torch.device) -> torch.dtype:
     """The type of products: bf16 if the hardware has it, fp16 on older GPUs, fp32 on other CPUs."""
-    if section.precision != "4bit":
-        return _DTYPES[section.precision]
-    if section.compute_dtype != "auto":
-        return _DTYPES[section.compute_dtype]
+    asked = section.compute_dtype if section.precision == "4bit" else section.precision
+    if asked != "auto":
+        return _DTYPES[asked]
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
     return torch.bfloat16 if cpu_has_bf16() else torch.float32

@@ -69,7 +69,7 @@ class UnslothBackend(TransformersBackend):
     def _load_base(self, path: Path, text: Any, section: ModelSection, seed: int) -> Any:
         """The base from Unsloth's loader, in 4 bits as in the transformers backend, or in 16."""
         four = section.precision == "4bit"
-        base, _tokenizer = self._unsloth.FastLanguageModel.from_pretrained(
+        return self._unsloth.FastLanguageModel.from_pretrained(  # with its tokenizer
             str(path),
             max_seq_length=min(LONGEST, int(getattr(text, "max_position_embeddings", LONGEST))),
             dtype=self.compute_dtype,
@@ -81,8 +81,7 @@ class UnslothBackend(TransformersBackend):
             trust_remote_code=section.trust_remote_code,
             random_state=seed,
             local_files_only=True,
-        )
-        return base
+        )[0]
 
     def _wrap(self, base: nn.Module, config: Any) -> Any:
         """The base in Unsloth's layers for a first adapter, which it calls `default`."""

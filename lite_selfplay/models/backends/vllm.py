@@ -29,8 +29,7 @@ def lora_limits(ranks: Mapping[str, int]) -> dict[str, Any]:
     largest = max(ranks.values())
     if largest > RANKS[-1]:
         raise RequestError(f"vLLM serves adapters up to rank {RANKS[-1]}, and a seat has rank {largest}")
-    rank = next(rank for rank in RANKS if rank >= largest)
-    return {"max_lora_rank": rank, "max_loras": len(ranks)}
+    return {"max_lora_rank": next(rank for rank in RANKS if rank >= largest), "max_loras": len(ranks)}
 
 
 def require_temperature(temperature: float, remedy: str) -> None:
@@ -75,5 +74,4 @@ class LoraRequests:
 
     def _drop(self, name: str) -> None:
         if name in self._served:
-            _, folder, _ = self._served.pop(name)
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(self._served.pop(name)[1], ignore_errors=True)

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, LinearAttentionLayer
 
 ROOM = 64
@@ -118,4 +117,4 @@ def join_masks(mask: Tensor, other: Tensor, first: int) -> Tensor:
     """The attention mask (R, T) after `RowLayer.join`."""
     mask = mask[:, first:]
     width = max(mask.shape[1], other.shape[1])
-    return torch.cat([functional.pad(m, (width - m.shape[1], 0)) for m in (mask, other)])
+    return torch.cat([nn.functional.pad(m, (width - m.shape[1], 0)) for m in (mask, other)])

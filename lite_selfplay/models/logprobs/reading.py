@@ -100,9 +100,8 @@ class Packed:
         for span, (prompt, rest) in zip(own, batch.rows, strict=True):
             first = span.start + len(prompt) - len(span.before) - 1
             predicting.extend(range(first, first + len(rest)))
-        ids = [token for span in laid for token in span.ids]
         positions = [len(span.before) + i for span in laid for i in range(len(span.ids))]
-        return cls(ids, positions, _blocks(laid), predicting)
+        return cls([token for span in laid for token in span.ids], positions, _blocks(laid), predicting)
 
 
 def _blocks(spans: Sequence[_Span]) -> list[Block]:

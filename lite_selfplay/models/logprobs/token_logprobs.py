@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
 from lite_selfplay.models.logprobs.batch import Batch, pad
 from lite_selfplay.models.logprobs.reading import hidden_states, pick
@@ -155,7 +154,7 @@ class FrozenHead:
         if self.weight.dtype != out.dtype:
             if out.is_cuda and self.bias is None:
                 return torch.mm(hidden, self.weight.T, out_dtype=out.dtype, out=out)
-            return out.copy_(functional.linear(hidden, self.weight, self.bias))
+            return out.copy_(nn.functional.linear(hidden, self.weight, self.bias))
         if self.bias is None:
             return torch.mm(hidden, self.weight.T, out=out)
         return torch.addmm(self.bias, hidden, self.weight.T, out=out)

@@ -249,19 +249,19 @@ _BUILTIN = (
     ),
 )
 
-_IDS = {name.lower(): f"{owner}/{name}" for owner, models in _HUB.items() for name in models}
-_CANONICAL = {hub_id.lower(): hub_id for hub_id in _IDS.values()}
+# Hub ids by their short names and by themselves, in lower case.
+_IDS = {
+    key.lower(): f"{owner}/{name}"
+    for owner, models in _HUB.items()
+    for name in models
+    for key in (name, f"{owner}/{name}")
+}
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def hub_id(name: str) -> str | None:
     """The hub id of a short name (in any case) or of a hub id; None for neither."""
-    key = name.lower()
-    if key in _IDS:
-        return _IDS[key]
-    if _HUB_ID.fullmatch(name):
-        return _CANONICAL.get(key, name)
-    return None
+    return _IDS.get(name.lower(), name if _HUB_ID.fullmatch(name) else None)
 
 
 def known_models() -> list[ModelInfo]:

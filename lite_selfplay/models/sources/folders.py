@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -107,14 +106,13 @@ def fingerprint(folder: Path) -> str:
     version of transformers in a config does not count; code that the config names does.
     """
     configs = {name: read_json(folder / name) for name in _CONFIGS if os.path.isfile(folder / name)}
-    parts = {}
-    for name, values in configs.items():
-        values.pop("transformers_version", None)
-        parts[name] = json.dumps(values, sort_keys=True).encode()
+    parts = {
+        name: json.dumps({key: values[key] for key in values if key != "transformers_version"}, sort_keys=True).encode()
+        for name, values in configs.items()
+    }
     code = folder.rglob("*.py") if "auto_map" in configs["config.json"] else ()
-    for file in sorted({*itertools.chain(code, *map(folder.glob, _READ))}):
-        if os.path.isfile(file):
-            parts[file.relative_to(folder).as_posix()] = file.read_bytes()
+    read = filter(os.path.isfile, sorted({*code, *(file for each in _READ for file in folder.glob(each))}))
+    parts |= {file.relative_to(folder).as_posix(): file.read_bytes() for file in read}
     samples = []
     for file in weight_files(folder):
         size = file.stat().st_size

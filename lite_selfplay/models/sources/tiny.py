@@ -89,9 +89,7 @@ def _write_weights(folder: Path, config: Any) -> None:
     generator = torch.Generator().manual_seed(_SEED)
     tensors = {}
     for name, shape in sorted(shapes.items()):
-        if name.endswith("norm.weight"):
-            tensors[name] = torch.ones(shape)
-        else:
-            std = _HEAD_STD if name == "lm_head.weight" else _STD
-            tensors[name] = torch.randn(shape, generator=generator) * std
+        norm = name.endswith("norm.weight")
+        std = _HEAD_STD if name == "lm_head.weight" else _STD
+        tensors[name] = torch.ones(shape) if norm else torch.randn(shape, generator=generator) * std
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
