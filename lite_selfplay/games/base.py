@@ -12,9 +12,7 @@ from lite_selfplay.config.sections import Numbers
 from lite_selfplay.data import Episode, EvalSpec, Example, Problem, Snapshot
 from lite_selfplay.errors import GameError
 from lite_selfplay.games.presentation import Presentation
-from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.table import Table
-from lite_selfplay.games.worked_examples import worked_example
 
 
 class GameOptions(Numbers):
@@ -109,13 +107,3 @@ class Game(Presentation):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the memory that `state` returned."""
-
-
-class SingleSeat(Game):
-    """A game in which one seat answers each problem in a group of completions."""
-
-    def rollouts_per_step(self) -> int:
-        return self.problems_per_step * self.group_size
-
-    def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
-        return worked_example(problem, asked(problem), thinks=thinks)

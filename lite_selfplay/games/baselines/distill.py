@@ -24,7 +24,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import PositiveFloat
 
 from lite_selfplay.data import BASE, Episode, Group, Sample, Stream
-from lite_selfplay.games.base import GameOptions, SingleSeat
+from lite_selfplay.games.base import GameOptions
+from lite_selfplay.games.baselines import SingleSeat
 from lite_selfplay.games.judging import verified
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import asked, asked_after, fenced, fill

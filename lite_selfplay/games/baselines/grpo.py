@@ -20,7 +20,8 @@ from pydantic import ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from lite_selfplay.data import Completion, Episode, Group, Stream
-from lite_selfplay.games.base import GameOptions, SingleSeat
+from lite_selfplay.games.base import GameOptions
+from lite_selfplay.games.baselines import SingleSeat
 from lite_selfplay.games.judging import judged, solo_reward
 from lite_selfplay.games.presentation import BY_COIN, FOR_FORM, FOR_RIGHT, FOR_VOTE, Figure, priced
 from lite_selfplay.games.prompts import asked

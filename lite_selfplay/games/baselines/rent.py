@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from lite_selfplay.credit import rewards_of
 from lite_selfplay.data import Completion, Episode, Group, Sample, Stream, TokenScores, Verdict
-from lite_selfplay.games.base import SingleSeat
+from lite_selfplay.games.baselines import SingleSeat
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.table import Table
