@@ -118,8 +118,9 @@ def main() -> None:
     who = "" if number == "0" else f" (process {number})"
     if debug:
         sys.argv.remove("--debug")
+    interrupts = Interrupts(patient="RANK" in os.environ)
     try:
-        with Interrupts(patient="RANK" in os.environ):
+        with interrupts:
             app()
     except LiteSelfPlayError as error:
         if debug:
@@ -131,7 +132,7 @@ def main() -> None:
     except (KeyboardInterrupt, SystemExit) as left:
         if isinstance(left, SystemExit) and left.code != 130:  # typer turns KeyboardInterrupt into SystemExit(130)
             raise
-        typer.echo(NOTHING_SAVED, err=True)
+        typer.echo("stopped" if interrupts.has_worked else NOTHING_SAVED, err=True)
         _leave(130)
     except BaseException as error:  # a user's own code may raise anything
         if debug:

@@ -34,7 +34,11 @@ class Interrupts:
 
     `patient`: a second signal does not end the process. torchrun, for example, passes every signal on to its processes
     and kills those that have not ended within half a minute.
+
+    `has_worked`: whether work in a context within this one has ended that polled, as a run does, and so may have saved.
     """
+
+    has_worked = False
 
     def __init__(self, *, patient: bool = False) -> None:
         self._patient = patient
@@ -69,6 +73,7 @@ class Interrupts:
         around = getattr(self._before.get(signal.SIGTERM), "__self__", None)
         if error is None and isinstance(around, Interrupts):
             around._asked = around._asked or self._asked  # the work ended before its next poll; none may follow it
+            around.has_worked |= self._polled or self.has_worked
         if self._raised and isinstance(error, Exception) and not isinstance(error, Interrupted):
             raise KeyboardInterrupt from None
 

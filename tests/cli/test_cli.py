@@ -1,6 +1,7 @@
 """The command line: what it prints, how it ends, and that a wrong request leaves nothing behind."""
 
 import re
+import signal
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -11,6 +12,7 @@ import yaml
 
 from lite_selfplay.errors import Interrupted, TrainingError
 from lite_selfplay.models.memory import CARDS
+from lite_selfplay.training.interrupts import Interrupts
 from tests.made_runs import read_lines
 
 AGON = ("train", "agon", "--model", "tiny", "--tasks", "letters")
@@ -107,6 +109,16 @@ def test_a_run_that_fails(call, monkeypatch, error, code, sentence):
     for place in (0, 1, 3) if isinstance(error, Exception) else ():  # --debug shows where, wherever it stands
         with pytest.raises(type(error)):
             call(*AGON[:place], "--debug", *AGON[place:])
+
+
+def test_a_signal_after_the_work_does_not_say_that_nothing_was_saved(call, monkeypatch):
+    def end_late(*_: object, **__: object) -> None:
+        with Interrupts() as interrupts:
+            interrupts.poll()
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("lite_selfplay.runs.api.train", end_late)
+    assert call(*AGON)[::2] == (130, "stopped\n")
 
 
 def test_version_and_help(call):
