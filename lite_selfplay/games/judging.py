@@ -44,9 +44,8 @@ def solo_reward(correct: float, well_formed: bool, format_weight: float = 0.5) -
 
 def judged(table: Table, problems: list[Problem], answers: list[list[Completion]], format_weight: float) -> list[Group]:
     """Groups of completions, verified in one batch and rewarded one by one."""
-    return verified(
-        table,
-        problems,
-        answers,
-        lambda c, verdict, x: Sample(c, solo_reward(earned(verdict, x), verdict.well_formed, format_weight), verdict),
-    )
+
+    def sample(completion: Completion, verdict: Verdict, problem: Problem) -> Sample:
+        return Sample(completion, solo_reward(earned(verdict, problem), verdict.well_formed, format_weight), verdict)
+
+    return verified(table, problems, answers, sample)

@@ -355,8 +355,10 @@ class Adapters:
         state = {re.sub(f"^{re.escape(published)}", here, key): each for key, each in read_tensors(file).items()}
         own = self.tensors(seat)
         if brought and state.keys() <= own.keys():
+            adapted = {key.partition(".lora_")[0] for key in state}
             nothing = {key: each if "lora_A" in key else 0 * each for key, each in own.items()}
-            state = {key: state.get(key, each).float() for key, each in nothing.items()}
+            lacked = {key: each for key, each in nothing.items() if key.partition(".lora_")[0] not in adapted}
+            state = {key: each.float() for key, each in (state | lacked).items()}
         require_fit(own, seat, state, file)
         return state
 

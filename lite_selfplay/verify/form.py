@@ -64,8 +64,8 @@ class Formula:
         given = chain(other.tree) if self.tree.kind == other.tree.kind else None
         if given is None or wanted == given:
             return given is not None
-        size = self.tree.name == TIMES and all(exponent == 1 for _, exponent in wanted)
-        fixed = size or self.tree.kind == "fraction" or any(number < 0 for number, _ in wanted)
+        dimensions = self.tree.name == TIMES and all(exponent == 1 for _, exponent in wanted)
+        fixed = dimensions or self.tree.kind == "fraction" or any(number < 0 for number, _ in wanted)
         return not fixed and _collected(wanted) == _collected(given)
 
     def same_value(self, other: "Formula") -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from lite_selfplay import Run, RunConfig, cold_start, evaluate, resume, train
@@ -183,6 +183,14 @@ def test_a_run_starts_from_an_adapter_that_peft_wrote(tiny_path: Path, tmp_path:
         assert all(torch.equal(found[name], weight.float()) for name, weight in weights.items())
         assert not any(found[name].any() for name in found.keys() - weights.keys() if "lora_B" in name)
     assert any("says that its base is" in line for line in said)
+    half = {
+        name: weight for name, weight in weights.items() if not name.endswith("layers.0.self_attn.q_proj.lora_B.weight")
+    }
+    save_file(half, tmp_path / "peft" / "adapter_model.safetensors")
+    with pytest.raises(
+        RunFolderError, match=r"the file has no .*layers\.0\.self_attn\.q_proj\.lora_B\.weight \(1 differ"
+    ):
+        train(config(tmp_path / "half", seats={"*": {"rank": 4, "alpha": 12}}, **brought))
 
 
 def test_what_defines_a_seat_is_compared_with_its_files(tmp_path: Path, taught: Run):

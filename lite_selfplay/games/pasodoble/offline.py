@@ -84,7 +84,8 @@ class QuestionBuffer:
         """The next `n` questions, continuing with the first after the last; none if the buffer is empty."""
         places = [(self.cursor + i) % len(self.questions) for i in range(n if self.questions else 0)]
         self.cursor = places[-1] + 1 if places else self.cursor
-        return [Problem(held.id, held.question, held.answer) for place in places for held in [self.questions[place]]]
+        taken = [self.questions[place] for place in places]
+        return [Problem(held.id, held.question, held.answer) for held in taken]
 
     def evict(self, rates: Sequence[tuple[str, float]], margin: float = 0.01, patience: int = 3) -> int:
         """Count a step's attempts, given as question ids with pass rates, and drop the questions that are used up.

@@ -29,6 +29,7 @@ diversity is 1 if the history is empty, and a share of the existing questions if
 import random
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import fmean
@@ -116,12 +117,12 @@ class PasoDobleOptions(ProposeSolveOptions):
     eviction_patience: int = Field(3, ge=1)
 
 
-def jaccard(a: frozenset[int], b: frozenset[int]) -> float:
+def jaccard(a: AbstractSet[int], b: AbstractSet[int]) -> float:
     """The share of the tokens of either set that are in both, in [0, 1]; 1 for two empty sets (section 3.3)."""
     return len(a & b) / len(a | b) if a or b else 1.0
 
 
-def question_diversity(tokens: frozenset[int], history: Collection[frozenset[int]], tau_sim: float = 0.3) -> float:
+def question_diversity(tokens: AbstractSet[int], history: Collection[AbstractSet[int]], tau_sim: float = 0.3) -> float:
     """1 minus the share of the history whose Jaccard index with a question is above `tau_sim`, in [0, 1].
 
     Token sets are those of the base's tokenizer. An empty history returns 1 (ours; section 3.3 divides by its size).
@@ -266,7 +267,8 @@ class PasoDoble(ProposeSolve):
 
     def rollouts_per_step(self) -> int:
         proposing = self.problems_per_step * self.options.proposals * (1 + self.group_size)
-        return max(proposing, self.options.solver_questions * self.group_size * (self.options.mode == "offline"))
+        replaying = self.options.solver_questions * self.group_size if self.options.mode == "offline" else 0
+        return max(proposing, replaying)
 
     def updates(self, steps: int) -> Mapping[str, int]:
         """Online every step updates both seats; offline they alternate, assuming that no step is skipped."""

@@ -154,8 +154,9 @@ class ProposeSolve(Game):
 
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
         """An example from a task's problem: the solver solves it, the other role writes it."""
-        solved = worked_example(problem, asked(problem), thinks=thinks)
-        return solved if role == self.solver else self.worked_proposal(problem, thinks=thinks)
+        if role == self.solver:
+            return worked_example(problem, asked(problem), thinks=thinks)
+        return self.worked_proposal(problem, thinks=thinks)
 
     def worked_proposal(self, problem: Problem, *, thinks: bool) -> Example | None:
         """An example whose reply proposes the problem; None if there can be none."""

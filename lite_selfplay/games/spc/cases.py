@@ -243,8 +243,9 @@ class Case:
         None if that cannot be tried."""
         if step == "original":
             return beginning(self.steps)
-        changed = replaced(self.steps, len(self.steps) - 1, self.rewrite.step)
-        return None if self.rewrite.reason else beginning(changed)
+        if self.rewrite.reason:
+            return None
+        return beginning(replaced(self.steps, len(self.steps) - 1, self.rewrite.step))
 
     @property
     def is_valid(self) -> bool:

@@ -35,7 +35,6 @@ _NOTED = re.compile(_NOTE)
 _ANY_NOTE = re.compile(rf"<<(?P<note>[^<>=]*)=?(?P<noted>[^<>]*)>>\$?(?P<result>{_NUMBER})?")
 _EQUALS = re.compile(rf"\s*=\s*\$?\s*(?:{_NOTE}|(?P<plain>{_NUMBER}))(?!{_SIGN}\$?[\d.(]|\s*=)")
 _GOES_ON = re.compile(r"[-+*x×/÷−–^(]\s*\Z")  # the expression began earlier
-
 _DECIMALS = 2
 _SLIPS = (-10, -2, -1, 1, 2, 10)
 _ARITHMETIC = re.compile(r"[\d.+\-*/() ]+")

@@ -141,7 +141,8 @@ class Spc(Game):
     def play(self, step: int, table: Table) -> Episode:
         phase, number = self._phase, self._round
         others = {"collection": self._collect, "pairings": self._meet, "over": lambda table: Episode()}
-        found = (self._learn if phase in _LEARNERS else others.get(phase, self._play_cases))(table)
+        play = self._learn if phase in _LEARNERS else others.get(phase, self._play_cases)
+        found = play(table)
         return replace(found, log={"phase": phase, "round": number, **found.log})
 
     def _play_cases(self, table: Table) -> Episode:

@@ -131,7 +131,8 @@ class Sqlm(ProposeSolve):
 
     def most_rollouts(self, steps: int) -> int:
         """All steps' completions, and the lists of questions written before the first step."""
-        return self.rollouts_per_step() * steps + self.options.calls * (self.options.questions == "pregenerated")
+        lists = self.options.calls if self.options.questions == "pregenerated" else 0
+        return self.rollouts_per_step() * steps + lists
 
     def proposer_moves(self, step: int) -> bool:
         """Whether a step trains the proposer: every so many steps, never with pregenerated questions."""
