@@ -49,6 +49,8 @@ SMALL: dict[str, dict[str, Any]] = {
         ("spice", {"width": 0}, r"game\.width"),
         ("spice", {"penalty": 0.1}, r"game\.penalty"),
         ("sqlm", {"topic": "code", "questions": "pregenerated"}, "have tests"),
+        ("sqlm", {"anchors": 1, "questions": "pregenerated"}, "anchors need questions=proposed"),
+        ("sqlm", {"anchors": 1, "reward": "format"}, "and reward=majority"),
     ],
 )
 def test_options_that_make_no_sense(name: str, options: dict[str, Any], said: str):
@@ -109,6 +111,7 @@ PHASES = {"mode": "offline", "proposals": 2}
             ["rewarded by majority", "the solver is updated at every step, the proposer at 4 of 20"],
         ),
         ("sqlm", (2, 1), {}, 20, ["no question splits them"]),
+        ("sqlm", (4, 2), {"anchors": 5}, 20, ["anchors: 5 labelled problems, 5 a step, 4 answers to each"]),
         ("sqlm", (4, 1), {"questions": "pregenerated"}, 5, ["up to 6,400 questions in 400 completions"]),
     ],
 )
@@ -130,6 +133,9 @@ def test_how_many_completions_a_step_has():
     assert proposed == [42, 36]
     written = {"questions": "pregenerated"}
     assert [small("sqlm", 4, 2, **options).rollouts_per_step() for options in ({}, written)] == [8 + 32, 8]
+    # Three anchors for each of two prompts, if there are so many; four answers to each.
+    sampled = [small("sqlm", 4, 2, anchors=count).rollouts_per_step() for count in (0, 5, 16)]
+    assert sampled == [40, 40 + 5 * 4, 40 + 6 * 4]
 
 
 @pytest.mark.parametrize(

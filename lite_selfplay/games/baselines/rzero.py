@@ -38,7 +38,15 @@ from pydantic import Field
 from lite_selfplay.data import Episode, Example, Group, Problem, Stream
 from lite_selfplay.games.presentation import FOR_VOTE, Figure
 from lite_selfplay.games.prompts import asked, fill
-from lite_selfplay.games.propose_solve.propose_solve import FilteredGame, FilterOptions, family_figures, turn_shares
+from lite_selfplay.games.propose_solve.propose_solve import (
+    OR_ANCHOR,
+    AnchoredGame,
+    AnchorOptions,
+    FilteredGame,
+    FilterOptions,
+    family_figures,
+    turn_shares,
+)
 from lite_selfplay.games.propose_solve.questions import (
     FATES,
     HOPELESS,
@@ -94,7 +102,7 @@ def cluster_shares(questions: Sequence[str], of: int, threshold: float = 0.5) ->
     return [numbers.count(number) / of for number in numbers]
 
 
-class RZeroOptions(FilterOptions):
+class RZeroOptions(FilterOptions, AnchorOptions):
     """R-Zero's options.
 
     `challenger_steps` and `solver_steps`: the two phases of an iteration. `votes`: answers that vote on a label. `low`
@@ -112,11 +120,9 @@ class RZeroOptions(FilterOptions):
     max_draws: int = Field(4, ge=1)
     similarity: bool = True
     cluster_distance: float = Field(0.5, gt=0, lt=1)
-    anchors: int = Field(0, ge=0)
-    shots: int = Field(3, ge=1)
 
 
-class RZero(FilteredGame):
+class RZero(FilteredGame, AnchoredGame):
     """The challenger is rewarded for questions that split the solver's votes; the solver learns from these."""
 
     roles = ("challenger", "solver")
@@ -136,7 +142,7 @@ class RZero(FilteredGame):
     def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):
         super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
         self.bounds = Bounds(self.options.low, self.options.high)
-        self.sources = ("problems",) if self.options.anchors else ()
+        self.written = boxed_reply
         self._questions = problems_per_step * group_size  # of a challenger's step
         self._pool: list[Problem] = []  # the questions of a solver's phase
         self._cursor = 0
@@ -149,7 +155,7 @@ class RZero(FilteredGame):
         less = ", less the share of questions like it" * self.options.similarity
         return {
             "challenger": f"up to 0.5 for a question that splits the solver's vote{less}, -1 for none",
-            "solver": f"1 {FOR_VOTE}" + ", or the label of an anchor" * bool(self.options.anchors),
+            "solver": f"1 {FOR_VOTE}" + OR_ANCHOR * bool(self.options.anchors),
         }
 
     def describe(self, steps: int) -> list[str]:
@@ -253,29 +259,18 @@ class RZero(FilteredGame):
 
     def _propose(self, table: Table, groups: int) -> list[Proposal]:
         """A batch of the challenger's questions, in groups that share a prompt."""
-        prompts = [self._challenger_prompt(table) for _ in range(groups)]
+        prompts = self.prompts(table, fill("rzero_challenger"), groups)
         rows = table.ask("challenger", prompts, n=self._questions // groups)
         return [boxed_question(reply) for row in rows for reply in row]
 
-    # The anchors
-
-    def _challenger_prompt(self, table: Table) -> str:
-        prompt, anchors = fill("rzero_challenger"), self._anchors(table)
-        count = min(table.rng.randint(0, self.options.shots), len(anchors)) if anchors else 0
-        examples = "\n\n".join(map(boxed_reply, table.rng.sample(anchors, count)))
-        return fill("rzero_anchored", prompt=prompt, examples=examples) if examples else prompt
-
     def _within_reach(self, table: Table) -> list[Problem]:
         """The anchors whose share of right answers lies within the bounds."""
-        if not (anchors := self._anchors(table)):
+        if not (anchors := self.anchors(table)):
             return []
         answers = table.ask("solver", list(map(asked, anchors)), n=self.options.votes)
         groups = zip(anchors, verified(table, anchors, answers, answer_sample), strict=True)
         shares = [(anchor, Candidate(anchor.id, Proposal(NOBODYS), group).share) for anchor, group in groups]
         return [anchor for anchor, share in shares if self.bounds.low <= share <= self.bounds.high]
-
-    def _anchors(self, table: Table) -> list[Problem]:
-        return list(table.everything("problems")[: self.options.anchors]) if self.options.anchors else []
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "pool": list(map(dict, map(vars, self._pool))), "cursor": self._cursor}

@@ -25,7 +25,7 @@ from lite_selfplay.games.presentation import (
     Transcript,
     as_words,
 )
-from lite_selfplay.games.prompts import asked
+from lite_selfplay.games.prompts import PROGRAM, asked, fill
 from lite_selfplay.games.propose_solve.collapse import (
     FEWEST_RIGHT,
     MOST_REPEATED,
@@ -43,6 +43,9 @@ LABEL_WRONG = "label wrong"
 AGREES, DIFFERS = "the answer agrees with the label", "the answer does not agree with the label"
 UNANSWERED, NO_QUESTION = "a question by itself", "no question"
 _REFUSED = frozenset(REASONS) - {""}
+
+# What an answer to an anchor is rewarded for, in a game that rewards the majority's answer.
+OR_ANCHOR = ", or the label of an anchor"
 
 FEWEST_VOTES = 0.5  # below this share, a typical question's label is not the answer of a majority
 
@@ -126,6 +129,14 @@ class FilterOptions(ProposeSolveOptions):
         if self.low > self.high:
             raise ValueError(f"low must not be above high, got {self.low} and {self.high}")
         return self
+
+
+class AnchorOptions(ProposeSolveOptions):
+    """Options of an `AnchoredGame`. `anchors`: the number of labelled problems, the first of the tasks (fewer if there
+    are fewer). `shots`: the most of them that a proposer's prompt shows."""
+
+    anchors: int = Field(0, ge=0)
+    shots: int = Field(3, ge=1)
 
 
 class ProposeSolve(Game):
@@ -284,6 +295,35 @@ class FilteredGame(ProposeSolve):
             **observed,
             **{fate: fates[fate] for fate in ("no_majority", "too_hard", "too_easy")},
         }
+
+
+class AnchoredGame(ProposeSolve):
+    """A game that may add a few labelled problems to those it writes: its anchors (R-Few, arXiv 2512.02472).
+
+    `written` is a problem in the form in which the proposer replies; None if it has none.
+    """
+
+    written: Callable[[Problem], str | None]
+
+    def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):
+        super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
+        self.sources = ("problems",) if self.options.anchors else ()
+
+    def anchors(self, table: Table) -> list[Problem]:
+        """The anchors. Raises GameError if one is of another kind than the game's own problems."""
+        found = list(table.everything("problems")[: self.options.anchors]) if self.options.anchors else []
+        other = (each for each in found if (each.kind == PROGRAM) != self.runs_programs or self.written(each) is None)
+        if odd := next(other, None):
+            own = "programming problems with tests of stdin" if self.runs_programs else "no programming problems"
+            raise GameError(f"{odd.id} cannot be an anchor, since this game writes {own}: choose other tasks")
+        return found
+
+    def prompts(self, table: Table, prompt: str, count: int) -> list[str]:
+        """`count` proposer's prompts, each with up to `shots` anchors as examples, drawn anew."""
+        rng, anchors, most = table.rng, self.anchors(table), self.options.shots
+        shown = [rng.sample(anchors, min(rng.randint(0, most), len(anchors))) if anchors else [] for _ in range(count)]
+        examples = ["\n\n".join(filter(None, map(self.written, each))) for each in shown]
+        return [fill("anchored", prompt=prompt, examples=each) if each else prompt for each in examples]
 
 
 def _fate(row: Row) -> str:

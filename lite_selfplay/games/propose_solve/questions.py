@@ -270,6 +270,18 @@ def by_vote(
     return found
 
 
+def by_label(
+    table: Table, problems: Sequence[Problem], rows: Sequence[Sequence[Completion]], pay: Pay, *, figures: bool = False
+) -> list[tuple[Group, Vote | None]]:
+    """Answers compared with their problem's label, or with their majority if it has none. Problems without a label come
+    first."""
+    own = sum(problem.answer is None for problem in problems)
+    return [
+        *by_vote(table, problems[:own], rows[:own], pay, figures=figures),
+        *by_answer(table, problems[own:], rows[own:], pay),
+    ]
+
+
 Judge = Callable[[Table, Sequence[Problem], Sequence[Sequence[Completion]], Pay], Sequence[tuple[Group, Vote | None]]]
 
 

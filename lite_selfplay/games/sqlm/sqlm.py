@@ -30,6 +30,13 @@ solver; one that is empty, cut off or too long to be asked earns 0. With the int
 steps k, 2k, ...; at others its rows are recorded, but masked. The format baseline rewards the solver alone by format.
 Pre-generated questions are shuffled once, and each replaces one prompt, so that 6,400 serve 100 steps of 64 once each
 (section 5.5); after the last, the first follows.
+
+Not SQLM's: with `game.anchors`, a few labelled problems, as R-Few gives to R-Zero (arXiv 2512.02472, of which we had
+the abstract). The paper trains its solver on problems of middle difficulty; in a group whose answers are all right, or
+all wrong, no answer has an advantage. Our rule:
+
+    each prompt of the proposer shows 0 to `shots` anchors, drawn anew
+    for each prompt the solver answers the next `shots` anchors, n times each         R(answer) by the label
 """
 
 import json
@@ -43,17 +50,8 @@ from pydantic_core import PydanticCustomError
 
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.games.presentation import FOR_FORM, FOR_VOTE, Figure
-from lite_selfplay.games.propose_solve.propose_solve import ProposeSolve, ProposeSolveOptions, family_figures
-from lite_selfplay.games.propose_solve.questions import (
-    NOBODYS,
-    Candidate,
-    Judge,
-    Proposal,
-    answered,
-    by_answer,
-    by_vote,
-    read,
-)
+from lite_selfplay.games.propose_solve.propose_solve import OR_ANCHOR, AnchoredGame, AnchorOptions, family_figures
+from lite_selfplay.games.propose_solve.questions import NOBODYS, Candidate, Proposal, answered, by_label, read
 from lite_selfplay.games.sqlm.topics import CODE, SHIPPED, Topic, load_topic, numbered_lines, problem_with_tests
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import after_reasoning
@@ -69,13 +67,14 @@ def fate(question: Candidate) -> str:
     return "" if splits else f"{'all' if share == 1 else 'none'}_{'agree' if counted else 'pass'}"
 
 
-class SqlmOptions(ProposeSolveOptions):
+class SqlmOptions(AnchorOptions):
     """SQLM's options.
 
     `topic`: `arithmetic`, `algebra`, `code` or a text file with a prompt. `seats`: one adapter in both roles, or `two`.
     `reward`: the solver's, for agreeing with the majority, or for the `format` alone (a baseline). `questions`: written
     at every step, or `pregenerated` at the first one by `calls` completions of `questions_per_call` questions (a
-    baseline that never updates the proposer). `proposer_every`: steps between the proposer's updates, 0 for none.
+    baseline that never updates the proposer). `proposer_every`: steps between the proposer's updates, 0 for none. At
+    each step the solver also answers `shots` of the `anchors` for every prompt of the proposer.
     """
 
     topic: str = "arithmetic"
@@ -87,9 +86,11 @@ class SqlmOptions(ProposeSolveOptions):
     calls: int = Field(400, ge=1)
 
     @model_validator(mode="after")
-    def _code_is_proposed(self) -> Self:
+    def _options_agree(self) -> Self:
         if self.topic == CODE and self.questions == "pregenerated":
             raise PydanticCustomError("topic", "questions of the code topic have tests, and cannot be written in lists")
+        if self.anchors and (self.questions == "pregenerated" or self.reward == "format"):
+            raise PydanticCustomError("anchors", "anchors need questions=proposed and reward=majority")
         return self
 
     @field_validator("topic")
@@ -100,7 +101,7 @@ class SqlmOptions(ProposeSolveOptions):
         return value if value in SHIPPED else str(Path(value).resolve())
 
 
-class Sqlm(ProposeSolve):
+class Sqlm(AnchoredGame):
     """A proposer asks, given only a topic; majority votes reward the solver, and split votes the proposer."""
 
     roles = ("proposer", "solver")
@@ -122,12 +123,14 @@ class Sqlm(ProposeSolve):
         super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
         self.topic = load_topic(self.options.topic, self.options.questions_per_call)
         self.default_tasks, self.runs_programs = self.topic.tasks, self.topic.programs
+        self.written, self.needs_answers = self.topic.written, self.options.anchors > 0
+        self._anchored = min(self.options.anchors, self.options.shots * problems_per_step)  # anchors answered in a step
         self._questions: list[str] = []  # pre-generated
-        self._position = 0
+        self._position = 0  # in these, or in the anchors
 
     def rollouts_per_step(self) -> int:
-        asked = self.problems_per_step * self.group_size
-        return asked if self.options.questions == "pregenerated" else asked * (self.group_size + 1)
+        each = 1 if self.options.questions == "pregenerated" else self.group_size + 1
+        return (self.problems_per_step * each + self._anchored) * self.group_size
 
     def most_rollouts(self, steps: int) -> int:
         """All steps' completions, and the lists of questions written before the first step."""
@@ -148,7 +151,7 @@ class Sqlm(ProposeSolve):
     def rewards(self) -> Mapping[str, str]:
         if self.topic.programs:
             return {"proposer": "1 for a question that splits the programs", "solver": "the share of tests passed"}
-        solver = FOR_FORM if self.options.reward == "format" else FOR_VOTE
+        solver = FOR_FORM if self.options.reward == "format" else FOR_VOTE + OR_ANCHOR * (self.options.anchors > 0)
         return {"proposer": "1 for a question that splits the vote", "solver": f"1 {solver}"}
 
     def describe(self, steps: int) -> list[str]:
@@ -163,6 +166,8 @@ class Sqlm(ProposeSolve):
         moves = sum(map(self.proposer_moves, range(steps)))
         in_vain = ", though with two answers no question splits them" if n == 2 and moves else ""
         return [
+            *[f"anchors: {options.anchors} labelled problems, {self._anchored} a step, {n} answers to each"]
+            * (options.anchors > 0),
             f"topic {options.topic}: each step asks {rows} times for {n} questions, {each}",
             f"the solver is updated at every step, the proposer at {moves} of {steps}{in_vain}",
         ]
@@ -176,20 +181,22 @@ class Sqlm(ProposeSolve):
     def play(self, step: int, table: Table) -> Episode:
         if self.options.questions == "pregenerated":
             return self._play_drawn(step, table)
-        replies = table.ask("proposer", [self.topic.prompt] * self.problems_per_step, n=self.group_size)
+        prompts = self.prompts(table, self.topic.prompt, self.problems_per_step)
+        replies = table.ask("proposer", prompts, n=self.group_size)
         proposals = [read_question(self.topic, completion) for row in replies for completion in row]
         found = iter(self._answered(step, table, [proposal for proposal in proposals if proposal.usable]))
         asked = [next(found) if proposal.usable else Candidate("", proposal) for proposal in proposals]
         solved = [question for question in asked if question.group]
+        anchors = [anchor for anchor in found if anchor.group]
         log = self._log(table, [question.proposal for question in asked], solved)
-        moves = self.proposer_moves(step) and bool(solved)  # without a question no seat is updated
+        moves = self.proposer_moves(step) and bool(solved)  # without a question only anchors train
         samples = [self._proposed(question, moves=moves) for question in asked]
         n = self.group_size
         groups = [
-            Group(samples[i * n : (i + 1) * n], Problem(f"topic-{step}-{i}", self.topic.prompt))
-            for i in range(self.problems_per_step)
+            Group(samples[i * n : (i + 1) * n], Problem(f"topic-{step}-{i}", prompt))
+            for i, prompt in enumerate(prompts)
         ]
-        return Episode([*_solvers(solved), Stream("proposer", groups)], log={**log, "proposer_moves": moves})
+        return Episode([*_solvers(solved + anchors), Stream("proposer", groups)], log={**log, "proposer_moves": moves})
 
     def _play_drawn(self, step: int, table: Table) -> Episode:
         """A step with pregenerated questions, written by the initial seat."""
@@ -211,10 +218,22 @@ class Sqlm(ProposeSolve):
         return lists
 
     def _answered(self, step: int, table: Table, proposals: Sequence[Proposal]) -> list[Candidate]:
-        """Questions with their answers, judged by the majority or, for programs, by the question's tests."""
-        judge: Judge = by_answer if self.topic.programs else partial(by_vote, figures=self.topic.figures)
-        pose = tested if self.topic.programs else Proposal.problem
-        return answered(table, "solver", proposals, self.group_size, f"q-{step}", judge=judge, pay=self._pay, pose=pose)
+        """Questions with their answers, judged by the majority or, for programs, by the question's tests; then the
+        step's anchors."""
+        anchors, pose = self.anchors(table), tested if self.topic.programs else Proposal.problem
+        count = min(self._anchored, len(anchors))
+        turn = [anchors[(self._position + i) % len(anchors)] for i in range(count)]
+        self._position += count
+        return answered(
+            table,
+            "solver",
+            [*proposals, *(Proposal(NOBODYS, anchor.text, task=anchor) for anchor in turn)],
+            self.group_size,
+            f"q-{step}",
+            judge=partial(by_label, figures=self.topic.figures),
+            pay=self._pay,
+            pose=lambda proposal, name: proposal.task or pose(proposal, name),
+        )
 
     def _pay(self, answer: Completion, verdict: Verdict, problem: Problem) -> Sample:
         """1 for an answer of the majority (equation 1), or the share of tests that a program passes (equation 3); in

@@ -9,9 +9,9 @@ from lite_selfplay.games.sqlm.sqlm import read_question
 from lite_selfplay.games.sqlm.topics import load_topic, problem_with_tests
 from lite_selfplay.tasks import load_task
 from lite_selfplay.tasks.task import derived_rng
-from lite_selfplay.verify.programs import read_tests, run_tests
+from lite_selfplay.verify.programs import program_problem, read_tests, run_tests
 from tests.games.scripted import played, small
-from tests.made import completion, samples
+from tests.made import completion, rewards, samples
 
 TOPIC = load_topic("code", 16)
 SUM = "Problem Description:\nPrint the sum.\n\nTest Cases:\n1 2 ||| 3\n4 5 6 ||| 15\n7 ||| 7\n0 0 ||| 0\n-1 1 ||| 0"
@@ -36,6 +36,17 @@ def test_a_step_by_hand():
     assert prompt.startswith("Print the sum.")
     assert "|||" not in prompt
     assert "no files, no network, no threads" in prompt
+
+
+def test_anchors_are_shown_with_their_tests_and_answered_without():
+    game = small("sqlm", 2, 4, topic="code", anchors=1, shots=1)
+    anchor = program_problem("p-0", "Print the sum.", problem_with_tests(SUM)[1], "p-0")
+    ((episode,), table) = played(game, {"proposer": ["x"], "solver": [RIGHT, FIRST]}, [anchor])
+    assert rewards(episode, "solver") == [[1, 0.4]]
+    prompts = [(role, prompt) for role, prompts, _ in table.asked for prompt in prompts]
+    shown = {SUM.replace("\n\n", "\n") in prompt for role, prompt in prompts if role == "proposer"}
+    assert shown == {False, True}
+    assert not any("|||" in prompt for role, prompt in prompts if role == "solver")
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,21 @@ from typing import Any
 import pytest
 
 from lite_selfplay.data import Episode, Problem
-from lite_selfplay.errors import ConfigError
+from lite_selfplay.errors import ConfigError, GameError
 from lite_selfplay.games.propose_solve.questions import NOBODYS, Candidate, Proposal, Vote
 from lite_selfplay.games.sqlm.sqlm import fate, read_question
 from lite_selfplay.games.sqlm.topics import load_topic, numbered_lines
 from lite_selfplay.testing import ScriptedTable
-from tests.games.scripted import played, small
-from tests.made import Unread, completion, samples, stream
+from lite_selfplay.verify.programs import program_problem
+from tests.games.scripted import NONE, THREE, TWO, played, small
+from tests.made import Unread, completion, rewards, samples, stream
 
 
 def answer(value: object) -> str:
     return f"<answer>{value}</answer>"
+
+
+ASSERTED = program_problem("p-7", "Write a function f.", {"tests": ["assert f(1) == 1"]}, "p-7")
 
 
 def step(proposals: list[str], answers: list[Any], *sizes: int, kind: type = ScriptedTable, **options: Any) -> Episode:
@@ -107,6 +111,65 @@ def test_the_log_says_how_right_the_labels_are():
     assert log["vote_share"] == pytest.approx((0.5 + 0.75 + 0.5) / 3)
     assert (log["proposals"], log["usable"], log["refused"]) == (4, 3, {"empty": 1})
     assert log["unread_answers"] == pytest.approx(1 / 12)
+
+
+def test_anchors_are_answered_in_turn_and_judged_by_their_labels():
+    game = small("sqlm", 2, 1, proposer_every=1, anchors=3, shots=2)
+    assert (game.sources, game.needs_answers, game.rollouts_per_step()) == (("problems",), True, 10)
+    assert (small("sqlm").sources, small("sqlm").needs_answers) == ((), False)
+    problems = [Problem(f"p-{k}", f"What is 1 + {k}?", "2") for k in range(5)]
+    # A tie; anchors 0 and 1: half right, none. Then a vote for 3; anchors 2 and 0: both right, half.
+    said = [TWO, THREE, TWO, THREE, THREE, THREE, THREE, THREE, TWO, TWO, TWO, NONE]
+    (first, second), table = played(game, {"proposer": ["5 + 5?", ""], "solver": said}, problems, steps=2)
+    for episode, names, paid, labels in (
+        (first, ["q-0-0", "p-0", "p-1"], [[0, 0], [1, 0], [0, 0]], [None, "2", "2"]),
+        (second, ["q-1-0", "p-2", "p-0"], [[1, 1], [1, 1], [1, 0]], ["3", "2", "2"]),
+    ):
+        groups = stream(episode, "solver").groups
+        assert [group.samples[0].info for group in groups] == [
+            {"question": name, "label": label} for name, label in zip(names, labels, strict=True)
+        ]
+        assert [group.problem.id for group in groups if group.problem] == names
+        assert rewards(episode, "solver") == paid
+        assert (episode.log["proposals"], episode.log["usable"], sum(episode.log["pass_rates"])) == (2, 1, 1)
+    assert [(role, len(prompts), n) for role, prompts, n in table.asked] == [("proposer", 1, 2), ("solver", 3, 2)] * 2
+    assert game.state()["position"] == 4
+
+
+def test_anchors_train_a_step_without_a_question_and_no_more_are_answered_than_there_are():
+    game = small("sqlm", 2, 4, proposer_every=1, anchors=16)
+    problems = [Problem(f"p-{k}", f"What is 1 + {k}?", "2") for k in range(2)]
+    ((episode,), _) = played(game, {"proposer": [""], "solver": [TWO, THREE, TWO, TWO]}, problems)
+    assert rewards(episode, "solver") == [[1, 0], [1, 1]]
+    assert all(sample.masked for sample in samples(episode, "proposer"))
+    assert (episode.log["usable"], episode.log["empty_steps"]) == (0, 1)
+
+
+@pytest.mark.parametrize(("topic", "before"), [("arithmetic", ""), ("algebra", "Selected Question: ")])
+def test_prompts_of_the_proposer_show_anchors_as_it_replies(topic: str, before: str):
+    game = small("sqlm", 2, 8, topic=topic, anchors=3, shots=2)
+    problems = [Problem(f"p-{k}", f"What is 1 + {k}?", "2") for k in range(5)]
+    ((episode,), table) = played(game, {"proposer": ["1 + 1?"], "solver": [TWO]}, problems)
+    prompts = table.asked[0][1]
+    assert [group.problem.text for group in stream(episode, "proposer").groups if group.problem] == prompts
+    found = [prompt.removeprefix(game.topic.prompt).split("\n\n")[2:] for prompt in prompts]
+    assert {len(examples) for examples in found} == {0, 1, 2}
+    assert {text for each in found for text in each} == {f"{before}What is 1 + {k}?" for k in range(3)}
+    assert all(len(set(examples)) == len(examples) for examples in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "topic", "problem", "said"),
+    [
+        ("sqlm", {"topic": "code"}, Problem("p-7", "1 + 1?", "2"), "p-7 .* programming problems with tests of stdin"),
+        ("sqlm", {"topic": "code"}, ASSERTED, "p-7 .* programming problems with tests of stdin"),
+        ("sqlm", {}, ASSERTED, "p-7 cannot be an anchor, since this game writes no programming problems"),
+        ("rzero", {}, ASSERTED, "p-7 cannot be an anchor, since this game writes no programming problems"),
+    ],
+)
+def test_anchors_of_another_kind_are_refused(name: str, topic: dict[str, str], problem: Problem, said: str):
+    with pytest.raises(GameError, match=said):
+        played(small(name, anchors=1, **topic), {}, [problem])
 
 
 def test_numbered_lines():
