@@ -76,8 +76,8 @@ class Completion:
     `prompt` is the user's text before the chat template. `prefill` is the beginning of the assistant's turn that was
     not sampled: the template's part (such as `<think>`), then the requested beginning. `token_ids` ends with the
     end-of-sequence token if `stop` is "eos". `logprobs[t]` is the natural log-probability of `token_ids[t]` under
-    `sampling`. `weights_version` counts the changes of the seat's weights so far (updates and restored snapshots);
-    -1 marks a seat that is never updated.
+    `sampling`. `weights_version` counts the changes of the seat's weights so far, by updates and actions; -1 marks a
+    seat that is never updated.
     """
 
     prompt: str
@@ -209,6 +209,21 @@ class Restore:
 
 
 @dataclass(frozen=True)
+class Blend:
+    """An action after the update: overwrite a seat with the mean of `parents`, which are seats, and noise.
+
+    The mean of their products (up times down) is cut to the seat's rank. The noise is normal, with a standard deviation
+    of `noise` times the root mean square of each matrix, and drawn from `seed`. The seat's optimizer starts anew.
+    """
+
+    seat: str
+    parents: tuple[str, ...]
+    noise: float
+    seed: int
+    reset_optimizer: bool = True
+
+
+@dataclass(frozen=True)
 class Episode:
     """One step of a game. Without streams no seat is updated and no scheduler ticks. `log` goes into `metrics.jsonl`.
 
@@ -218,7 +233,7 @@ class Episode:
     """
 
     streams: Sequence[Stream] = ()
-    actions: Sequence[Snapshot | Restore] = ()
+    actions: Sequence[Snapshot | Restore | Blend] = ()
     log: Mapping[str, Any] = field(default_factory=dict)
     save: bool = False
     measure: bool = False

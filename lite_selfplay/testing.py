@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lite_selfplay.data import (
+    Blend,
     Completion,
     Episode,
     Example,
@@ -360,7 +361,7 @@ def _play(game: Game, step: int, table: ScriptedTable) -> Episode:
     for stream in episode.streams:
         _check_stream(stream, seats[stream.role], f"step {step}, {stream.role}")
     for action in episode.actions:
-        _require(isinstance(action, Snapshot | Restore), f"step {step}: {action!r} is not an action")
+        _require(isinstance(action, Snapshot | Restore | Blend), f"step {step}: {action!r} is not an action")
     return episode
 
 

@@ -37,6 +37,7 @@ from pydantic import Field
 from lite_selfplay.data import NOT_JUDGED, Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import PROGRAM, asked, fenced, fill
+from lite_selfplay.games.propose_solve.population import FIGURES, SeatsOptions
 from lite_selfplay.games.propose_solve.propose_solve import (
     WATCHED,
     ProposeSolve,
@@ -143,9 +144,9 @@ def read_task(kind: Kind, earlier: Triple, completion: Completion, count: int) -
     return proposal.refused("invalid") if proposal.usable and _IMPORTS.search(own) else replace(proposal, task=task)
 
 
-def task_reward(share: float, unlearnable: float = 0.0) -> float:
-    """A valid task's reward, given the share of right answers to it."""
-    return 1 - share if 0 < share < 1 else unlearnable
+def task_reward(share: float, unlearnable: float | None = 0.0) -> float:
+    """A valid task's reward, given the share of right answers; with `unlearnable` None, the share of wrong ones."""
+    return 1 - share if unlearnable is None or 0 < share < 1 else unlearnable
 
 
 def solvers_sample(answer: Completion, verdict: Verdict, problem: Problem) -> Sample:
@@ -154,20 +155,19 @@ def solvers_sample(answer: Completion, verdict: Verdict, problem: Problem) -> Sa
     return answer_sample(answer, replace(verdict, score=float(verdict.correct)), problem, reward)
 
 
-class AbsoluteZeroOptions(ProposeSolveOptions):
+class AbsoluteZeroOptions(SeatsOptions, ProposeSolveOptions):
     """Absolute Zero's options.
 
-    `seats`: one adapter in both roles, or `two`. `kinds` of tasks. `references` is K, how many earlier tasks a
-    proposer sees; `inputs`: how many an induction has. `buffer`: how many tasks of a kind are kept, the newest ones.
-    `unlearnable`: the reward of a valid task that is always or never solved.
+    `kinds` of tasks. `references` is K, how many earlier tasks a proposer sees; `inputs`: how many an induction has.
+    `buffer`: how many tasks of a kind are kept, the newest ones. `unlearnable`: the reward of a valid task that is
+    always or never solved; with null every valid task earns the share of wrong answers.
     """
 
-    seats: Literal["shared", "two"] = "shared"
     kinds: tuple[Kind, ...] = Field(KINDS, min_length=1)
     references: int = Field(6, ge=1)
     inputs: int = Field(10, ge=2)
     buffer: int = Field(1024, ge=1)
-    unlearnable: float = Field(0.0, ge=-1, le=0)
+    unlearnable: float | None = Field(0.0, ge=-1, le=0)
 
 
 class AbsoluteZero(ProposeSolve):
@@ -180,6 +180,7 @@ class AbsoluteZero(ProposeSolve):
     needs_answers = False
     default_tasks = "code-arithmetic:tests=10"
     figures = family_figures(
+        *FIGURES,
         early=(
             Figure("success", "right answers by kind", "share", about="The share of a kind's answers that are right."),
             Figure("buffers", "tasks kept by kind", how="last", about="Valid tasks that proposers see again."),
@@ -199,9 +200,10 @@ class AbsoluteZero(ProposeSolve):
         return len(self.options.kinds) * self.problems_per_step * (1 + self.group_size)
 
     def rewards(self) -> Mapping[str, str]:
+        unlearnable = self.options.unlearnable
+        extreme = "" if unlearnable is None else f"{unlearnable:g} if none or all are, "
         return {
-            "proposer": f"1 less the share of right answers, {self.options.unlearnable:g} if none or all are, "
-            f"{OFF_FORMAT:g} for no valid task",
+            "proposer": f"1 less the share of right answers, {extreme}{OFF_FORMAT:g} for no valid task",
             "solver": f"1 for a right answer, {WRONG:g} for a wrong one, {OFF_FORMAT:g} off format",
         }
 
@@ -262,7 +264,8 @@ class AbsoluteZero(ProposeSolve):
                 pass_rates=[each.share for each in valid],
             ),
         }
-        return Episode(streams, log=log)
+        blends, skills = self.settle(step, new, table.rng)
+        return Episode(streams, blends, {**log, **skills})
 
     def _earlier(self, kind: Kind, rng: random.Random) -> list[Triple]:
         """The earlier tasks that a proposer sees: some of its kind, or for induction one of another kind."""

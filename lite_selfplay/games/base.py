@@ -52,6 +52,10 @@ class Game(Presentation):
         """The seat, snapshot or `base` that plays each role at a step. By default every role has its own seat."""
         return {role: role for role in self.roles}
 
+    def seats_of(self, role: str) -> tuple[str, ...]:
+        """Every seat that may play a role; by default those of as many steps as there are roles, since seats rotate."""
+        return tuple(dict.fromkeys(self.seats(step)[role] for step in range(max(2, len(self.roles)))))
+
     def trained_seats(self) -> tuple[str, ...]:
         """The seats that this game trains, one adapter each."""
         return tuple(dict.fromkeys(self.seats(0).values()))

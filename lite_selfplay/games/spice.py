@@ -31,6 +31,7 @@ from pydantic import Field
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Stream
 from lite_selfplay.games.presentation import FOR_RIGHT, Figure
 from lite_selfplay.games.prompts import CHOICE, fenced, fill
+from lite_selfplay.games.propose_solve.population import FIGURES, SeatsOptions
 from lite_selfplay.games.propose_solve.propose_solve import (
     ProposeSolve,
     ProposeSolveOptions,
@@ -80,15 +81,14 @@ def read_question(completion: Completion) -> Proposal:
     return replace(proposal, answer=letter) if letter else proposal.refused("no_answer")
 
 
-class SpiceOptions(ProposeSolveOptions):
+class SpiceOptions(SeatsOptions, ProposeSolveOptions):
     """SPICE's options.
 
-    `seats`: one adapter in both roles, or `two`. `form`: questions have choices, a `free` answer, or `both` in turn.
+    `form`: questions have choices, a `free` answer, or `both` in turn.
     `width` of the Gaussian and `penalty` of an invalid question are the numbers of the challenger's reward.
     `leak_guard` says which questions give their answer away; `question_tokens` is the reasoner's longest prompt.
     """
 
-    seats: Literal["shared", "two"] = "shared"
     form: Literal["both", "choice", "free"] = "both"
     width: float = Field(0.01, gt=0)
     penalty: float = Field(-0.1, le=0)
@@ -106,7 +106,7 @@ class Spice(ProposeSolve):
     solver = "reasoner"
     sources = ("passages",)
     Options = SpiceOptions
-    figures = family_figures(early=(
+    figures = family_figures(*FIGURES, early=(
         Figure("variance", "variance of the answers", of="pass_rates",
                about="The mean of p (1 - p) over a step's questions: 0.25 where half of the answers are right."),
         Figure("choices", "questions with choices", "share", of="questions", about="Questions of multiple choice."),
@@ -153,7 +153,8 @@ class Spice(ProposeSolve):
         groups = [Group(samples[i * size : (i + 1) * size], passage) for i, passage in enumerate(passages)]
         learned = {"challenger": groups, "reasoner": [candidate.group for candidate in found if candidate.group]}
         streams = [Stream(role, of, "group_mean") for role, of in learned.items() if of]
-        return Episode(streams, log=self._log(table, found))
+        blends, skills = self.settle(step, found, table.rng)
+        return Episode(streams, blends, {**self._log(table, found), **skills})
 
     def _log(self, table: Table, found: Sequence[Candidate]) -> dict[str, Any]:
         solved = [(asked.share, asked.group.problem) for asked in found if asked.group and asked.group.problem]

@@ -30,7 +30,7 @@ from lite_selfplay.config import SeatConfig
 from lite_selfplay.data import BASE
 from lite_selfplay.errors import LiteSelfPlayError, RunFolderError, UnknownNameError
 from lite_selfplay.models.adapter_files import CONFIG, WEIGHTS, SnapshotWeights, State, require_fit, require_scale
-from lite_selfplay.models.linear import LowRank, cast, linear
+from lite_selfplay.models.linear import LowRank, blended, cast, linear
 from lite_selfplay.models.stacked import SameInput, Stack, UnstackedLayer, packed, take, together
 from lite_selfplay.models.transfers import on_host
 from lite_selfplay.tasks.files import first_link, read_tensors
@@ -47,10 +47,10 @@ Stacks = Sequence[tuple[Stack | UnstackedLayer, Sequence[Any]]]
 class Adapters:
     """The seats of a run over one base model.
 
-    `model` is the PEFT model. `updates[seat]` counts a seat's updates, `versions[seat]` those and restored snapshots:
-    completions of one version have the same weights. `base_name` is the base's name in saved adapters, if not its
-    folder. `text_part` is a wrapper's name for its language model, as in `model.language_model`; files use it, so that
-    they load over the published model. Inside PEFT an adapter has another name.
+    `model` is the PEFT model. `updates[seat]` counts a seat's updates, `versions[seat]` all changes, restored and
+    blended weights too: completions of one version have the same weights. `base_name` is the base's name in saved
+    adapters, if not its folder. `text_part` is a wrapper's name for its language model, as in `model.language_model`;
+    files use it, so that they load over the published model. Inside PEFT an adapter has another name.
     """
 
     def __init__(
@@ -288,6 +288,18 @@ class Adapters:
     def restore(self, seat: str, name: str) -> None:
         """Put a snapshot's weights back into a seat, whose earlier completions then no longer match its weights."""
         self.load_state(seat, self._kept(name).state)
+        self.versions[seat] += 1
+
+    def blend(self, seat: str, parents: Sequence[str], noise: float, seed: int) -> None:
+        """Overwrite a seat with the mean of others and noise, as `Blend` says."""
+        generator, state = torch.Generator().manual_seed(seed), dict[str, Tensor]()
+        for name, layer in self._layers.items():
+            mean = blended(*(_low_rank(layer, self._peft_names[one]) for one in (seat, *parents)))
+            for kind, matrix in zip(("lora_A", "lora_B"), mean, strict=True):
+                spread = noise * matrix.square().mean().sqrt()
+                draw = torch.randn(matrix.shape, generator=generator, dtype=matrix.dtype)
+                state[f"{name}.{kind}.weight"] = (matrix + spread * draw).float()
+        self.load_state(seat, state)
         self.versions[seat] += 1
 
     def merged(self, name: str, dense: Callable[[nn.Module], Tensor]) -> Iterator[tuple[str, Tensor]]:

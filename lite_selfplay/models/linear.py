@@ -26,6 +26,23 @@ class LowRank(NamedTuple):
     scale: float
 
 
+def blended(child: LowRank, *parents: LowRank) -> tuple[Tensor, Tensor]:
+    """The `down` (r, in) and `up` (out, r) that give `child` the mean of its `parents`, adapters over the same layer.
+
+    That is the matrix of rank r nearest to the mean of `scale * up @ down`. The rows of `down` are orthogonal, and as
+    long as the parents' on average, so that learning goes on at a similar pace. Computed on the CPU in float64.
+    """
+    downs = torch.cat([one.down.detach().double().cpu() for one in parents])
+    ups = torch.cat([one.scale / len(parents) * one.up.detach().double().cpu() for one in parents], 1)
+    (left, upper), (right, lower) = torch.linalg.qr(ups), torch.linalg.qr(downs.T)
+    u, values, vt = torch.linalg.svd(upper @ lower.T, full_matrices=False)
+    rank, length = min(len(child.down), len(values)), float(downs.norm(dim=1).mean()) or 1.0
+    down, up = child.down.detach().double().cpu(), torch.zeros(child.up.shape, dtype=torch.float64)
+    down[:rank] = length * vt[:rank] @ right.T
+    up[:, :rank] = left @ (u[:, :rank] * values[:rank]) / (length * child.scale)
+    return down, up
+
+
 def linear(
     x: Tensor,
     weights: Sequence[Callable[[], Tensor]],

@@ -396,8 +396,8 @@ def taught_roles(game: Game, section: ColdStartSection) -> tuple[str, ...]:
 
 
 def roles_of(game: Game, seat: str) -> tuple[str, ...]:
-    """The roles a seat may play, over two steps, since seats may rotate."""
-    return tuple(role for role in game.roles if seat in {game.seats(step)[role] for step in range(2)})
+    """The roles that a seat may play."""
+    return tuple(role for role in game.roles if seat in game.seats_of(role))
 
 
 def _readings(game: Game, roles: Sequence[str], total: int) -> dict[str, dict[str, int]]:

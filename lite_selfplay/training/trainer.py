@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from lite_selfplay.config import RunConfig
-from lite_selfplay.data import START, Episode, Snapshot
+from lite_selfplay.data import START, Blend, Episode, Snapshot
 from lite_selfplay.errors import TrainingError
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.backends.backend import Backend, samples_elsewhere
@@ -110,7 +110,7 @@ class SelfPlayTrainer:
     # A step
 
     def update(self, step: int, episode: Episode, seats: Mapping[str, str]) -> StepReport:
-        """Train on a step's episode, in which `seats` played the roles; then make and restore its snapshots. Steps
+        """Train on a step's episode, in which `seats` played the roles; then carry out its actions. Steps
         count from 0.
 
         Raises GameError for samples that would train a seat wrongly, LossError if a user's own loss fails,
@@ -129,7 +129,10 @@ class SelfPlayTrainer:
                 self.adapters.snapshot(action.seat, action.name)
             else:
                 self.check.before[action.seat] = self.adapters.state(action.seat)
-                self.adapters.restore(action.seat, action.name)
+                if isinstance(action, Blend):
+                    self.adapters.blend(action.seat, action.parents, action.noise, action.seed)
+                else:
+                    self.adapters.restore(action.seat, action.name)
                 if action.reset_optimizer:
                     reset_optimizer(self.optimizer, self.adapters, action.seat)
         return report

@@ -50,6 +50,7 @@ def step(
 def test_what_a_task_earns():
     assert [task_reward(k / 4) for k in range(5)] == [0, 0.75, 0.5, 0.25, 0]
     assert [task_reward(k / 4, -0.5) for k in range(5)] == [-0.5, 0.75, 0.5, 0.25, -0.5]
+    assert [task_reward(k / 4, None) for k in range(5)] == [1, 0.75, 0.5, 0.25, 0]
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,10 @@ def test_each_step_moves_the_seats_whose_turn_it_is_and_leaves_the_others_to_the
 
 
 def test_a_run_that_was_stopped_within_a_phase_goes_on_as_it_would_have(whole: Run, tmp_path: Path):
-    path = tmp_path / "stopped"
+    goes_on(whole, tmp_path / "stopped")
+
+
+def goes_on(whole: Run, path: Path) -> None:
     shutil.copytree(whole.path, path)
     for step in range(STOP + 1, STEPS + 1):
         shutil.rmtree(path / "checkpoints" / f"step-{step}")
@@ -114,6 +117,22 @@ def test_every_completion_is_written_down_in_a_place_of_its_own(whole: Run):
         places.append((row["step"], row["role"], row["group"], row["sample"]))
     assert dict(tokens) == {row["step"]: row["tokens"]["generated"] for row in whole.metrics_rows()}
     assert len(places) == len(set(places))
+
+
+@pytest.mark.parametrize("name", ["absolute-zero", "spice"])
+def test_a_population_moves_a_pair_a_step_and_its_weakest_and_resumes_to_the_bit(name: str, tmp_path: Path):
+    run = train(config(name, tmp_path / "run", population=2, replace_every=2, mutation=0.1))
+    assert len(run.seats) == 4
+    for row in run.metrics_rows():
+        trained = {stream["seat"] for stream in row["streams"].values() if stream["rows_trained"]}
+        replaced = 2 * (row["step"] % 2 == 0)
+        assert row["game"]["replaced"] == replaced
+        assert len(trained) == 2
+        assert trained <= moved(run, row["step"])
+        assert len(moved(run, row["step"]) - trained) <= replaced
+    # A seat that is replaced by a blend with itself, after a step that trained it, has moved once.
+    assert any(len(moved(run, step)) > 2 for step in (2, 4))
+    goes_on(run, tmp_path / "stopped")
 
 
 def test_a_player_that_only_gets_worse_is_put_back_to_where_training_began(tmp_path: Path, monkeypatch: Any):

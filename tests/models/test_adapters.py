@@ -120,6 +120,31 @@ def test_a_snapshot_acts_as_it_did_while_its_seat_moves_on(adapters):
     assert [adapters.version(name) for name in ("A", "B", "B@1", BASE)] == [1, 1, -1, -1]
 
 
+def test_a_blend_moves_its_seat_alone_to_the_mean_of_its_parents_and_noise(make):
+    seats = {"A": STRONG, "B": STRONG.model_copy(update={"rank": 2}), "C": SeatConfig(rank=8, alpha=4)}
+    adapters, again = make(**seats), make(**seats)
+    before = {seat: adapters.state(seat) for seat in "AB"}
+
+    def products(seat: str) -> dict[str, torch.Tensor]:
+        state, scale = adapters.state(seat), seats[seat].alpha / seats[seat].rank
+        return {key: scale * state[key.replace("lora_A", "lora_B")] @ state[key] for key in state if "lora_A" in key}
+
+    adapters.blend("C", ("A", "B"), 0.0, 1)
+    for key, mean in products("C").items():
+        assert torch.allclose(mean, (products("A")[key] + products("B")[key]) / 2, atol=1e-6)
+    plain = adapters.state("C")
+    for each in (adapters, again):
+        each.blend("C", ("A", "B"), 0.1, 1)
+    assert same_weights(adapters.state("C"), again.state("C"))
+    for key, weights in plain.items():
+        noise = adapters.state("C")[key] - weights
+        assert float(noise.std() / weights.square().mean().sqrt()) == pytest.approx(0.1, rel=0.3)
+    adapters.blend("C", ("A", "B"), 0.1, 2)
+    assert not same_weights(adapters.state("C"), again.state("C"))
+    assert all(same_weights(adapters.state(seat), before[seat]) for seat in "AB")
+    assert [adapters.version(seat) for seat in "ABC"] == [0, 0, 3]
+
+
 def test_seats_of_different_rank_and_alpha_keep_their_snapshots_apart(make):
     seats = {"A": STRONG, "B": STRONG.model_copy(update={"alpha": 16}), "C": STRONG}
     adapters = make(**seats)

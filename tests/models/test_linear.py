@@ -15,7 +15,7 @@ from lite_selfplay.models import linear as module
 from lite_selfplay.models import memory
 from lite_selfplay.models.attention import Block, attend
 from lite_selfplay.models.backends import transformers
-from lite_selfplay.models.linear import LowRank, keeping_products
+from lite_selfplay.models.linear import LowRank, blended, keeping_products
 from lite_selfplay.models.logprobs.batch import Batch
 from lite_selfplay.models.shapes import shape_of
 from tests.models.watch import noted
@@ -26,6 +26,30 @@ def linear(x: Tensor, weight: Callable[[], Tensor], bias: Tensor | None, adapter
     """The output of a layer that shares its input with no other."""
     (out,) = module.linear(x, [weight], [bias], [adapter])
     return out
+
+
+def test_a_blend_by_hand():
+    """Parents 2 x 3 e1 e1^T and 4 e2 e2^T have the mean diag(3, 2), of which rank 1 keeps diag(3, 0)."""
+    eye, child = torch.eye(2), LowRank(torch.zeros(1, 2), torch.zeros(2, 1), 0.5)
+    parents = [LowRank(3 * eye[:1], eye[:, :1], 2.0), LowRank(eye[1:], 4 * eye[:, 1:], 1.0)]
+    down, up = blended(child, *parents)
+    assert torch.allclose(0.5 * up @ down, torch.diag(torch.tensor([3.0, 0.0])).double())
+    assert float(down.norm()) == pytest.approx(2)  # the parents' rows of down are 3 and 1 long
+    again = blended(child, LowRank(down, up, 0.5), LowRank(down, up, 0.5))
+    assert torch.allclose(again[1] @ again[0], up @ down)
+
+
+@pytest.mark.parametrize("rank", [1, 3, 8])
+def test_a_blend_is_the_nearest_matrix_of_its_rank(rank: int):
+    torch.manual_seed(0)
+    parents = [LowRank(torch.randn(r, 6), torch.randn(5, r), scale) for r, scale in ((3, 0.5), (2, 2.0))]
+    child = LowRank(torch.randn(rank, 6), torch.randn(5, rank), 0.7)
+    down, up = blended(child, *parents)
+    mean = sum(one.scale * one.up @ one.down for one in parents) / 2
+    u, values, vt = torch.linalg.svd(mean, full_matrices=False)
+    values[rank:] = 0
+    assert (down.shape, up.shape) == (child.down.shape, child.up.shape)
+    assert torch.allclose(0.7 * up @ down, ((u * values) @ vt).double(), atol=1e-5)
 
 
 def test_by_hand():

@@ -11,7 +11,7 @@ import torch
 from peft import set_peft_model_state_dict
 from torch.nn.utils import get_total_norm
 
-from lite_selfplay.data import Episode, Group, Restore, Sample, Sampling, Stream
+from lite_selfplay.data import Blend, Episode, Group, Restore, Sample, Sampling, Stream
 from lite_selfplay.errors import GameError, Interrupted, TrainingError
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.training.losses import Loss
@@ -482,3 +482,16 @@ def test_completions_from_before_a_restored_snapshot_are_stale(harness: Any):
     with pytest.raises(GameError, match="at update 1, but holds a completion by 'A' at update 0"):
         run.step(restoring, Episode([drafts]))
     assert run.backend.adapters.updates["A"] == 0  # it is no update: the schedule does not advance
+
+
+def test_a_blended_seat_is_another_with_an_optimizer_that_starts_anew(harness: Any):
+    run, drafts = harness(), episode().streams[0]
+    adapters, blend = run.backend.adapters, Blend("A", ("B", "B"), 0.0, 0)
+    with pytest.raises(GameError, match="at update 2, but holds a completion by 'A' at update 0"):
+        run.step(dataclasses.replace(episode(), actions=[blend]), Episode([drafts]))
+    state, blended = run.trainer.optimizer.state, adapters.state("A")
+    assert not any(parameter in state for parameter in adapters.parameters("A").values())
+    assert all(parameter in state for parameter in adapters.parameters("B").values())
+    assert adapters.updates == {"A": 1, "B": 1}
+    adapters.blend("A", ("B", "B"), 0.0, 0)
+    assert same_weights(adapters.state("A"), blended)

@@ -4,6 +4,7 @@ It watches for signs of collapse and counts steps without a question. Such a ste
 the game stops and shows the last proposals.
 """
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from lite_selfplay.data import EvalSpec, Example, Problem, Sample, Verdict
+from lite_selfplay.data import Blend, EvalSpec, Example, Problem, Sample, Verdict
 from lite_selfplay.errors import GameError
 from lite_selfplay.games.base import Game, GameOptions
 from lite_selfplay.games.presentation import (
@@ -33,6 +34,7 @@ from lite_selfplay.games.propose_solve.collapse import (
     collapse_warnings,
     label_is_right,
 )
+from lite_selfplay.games.propose_solve.population import Population
 from lite_selfplay.games.propose_solve.questions import REASONS, Bounds, Candidate, Proposal
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import worked_example
@@ -154,14 +156,32 @@ class ProposeSolve(Game):
         super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
         self.watch = CollapseWatch()
         self._empty_steps = 0
+        many = getattr(self.options, "population", 1) > 1
+        self.population = Population(self.roles, self.options) if many else None
 
     def seats(self, step: int) -> Mapping[str, str]:
-        """A seat for each role, or one for all if the option `seats` is `shared`."""
+        """A seat for each role, one for all if the option `seats` is `shared`, or the next pair of a population."""
+        if self.population is not None:
+            return self.population.pair()
         shared = getattr(self.options, "seats", "two") == "shared"
         return dict.fromkeys(self.roles, "shared") if shared else super().seats(step)
 
+    def seats_of(self, role: str) -> tuple[str, ...]:
+        return self.population.seats[role] if self.population is not None else (self.seats(0)[role],)
+
+    def trained_seats(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(seat for role in self.roles for seat in self.seats_of(role)))
+
+    def updates(self, steps: int) -> Mapping[str, int]:
+        """A seat of a population plays one step of each round."""
+        return dict.fromkeys(self.trained_seats(), math.ceil(steps / len(self.seats_of(self.solver))))
+
     def evaluation(self) -> EvalSpec:
-        return EvalSpec("single", (self.seats(0)[self.solver],))
+        return EvalSpec("single", self.seats_of(self.solver))
+
+    def settle(self, step: int, asked: Sequence[Candidate], rng: random.Random) -> tuple[list[Blend], dict[str, Any]]:
+        """What `Population.settle` returns; nothing without a population."""
+        return ([], {}) if self.population is None else self.population.settle(step, asked, rng)
 
     def cold_start(self, role: str, problem: Problem, rng: random.Random, *, thinks: bool) -> Example | None:
         """An example from a task's problem: the solver solves it, the other role writes it."""
@@ -266,11 +286,14 @@ class ProposeSolve(Game):
         return cls.accuracy_of(row["role"]).proposals
 
     def state(self) -> dict[str, Any]:
-        return {"empty_steps": self._empty_steps, "seen": list(self.watch.seen)}
+        population = {} if self.population is None else {"population": self.population.state()}
+        return {"empty_steps": self._empty_steps, "seen": list(self.watch.seen), **population}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._empty_steps = state["empty_steps"]
         self.watch = CollapseWatch(state["seen"])
+        if self.population is not None:
+            self.population.restore(state["population"])
 
 
 class FilteredGame(ProposeSolve):
