@@ -93,7 +93,7 @@ class Timers:
         from lite_selfplay.models.logprobs import token_logprobs as logprobs
         from lite_selfplay.training.rollout import LiveTable
 
-        everywhere(sampling.choose, self.around(sampling.choose, SAMPLING))
+        everywhere(sampling.sample_tokens, self.around(sampling.sample_tokens, SAMPLING))
         everywhere(logprobs.token_logprobs, self.around(logprobs.token_logprobs, LOGPROBS))
         on_class(TransformersBackend, "generate", lambda f: self.around(f, ARRANGING))
         on_class(LiveTable, "verify", lambda f: self.around(f, CHECKING))

@@ -52,7 +52,7 @@ from lite_selfplay.games.propose_solve.questions import (
     answered,
     by_answer,
     last_tagged,
-    read,
+    to_proposal,
 )
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import after_reasoning, solution_of
@@ -135,7 +135,7 @@ def read_task(kind: Kind, earlier: Triple, completion: Completion, count: int) -
         found = last_tagged(text, "message" if kind == "induction" else "program")
         return None if found is None else (found, json.dumps([each.strip() for each in _INPUT.findall(text)]))
 
-    proposal = read(completion, parse)
+    proposal = to_proposal(completion, parse)
     inputs, told = json.loads(proposal.answer or "[]"), proposal.question
     own = told.removeprefix("```python").strip("`").strip()
     task = Triple(kind, earlier.program, inputs, [], told) if kind == "induction" else Triple(kind, own, inputs, [])

@@ -31,7 +31,7 @@ def spin_briefly(environment: MutableMapping[str, str] = os.environ) -> None:
         environment["GOMP_SPINCOUNT"] = _SPINS
 
 
-def choose(base: Any, asked: int | None = None) -> Callable[[], None]:
+def set_threads(base: Any, asked: int | None = None) -> Callable[[], None]:
     """Set this process's threads for a base: `asked`, or one if all its layers are small, or torch's own number up to
     the cores available. Returns a call that restores the former number."""
     import torch

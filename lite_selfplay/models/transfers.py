@@ -17,7 +17,7 @@ def placed(values: Any, device: torch.device, dtype: torch.dtype | None = None) 
     return found.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else found.to(device)
 
 
-def read(tensors: Sequence[Tensor]) -> list[list[float]]:
+def to_lists(tensors: Sequence[Tensor]) -> list[list[float]]:
     """The numbers in each of several float tensors, with a single wait for the GPU."""
     if not tensors:
         return []

@@ -27,7 +27,7 @@ from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.backends.backend import Backend, is_out_of_memory
 from lite_selfplay.models.backends.transformers import TransformersBackend
 from lite_selfplay.models.logprobs.token_logprobs import scores_of
-from lite_selfplay.models.transfers import placed, read
+from lite_selfplay.models.transfers import placed, to_lists
 from lite_selfplay.training.losses import Given, MicroBatch, TrlLoss, loss_of, own_terms, tensor_of
 from lite_selfplay.training.on_policy import NotFinite
 from lite_selfplay.training.optimizer import SeatSchedule, load_optimizer_state, optimizer_state
@@ -206,7 +206,7 @@ class Guard:
 
         Raises NotFinite for a number of a microbatch and, at a step's first call, for a weight.
         """
-        values = iter(read([*self._suspects.values(), *(x for one in done for x in one.numbers.values()), *others]))
+        values = iter(to_lists([*self._suspects.values(), *(x for one in done for x in one.numbers.values()), *others]))
         for name in self._suspects:
             if not all(map(math.isfinite, next(values))):
                 raise NotFinite(f"{name} is not finite")
@@ -314,7 +314,7 @@ def find_nonfinite(adapters: Adapters, optimizer: Optimizer | None = None) -> st
     for seat in adapters.seats:
         if values := [x for p in adapters.parameters(seat).values() for x in kept.get(p, {}).values()]:
             found[f"the optimizer's state of seat {seat}"] = largest(values)
-    numbers = zip(found, read(list(found.values())), strict=True)
+    numbers = zip(found, to_lists(list(found.values())), strict=True)
     return next((name for name, each in numbers if not all(map(math.isfinite, each))), None)
 
 

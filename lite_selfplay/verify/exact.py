@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 from itertools import chain
 
-from lite_selfplay.verify.form import Formula, read
+from lite_selfplay.verify.form import Formula, to_formula
 from lite_selfplay.verify.keys import LONG_WORD, UNION, entries_of, is_words, key_of, numeral, pieces
 from lite_selfplay.verify.latex import canonical, tuple_entries, values
 from lite_selfplay.verify.operations import operations_named
@@ -135,7 +135,7 @@ def _operations(*texts: str) -> frozenset[str]:
 def _difference(stated: Statement) -> Formula | None:
     """The difference of both sides of an equation; None without two sides."""
     sides = stated.equation or (stated.name, stated.value)
-    return read(f"({sides[0]})-({sides[1]})") if all(sides) else None
+    return to_formula(f"({sides[0]})-({sides[1]})") if all(sides) else None
 
 
 def _same_value(gold: str, answer: str) -> bool:

@@ -90,7 +90,7 @@ class Formula:
 
 
 @lru_cache(maxsize=4096)
-def read(text: str) -> Formula | None:
+def to_formula(text: str) -> Formula | None:
     """A tidy text as a formula; None if it is not one, or has no value."""
     try:
         tree = parse(text)

@@ -6,7 +6,7 @@ import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
 
-from lite_selfplay.verify.form import Formula, is_literal, read
+from lite_selfplay.verify.form import Formula, is_literal, to_formula
 from lite_selfplay.verify.formulas import rational, real_part
 from lite_selfplay.verify.words import SINGLE_LETTERS, Unit, unit_of
 
@@ -92,7 +92,7 @@ def quantity(text: str, letter_units: bool = False) -> Quantity | None:
     elif (ratio := _RATIO.fullmatch(text)) and math.gcd(int(ratio[1]), int(ratio[2])) == 1:  # 9:30 is not 3:10
         text = f"{ratio[1]}/{ratio[2]}"
     body, unit, percent, noun = _taken_off(text, letter_units)
-    formula = read(body)
+    formula = to_formula(body)
     return None if formula is None else Quantity(formula, percent, unit, _places(body), noun)
 
 

@@ -12,7 +12,7 @@ from lite_selfplay.errors import ConfigError, GameError, UnknownNameError
 from lite_selfplay.games import game_names, make_game, spice
 from lite_selfplay.games.cpmobius.cpmobius import read_task
 from lite_selfplay.games.pasodoble.pasodoble import parse_proposal
-from lite_selfplay.games.propose_solve.questions import Proposal, boxed_question, fit_to_ask, read
+from lite_selfplay.games.propose_solve.questions import Proposal, boxed_question, fit_to_ask, to_proposal
 from lite_selfplay.games.sqlm.sqlm import read_question
 from lite_selfplay.games.sqlm.topics import load_topic
 from lite_selfplay.testing import ScriptedTable, check_game, noisy_script
@@ -186,7 +186,7 @@ TOLD = Problem("p", "Ann has 2 pens and buys 3. How many?", "5", extra={"solutio
 # A role that writes problems, how its game reads its completions, and whether it can use a problem without a solution.
 PROPOSERS: list[tuple[str, str, dict[str, Any], Callable[[Completion], Proposal], bool]] = [
     ("cpmobius", "coach", {}, read_task, True),
-    ("pasodoble", "proposer", {}, lambda said: fit(read(said, parse_proposal)), False),
+    ("pasodoble", "proposer", {}, lambda said: fit(to_proposal(said, parse_proposal)), False),
     ("rzero", "challenger", {}, boxed_question, False),
     ("spice", "challenger", {}, lambda said: fit(spice.read_question(said)), False),
     ("sqlm", "proposer", {}, lambda said: read_question(load_topic("arithmetic", 16), said), True),

@@ -18,7 +18,7 @@ from lite_selfplay.errors import LiteSelfPlayError, TaskError
 from lite_selfplay.games.agon.recap import summarise
 from lite_selfplay.games.cpmobius.cpmobius import read_task
 from lite_selfplay.games.pasodoble.pasodoble import parse_proposal
-from lite_selfplay.games.propose_solve.questions import read
+from lite_selfplay.games.propose_solve.questions import to_proposal
 from lite_selfplay.games.spice import read_question
 from lite_selfplay.games.sqlm.topics import load_topic, numbered_lines
 from lite_selfplay.runs.defaults import filled_in
@@ -168,7 +168,7 @@ def reply(rng: random.Random) -> Completion:
 TOPIC = load_topic("algebra", 3)
 WRITTEN: dict[str, tuple[Callable[[random.Random], Any], Read]] = {
     "recaps": (recap, lambda made: summarise(made[0], made[1], thinks=made[2]).strip()),
-    "proposals of pasodoble": (reply, lambda completion: read(completion, parse_proposal)),
+    "proposals of pasodoble": (reply, lambda completion: to_proposal(completion, parse_proposal)),
     "proposals of rzero and spice": (reply, read_question),
     "proposals of cpmobius": (reply, read_task),
     "proposals of sqlm": (reply, lambda said: (TOPIC.find(said.text), numbered_lines(said.text, cut=True))),

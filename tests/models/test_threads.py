@@ -33,7 +33,7 @@ def test_small_matrices_are_left_to_one_thread_unless_a_number_is_asked_for(monk
     for cores, width, asked, chosen in ((64, 64, None, 1), (64, 512, None, 3), (1, 512, None, 1), (1, 64, 4, 4)):
         torch.set_num_threads(3)
         monkeypatch.setattr(threads, "cores", lambda count=cores: count)
-        undo = threads.choose(two_layers(width), asked=asked)
+        undo = threads.set_threads(two_layers(width), asked=asked)
         assert torch.get_num_threads() == chosen
         undo()
         assert torch.get_num_threads() == 3

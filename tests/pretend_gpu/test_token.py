@@ -15,7 +15,7 @@ from lite_selfplay.models import attention
 from lite_selfplay.models.adapters import BASE
 from lite_selfplay.models.backends import transformers
 from lite_selfplay.models.generation import fixed, layout, replay
-from lite_selfplay.models.generation.sampling import GenerationRequest, choose
+from lite_selfplay.models.generation.sampling import GenerationRequest, sample_tokens
 from lite_selfplay.models.generation.slots import CachePool
 from lite_selfplay.models.stacked import Stack, UnstackedLayer
 from tests.models import sampled
@@ -127,9 +127,9 @@ def test_a_draw_reads_and_writes_each_logit_few_times(rtx_4090: Card, temperatur
     uniform = torch.rand(4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     on_gpu = logits.cuda(), uniform.cuda()
     with rtx_4090.watch(with_operations=True) as seen:
-        found = choose(*on_gpu, sampling)
+        found = sample_tokens(*on_gpu, sampling)
     assert sum(seen.sizes) / logits.numel() == pytest.approx(bytes_a_logit, abs=1)
-    right = choose(logits, uniform, sampling)
+    right = sample_tokens(logits, uniform, sampling)
     assert torch.equal(found[0].cpu(), right[0])
     torch.testing.assert_close(found[1].cpu(), right[1], rtol=0, atol=4e-6)
 

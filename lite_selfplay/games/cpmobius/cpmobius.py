@@ -55,8 +55,8 @@ from lite_selfplay.games.propose_solve.questions import (
     Proposal,
     answered,
     draw_until,
-    read,
     shown,
+    to_proposal,
 )
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import after_reasoning, solution_of
@@ -366,7 +366,7 @@ def read_task(completion: Completion) -> Proposal:
     Refused (ours): a task that was cut off, or that contains an answer block or a boxed value, which the player would
     only copy.
     """
-    proposal = read(completion, lambda text: (text, None))
+    proposal = to_proposal(completion, lambda text: (text, None))
     if proposal.usable and completion.cut_off:
         return proposal.refused("truncated")
     given = answer_spans(proposal.question) or boxed_spans(proposal.question)

@@ -62,7 +62,7 @@ from lite_selfplay.games.propose_solve.questions import (
     last_boxed,
     last_tagged,
     leaks,
-    read,
+    to_proposal,
     verified,
 )
 from lite_selfplay.games.table import Table
@@ -350,7 +350,9 @@ class PasoDoble(ProposeSolve):
     def _judged(self, step: int, table: Table, completions: Sequence[Completion]) -> list[JudgedProposal]:
         """Each proposal with its answers and its reward; the well-formed ones enter the history afterwards."""
         most, guard = self.options.question_tokens, self.options.leak_guard
-        proposals = [fit_to_ask(read(each, parse_proposal), table, most=most, guard=guard) for each in completions]
+        proposals = [
+            fit_to_ask(to_proposal(each, parse_proposal), table, most=most, guard=guard) for each in completions
+        ]
         pay = partial(self._solvers_sample, table.rng)
         posed = answered(table, "solver", proposals, self.group_size, f"q-{step}", judge=by_answer, pay=pay)
         tokens = [frozenset(table.tokenize(each.proposal.question)) for each in posed]

@@ -62,7 +62,7 @@ class Proposal:
         return Problem(name, self.question, self.answer)
 
 
-def read(completion: Completion, parse: Callable[[str], tuple[str, str | None] | None]) -> Proposal:
+def to_proposal(completion: Completion, parse: Callable[[str], tuple[str, str | None] | None]) -> Proposal:
     """A completion as a proposal. `parse` returns a text's question and answer, or None without the expected marker."""
     reasoning = split_reasoning(completion_text(completion))
     text = None if reasoning.state == "open" else reasoning.rest.strip()
@@ -93,7 +93,7 @@ def boxed_question(completion: Completion) -> Proposal:
         question = last_tagged(text, "question")
         return None if question is None else (question, last_boxed(text.rpartition("</question>")[2]))
 
-    proposal = read(completion, parse)
+    proposal = to_proposal(completion, parse)
     return proposal.refused("no_answer") if proposal.usable and proposal.answer is None else proposal
 
 

@@ -51,7 +51,7 @@ from pydantic_core import PydanticCustomError
 from lite_selfplay.data import Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
 from lite_selfplay.games.presentation import FOR_FORM, FOR_VOTE, Figure
 from lite_selfplay.games.propose_solve.propose_solve import OR_ANCHOR, AnchoredGame, AnchorOptions, family_figures
-from lite_selfplay.games.propose_solve.questions import NOBODYS, Candidate, Proposal, answered, by_label, read
+from lite_selfplay.games.propose_solve.questions import NOBODYS, Candidate, Proposal, answered, by_label, to_proposal
 from lite_selfplay.games.sqlm.topics import CODE, SHIPPED, Topic, load_topic, numbered_lines, problem_with_tests
 from lite_selfplay.games.table import Table
 from lite_selfplay.games.worked_examples import after_reasoning
@@ -211,7 +211,7 @@ class Sqlm(AnchoredGame):
     def _write(self, table: Table) -> list[Proposal]:
         """Have the proposer write all questions, in lists; return a proposal per list."""
         calls = [reply for (reply,) in table.ask("proposer", [self.topic.many] * self.options.calls)]
-        lists = [read(reply, partial(_listed, cut=reply.cut_off)) for reply in calls]
+        lists = [to_proposal(reply, partial(_listed, cut=reply.cut_off)) for reply in calls]
         most = self.options.questions_per_call
         self._questions = [q for listed in lists if listed.usable for q in listed.question.split("\n")[:most]]
         table.rng.shuffle(self._questions)
@@ -291,7 +291,7 @@ def read_question(topic: Topic, completion: Completion) -> Proposal:
         tests = json.dumps(problem_with_tests(text)[1]) if topic.programs else None
         return None if question is None else (question, tests)
 
-    proposal = read(completion, parse)
+    proposal = to_proposal(completion, parse)
     return proposal.refused("truncated") if proposal.usable and completion.cut_off else proposal
 
 

@@ -53,7 +53,7 @@ from lite_selfplay.models.packages import version_of
 from lite_selfplay.models.shapes import heads_of, shape_in
 from lite_selfplay.models.sources import ARCHITECTURES
 from lite_selfplay.models.sources.folders import read_json, reading, refuse_misfits, text_config
-from lite_selfplay.models.transfers import read
+from lite_selfplay.models.transfers import to_lists
 from lite_selfplay.models.trial import LoadTrial
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -179,7 +179,7 @@ class TransformersBackend:
         self.adapters.text_part = text_part(path, trust_remote_code=section.trust_remote_code)
         self._dense = functools.partial(dense_weight, dtype=self.compute_dtype)
         if self.device.type == "cpu":
-            self._undoing.callback(threads.choose(base, section.threads))
+            self._undoing.callback(threads.set_threads(base, section.threads))
             crowded = threads.crowded(before, threads.work_so_far(), torch.get_num_threads())
             if section.threads is None and crowded is not None:
                 self._warn(crowded)
@@ -293,7 +293,7 @@ class TransformersBackend:
                 chunk, order = order[-size:], order[:-size]
                 self._decoding.poll()
                 batch = Batch.of((rows[i] for i in chunk), self.way())
-                values = (batch.split(x) for x in read(self.token_logprobs(batch, temperature)))
+                values = (batch.split(x) for x in to_lists(self.token_logprobs(batch, temperature)))
                 for i, logprobs, entropies in zip(chunk, *values, strict=True):
                     scores[i] = TokenScores(logprobs, entropies)
         return scores

@@ -16,7 +16,7 @@ from lite_selfplay.models.generation.layout import CHECK_EVERY, FINEST, Layout, 
 from lite_selfplay.models.generation.lookup import Text
 from lite_selfplay.models.generation.replay import records
 from lite_selfplay.models.generation.rows import RowBatch, SamplingCall, pieces
-from lite_selfplay.models.generation.sampling import SampledRow, choose, uniforms
+from lite_selfplay.models.generation.sampling import SampledRow, sample_tokens, uniforms
 from lite_selfplay.models.generation.slots import CachePool
 from lite_selfplay.models.transfers import placed
 
@@ -102,7 +102,7 @@ class _Batch:
         for piece in pieces(self.call, rows):
             self.decoding.poll()
             batch = RowBatch(self.call, piece, expand=False)
-            self._put(batch, batch.choose().tolist(), free[begin : begin + len(piece)])
+            self._put(batch, batch.sample().tolist(), free[begin : begin + len(piece)])
             begin += len(piece)
 
     def _put(self, batch: RowBatch, tokens: Sequence[int], to: Sequence[int]) -> None:
@@ -148,7 +148,7 @@ class _Batch:
         for i in range(count):
             self.decoding.poll()
             self._step(rows, width)
-            token, logprob = choose(self.pool.logits[:rows], uniform[:, i], self.call.sampling, self.seen)
+            token, logprob = sample_tokens(self.pool.logits[:rows], uniform[:, i], self.call.sampling, self.seen)
             self.pool.token[:rows].copy_(token)
             for tokens, new in zip(self._new, (token, logprob), strict=True):
                 tokens.append(new)
@@ -213,7 +213,7 @@ class _Batch:
         self._step(AHEAD, None)
         seeds = {i: row.seed for i, row in running}
         uniform = placed(torch.from_numpy(uniforms([seeds[i] for i in owners], 1, sampled)), self.decoding.device)
-        new = choose(self.pool.logits[:AHEAD], uniform[:, 0], self.call.sampling)
+        new = sample_tokens(self.pool.logits[:AHEAD], uniform[:, 0], self.call.sampling)
         ids, logprobs = torch.stack([x.double() for x in new]).tolist()
         for (i, row), last in zip(running, ends, strict=True):
             first = owners.index(i)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lite_selfplay.models.generation.fixed import JOIN_AT, can_be_fixed, sample_fixed, taken
-from lite_selfplay.models.generation.rows import SamplingCall, read
+from lite_selfplay.models.generation.rows import SamplingCall, prefill
 from lite_selfplay.models.generation.sampling import Decoding, Generation, GenerationRequest, SampledRow
 
 LEAVE_AT = 1 / 16
@@ -33,11 +33,11 @@ def generate(model: nn.Module, request: GenerationRequest, decoding: Decoding) -
 
 def _sample(call: SamplingCall, waiting: list[SampledRow]) -> None:
     """Sample the rows at the head of `waiting` that fit at once, and those that can join meanwhile."""
-    batch = read(call, _take(call, waiting, 0))
+    batch = prefill(call, _take(call, waiting, 0))
     most = len(batch.rows)
     while True:
         call.decoding.poll()
-        token = batch.choose()
+        token = batch.sample()
         if sum(row.over for row in batch.rows) >= LEAVE_AT * len(batch.rows):
             token = token[batch.leave()]
             if not batch.rows:
@@ -45,7 +45,7 @@ def _sample(call: SamplingCall, waiting: list[SampledRow]) -> None:
         batch.advance(token)
         if waiting and call.rows_may_join and len(batch.rows) <= (1 - JOIN_AT) * most:
             if rows := _take(call, waiting, len(batch.rows)):
-                batch.join(read(call, rows))
+                batch.join(prefill(call, rows))
             most = len(batch.rows)
 
 

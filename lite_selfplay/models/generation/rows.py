@@ -17,7 +17,7 @@ from lite_selfplay.models.generation.sampling import Decoding, SampledRow, Sampl
 from lite_selfplay.models.logprobs.batch import Batch, pad
 from lite_selfplay.models.logprobs.reading import shares_prefixes
 
-READ_TOKENS = 8192
+PREFILL_TOKENS = 8192
 """Prompt tokens that are read at once; a longer prompt is read alone."""
 
 
@@ -40,12 +40,12 @@ class SamplingCall:
 
 
 def pieces(call: SamplingCall, rows: Sequence[SampledRow]) -> list[list[SampledRow]]:
-    """Rows divided into groups whose prompts are read at once; one group if rows cannot join a cache later."""
+    """Rows divided into groups whose prompts are prefilled at once; one group if rows cannot join a cache later."""
     found: list[list[SampledRow]] = []
     tokens, group = 0, -1
     for row in rows:
         new = 0 if row.group == group else len(row.prompt)
-        if not found or (new and tokens + new > READ_TOKENS and call.rows_may_join):
+        if not found or (new and tokens + new > PREFILL_TOKENS and call.rows_may_join):
             found.append([])
             tokens = 0
         found[-1].append(row)
@@ -53,8 +53,8 @@ def pieces(call: SamplingCall, rows: Sequence[SampledRow]) -> list[list[SampledR
     return found
 
 
-def read(call: SamplingCall, rows: Sequence[SampledRow]) -> "RowBatch":
-    """A batch of rows with their prompts read, a piece at a time."""
+def prefill(call: SamplingCall, rows: Sequence[SampledRow]) -> "RowBatch":
+    """A batch of rows with their prompts in the cache, a piece at a time."""
     first, *others = pieces(call, rows)
     batch = RowBatch(call, first)
     for piece in others:
@@ -73,21 +73,21 @@ class RowBatch:
         self.decoding = call.decoding
         self.cache = row_cache(call.model)
         self.mask = self.position = torch.empty(0, dtype=torch.long)
-        self.logits = self._read_prompts(expand)
+        self.logits = self._prefill(expand)
         self.seen = call.sampler.seen(rows, self.logits.shape[-1])
 
-    # Reading prompts
+    # Prefill
 
-    def _read_prompts(self, expand: bool) -> Tensor:
-        """Read each distinct prompt, and prefixes shared by several only once; then repeat the cache for each row."""
+    def _prefill(self, expand: bool) -> Tensor:
+        """Process each distinct prompt, shared prefixes only once; then repeat the cache for each row."""
         groups = dict(sorted({row.group: row.prompt for row in self.rows}.items(), key=lambda item: tuple(item[1])))
         batch, device = Batch.of((prompt, ()) for prompt in groups.values()), self.decoding.device
         own: Sequence[Sequence[int]] = list(groups.values())
         if batch.shares and shares_prefixes(self.call.model):
-            self._read([prefix.ids for prefix in batch.prefixes])
+            self._extend([prefix.ids for prefix in batch.prefixes])
             self._repeat(torch.tensor(batch.owners, device=device))
             own = batch.own
-        logits = self._read(own)
+        logits = self._extend(own)
         index = {group: i for i, group in enumerate(groups)}
         rows = torch.tensor([index[row.group] for row in self.rows], device=device)
         if expand:
@@ -96,8 +96,8 @@ class RowBatch:
             self.sources = rows
         return logits[rows]
 
-    def _read(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        """Read ids after the cached ones; returns the logits (R, V) of each row's last token."""
+    def _extend(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """Process ids after the cached ones; returns the logits (R, V) of each row's last token."""
         ids, mask = (t.to(self.decoding.device) for t in pad(rows, left=True))
         self.mask = torch.cat([self.mask, mask], dim=1) if len(self.mask) else mask
         positions = (self.mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
@@ -123,12 +123,12 @@ class RowBatch:
 
     # A token of every row
 
-    def choose(self) -> Tensor:
+    def sample(self) -> Tensor:
         """Sample the next token (R,) of every row and append it."""
         return self.call.sampler.draw(self.rows, self.logits, self.seen)
 
     def advance(self, token: Tensor) -> None:
-        """Read the token (R,) that was just sampled for every row."""
+        """Process the token (R,) that was just sampled for every row."""
         self.position = self.position + 1
         self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.rows), 1)], dim=1)
         self.logits = self._forward(token[:, None], self.position)

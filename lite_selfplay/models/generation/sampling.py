@@ -209,7 +209,9 @@ def _nucleus(probabilities: Tensor, top_p: float) -> Tensor:
     return torch.zeros_like(probabilities, dtype=torch.bool).scatter(-1, order, reached - largest < top_p)
 
 
-def choose(logits: Tensor, uniform: Tensor, sampling: Sampling, seen: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def sample_tokens(
+    logits: Tensor, uniform: Tensor, sampling: Sampling, seen: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Sample the next token of each row, with its log-probability.
 
     `logits` (R, V); `uniform` (R,) in [0, 1). Returns token ids (R,) int64 and log-probabilities (R,) float32 under the
@@ -262,9 +264,9 @@ class Sampler:
 
     def draw(self, rows: Sequence[SampledRow], logits: Tensor, seen: Tensor | None = None) -> Tensor:
         """Sample the next token (R,) of every row from logits (R, V), and append it to unfinished rows; `seen` as in
-        `choose`. The host waits."""
+        `sample_tokens`. The host waits."""
         numbers = uniforms([row.seed for row in rows], 1, [row.sampled for row in rows])[:, 0]
-        token, logprob = choose(logits, placed(torch.from_numpy(numbers), logits.device), self.sampling, seen)
+        token, logprob = sample_tokens(logits, placed(torch.from_numpy(numbers), logits.device), self.sampling, seen)
         for row, one, its in zip(rows, *torch.stack([token.double(), logprob.double()]).tolist(), strict=True):
             if not row.over:
                 self.take(row, [int(one)], [its])

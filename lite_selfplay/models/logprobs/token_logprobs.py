@@ -105,10 +105,10 @@ class FrozenHead:
         once in `hidden`, the entropies only with `entropy_gradient`: without it they are 0."""
         if torch.is_grad_enabled() and hidden.requires_grad:
             return _FrozenScores.apply(hidden, targets, self, entropy_gradient)
-        logprobs, entropies = self.read(hidden, targets)
+        logprobs, entropies = self.compute(hidden, targets)
         return logprobs, entropies
 
-    def read(self, hidden: Tensor, targets: Tensor, gradients: int = 0) -> list[Tensor]:
+    def compute(self, hidden: Tensor, targets: Tensor, gradients: int = 0) -> list[Tensor]:
         """Log-probabilities and entropies (N,), then the gradients (N, H) of the first `gradients` of these two. All in
         float32. With one gradient, entropies are 0, because nothing uses them."""
         count = max(1, -(-len(hidden) // self.size))
@@ -119,7 +119,7 @@ class FrozenHead:
         return [torch.cat(part) for part in zip(*parts, strict=True)]
 
     def _piece(self, hidden: Tensor, targets: Tensor, gradients: int, buffers: Tensor) -> list[Tensor]:
-        """`read` for (n, H) and (n,), in two buffers (2, n, V) in float32 and, with a softcap, a third."""
+        """`compute` for (n, H) and (n,), in two buffers (2, n, V) in float32 and, with a softcap, a third."""
         logits, slope = self._logits(hidden, gradients > 0, buffers[0])
         if logits.is_cuda:  # with and without gradients to the bit, so that a ratio or a KL term is free of rounding
             p = torch.softmax(logits, -1, out=buffers[1])
@@ -176,7 +176,7 @@ class _FrozenScores(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, targets: Tensor, head: FrozenHead, entropy_gradient: bool
     ) -> tuple[Tensor, Tensor]:
-        logprobs, entropies, *vectors = head.read(hidden, targets, 2 if entropy_gradient else 1)
+        logprobs, entropies, *vectors = head.compute(hidden, targets, 2 if entropy_gradient else 1)
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropies)
         ctx.save_for_backward(*vectors)

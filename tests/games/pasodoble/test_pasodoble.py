@@ -12,7 +12,7 @@ from lite_selfplay.games.pasodoble.pasodoble import (
     proposer_prompt,
 )
 from lite_selfplay.games.prompts import fill
-from lite_selfplay.games.propose_solve.questions import fit_to_ask, read
+from lite_selfplay.games.propose_solve.questions import fit_to_ask, to_proposal
 from lite_selfplay.runs.report.step_rows import progress_line
 from lite_selfplay.testing import ScriptedTable
 from tests.games.scripted import played, small
@@ -76,7 +76,7 @@ def test_parsing():
     ],
 )
 def test_why_a_proposal_is_refused(text: str, stop: StopReason, reason: str):
-    assert fit_to_ask(read(completion(text, stop), parse_proposal), ScriptedTable({}), **BOUNDS).reason == reason
+    assert fit_to_ask(to_proposal(completion(text, stop), parse_proposal), ScriptedTable({}), **BOUNDS).reason == reason
 
 
 def test_a_question_that_the_solvers_prompt_cannot_hold_is_malformed():

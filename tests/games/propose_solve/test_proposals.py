@@ -7,7 +7,7 @@ import pytest
 from lite_selfplay.data import Problem
 from lite_selfplay.errors import GameError
 from lite_selfplay.games.propose_solve.propose_solve import SHOWN_CHARACTERS, ProposeSolve, ProposeSolveOptions
-from lite_selfplay.games.propose_solve.questions import Proposal, last_boxed, last_tagged, read
+from lite_selfplay.games.propose_solve.questions import Proposal, last_boxed, last_tagged, to_proposal
 from tests.made import completion
 
 
@@ -39,7 +39,7 @@ def tagged(text: str) -> tuple[str, str | None] | None:
 )
 def test_reading_a_proposal(text: str, more: tuple[Any, ...], reason: str, question: str, answer: str | None):
     said = completion(text, *more)
-    found = read(said, tagged)
+    found = to_proposal(said, tagged)
     assert (found.reason, found.question, found.answer) == (reason, question, answer)
     assert found.completion is said
     assert found.usable == (reason == "")
@@ -69,7 +69,7 @@ def test_the_last_tag_and_the_last_box():
 
 
 def test_a_proposal_becomes_a_problem_or_is_refused():
-    proposal = read(completion("<problem>2 + 2?</problem> \\boxed{4}"), tagged)
+    proposal = to_proposal(completion("<problem>2 + 2?</problem> \\boxed{4}"), tagged)
     assert proposal.problem("q-1") == Problem("q-1", "2 + 2?", "4")
     refused = proposal.refused("leaks")
     assert (refused.usable, refused.reason, refused.question) == (False, "leaks", "2 + 2?")

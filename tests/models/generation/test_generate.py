@@ -58,7 +58,7 @@ def test_prompts_are_read_a_piece_at_a_time(make_backend, monkeypatch, loop):
     request = asked(prompts=of_several_lengths(20), max_tokens=12)
     whole = completions(backend, request, loop=loop)
     once = poll.call_count
-    monkeypatch.setattr(rows, "READ_TOKENS", 16)
+    monkeypatch.setattr(rows, "PREFILL_TOKENS", 16)
     assert_alike(completions(backend, request), whole, 1e-5)
     assert poll.call_count - once > once + 3
 

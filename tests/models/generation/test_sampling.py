@@ -9,7 +9,7 @@ from scipy.stats import chisquare, kstest
 from transformers.generation import logits_process as process
 
 from lite_selfplay.data import Sampling
-from lite_selfplay.models.generation.sampling import choose, filtered_logits, uniforms
+from lite_selfplay.models.generation.sampling import filtered_logits, sample_tokens, uniforms
 from tests.near import near
 
 
@@ -33,7 +33,7 @@ def test_choose_follows_the_exact_probabilities():
     logits = torch.randn(1, 12) * 2
     n = 40_000
     uniform = torch.from_numpy(uniforms(range(n), 1)[:, 0])
-    tokens, logprobs = choose(logits.expand(n, -1), uniform, Sampling(temperature=0.7))
+    tokens, logprobs = sample_tokens(logits.expand(n, -1), uniform, Sampling(temperature=0.7))
     expected = (logits[0] / 0.7).double().softmax(-1)
     counts = torch.bincount(tokens, minlength=12).double()
     keep = expected * n >= 5
@@ -47,10 +47,10 @@ def test_choose_inverts_the_cumulative_sum_by_hand():
     # Probabilities 0.2, 0.3, 0.5: u < 0.2 is token 0, u < 0.5 token 1, else token 2.
     logits = torch.tensor([[0.2, 0.3, 0.5]]).log().expand(6, -1)
     uniform = torch.tensor([0.0, 0.19, 0.21, 0.49, 0.51, 1 - 2.0**-53], dtype=torch.float64)
-    tokens, logprobs = choose(logits, uniform, Sampling())
+    tokens, logprobs = sample_tokens(logits, uniform, Sampling())
     assert tokens.tolist() == [0, 0, 1, 1, 2, 2]
     assert logprobs[2].item() == pytest.approx(math.log(0.3), abs=1e-6)
-    tokens, logprobs = choose(logits[:1], torch.tensor([0.0]), Sampling(temperature=0.0))  # the most likely one
+    tokens, logprobs = sample_tokens(logits[:1], torch.tensor([0.0]), Sampling(temperature=0.0))  # the most likely one
     assert (tokens.item(), logprobs.item()) == (2, pytest.approx(math.log(0.5), abs=1e-6))
 
 
@@ -60,7 +60,7 @@ def test_an_impossible_token_is_never_chosen(seed, u):
     generator = torch.Generator().manual_seed(seed % 2**31)
     logits = torch.randn(1, 30, generator=generator)
     logits[0, 1::2] = -torch.inf
-    token, logprob = choose(logits, torch.tensor([u], dtype=torch.float64), Sampling())
+    token, logprob = sample_tokens(logits, torch.tensor([u], dtype=torch.float64), Sampling())
     assert token.item() % 2 == 0
     assert math.isfinite(logprob.item())
 
