@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import islice
 from statistics import fmean
 from textwrap import indent
 from typing import Any, ClassVar, Literal
@@ -35,6 +36,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from lite_selfplay.data import NOT_JUDGED, Completion, Episode, Example, Group, Problem, Sample, Stream, Verdict
+from lite_selfplay.errors import GameError
 from lite_selfplay.games.presentation import Figure
 from lite_selfplay.games.prompts import PROGRAM, asked, fenced, fill
 from lite_selfplay.games.propose_solve.population import FIGURES, SeatsOptions
@@ -160,7 +162,8 @@ class AbsoluteZeroOptions(SeatsOptions, ProposeSolveOptions):
 
     `kinds` of tasks. `references` is K, how many earlier tasks a proposer sees; `inputs`: how many an induction has.
     `buffer`: how many tasks of a kind are kept, the newest ones. `unlearnable`: the reward of a valid task that is
-    always or never solved; with null every valid task earns the share of wrong answers.
+    always or never solved; with null every valid task earns the share of wrong answers. `worked`: how many tasks of
+    each kind, made of programs of `--tasks`, the buffers begin with, beside the identity.
     """
 
     kinds: tuple[Kind, ...] = Field(KINDS, min_length=1)
@@ -168,6 +171,7 @@ class AbsoluteZeroOptions(SeatsOptions, ProposeSolveOptions):
     inputs: int = Field(10, ge=2)
     buffer: int = Field(1024, ge=1)
     unlearnable: float | None = Field(0.0, ge=-1, le=0)
+    worked: int = Field(0, ge=0)
 
 
 class AbsoluteZero(ProposeSolve):
@@ -195,6 +199,7 @@ class AbsoluteZero(ProposeSolve):
     def __init__(self, options: Any = None, *, group_size: int = 8, problems_per_step: int = 4):
         super().__init__(options, group_size=group_size, problems_per_step=problems_per_step)
         self._buffers = {kind: [task] for kind, task in IDENTITY.items()}
+        self.sources = ("problems",) if self.options.worked else ()
 
     def rollouts_per_step(self) -> int:
         return len(self.options.kinds) * self.problems_per_step * (1 + self.group_size)
@@ -227,6 +232,8 @@ class AbsoluteZero(ProposeSolve):
 
     def play(self, step: int, table: Table) -> Episode:
         kinds, size, count = self.options.kinds, self.problems_per_step, self.options.inputs
+        if self.options.worked and step == 0:
+            self._begin_with(table.everything("problems"))
         wanted = [(kind, self._earlier(kind, table.rng)) for kind in kinds for _ in range(size)]
         rows = table.ask("proposer", [proposer_prompt(kind, seen, count) for kind, seen in wanted])
         replies = [read_task(kind, seen[0], c, count) for (kind, seen), (c,) in zip(wanted, rows, strict=True)]
@@ -266,6 +273,14 @@ class AbsoluteZero(ProposeSolve):
         }
         blends, skills = self.settle(step, new, table.rng)
         return Episode(streams, blends, {**log, **skills})
+
+    def _begin_with(self, problems: Sequence[Problem]) -> None:
+        """Fill the buffers with tasks about the programs of problems."""
+        for kind, kept in self._buffers.items():
+            tasks = filter(None, (task_of(problem, kind, self.options.inputs) for problem in problems))
+            kept += islice(tasks, self.options.worked)
+            if kind in self.options.kinds and len(kept) == 1:
+                raise GameError("game.worked needs programs over a line of numbers: --tasks code-arithmetic:tests=10")
 
     def _earlier(self, kind: Kind, rng: random.Random) -> list[Triple]:
         """The earlier tasks that a proposer sees: some of its kind, or for induction one of another kind."""

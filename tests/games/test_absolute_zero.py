@@ -190,6 +190,23 @@ def test_buffers_begin_with_the_identity_grow_once_and_are_restored():
     table.close()
 
 
+def test_buffers_may_begin_with_programs_of_the_tasks_and_are_filled_once():
+    problems = load_task("code-arithmetic:tests=10").problems[:5]
+    game = small("absolute-zero", 2, 1, worked=2, references=3)
+    assert game.sources == ("problems",)
+    table = ScriptedTable(lambda *_: "hm", problems)
+    play(game, table)
+    for kind, kept in game._buffers.items():
+        assert kept == [IDENTITY[kind], *(task_of(problem, kind, 10) for problem in problems[:2])]
+    assert all(problem.answer is not None for problem in problems)
+    assert any(task_of(problems[0], "deduction", 10).program in str(asked) for asked in table.asked)
+    play(game, table, 1)
+    assert {kind: len(kept) for kind, kept in game._buffers.items()} == dict.fromkeys(KINDS, 3)
+    with pytest.raises(GameError, match="needs programs over a line of numbers"):
+        play(small("absolute-zero", 2, 1, worked=2), ScriptedTable(lambda *_: "hm", [Problem("p", "2 + 2?", "4")]))
+    table.close()
+
+
 def test_a_proposer_sees_so_many_earlier_tasks_and_an_induction_takes_one_of_their_programs():
     game = small("absolute-zero", references=2, inputs=3)
     game._buffers["deduction"] += [replace(IDENTITY["deduction"], inputs=[str(i)], outputs=[str(i)]) for i in range(5)]
