@@ -199,7 +199,8 @@ def test_buffers_may_begin_with_programs_of_the_tasks_and_are_filled_once():
     for kind, kept in game._buffers.items():
         assert kept == [IDENTITY[kind], *(task_of(problem, kind, 10) for problem in problems[:2])]
     assert all(problem.answer is not None for problem in problems)
-    assert any(task_of(problems[0], "deduction", 10).program in str(asked) for asked in table.asked)
+    prompts = next(prompts for role, prompts, _ in table.asked if role == "proposer")
+    assert task_of(problems[0], "deduction", 10).program in prompts[0]
     play(game, table, 1)
     assert {kind: len(kept) for kind, kept in game._buffers.items()} == dict.fromkeys(KINDS, 3)
     with pytest.raises(GameError, match="needs programs over a line of numbers"):
