@@ -51,9 +51,9 @@ def conduct(
     written to `ARM.json` in the seed's folder, where ARM is the arm's name. `data_dir` is the path of the folder of
     downloaded data sets, and may be another path when the experiment is continued. None means `tasks.data_dir` of the
     experiment's configuration. Raises ConfigError if the comparison is unfair (see `require_fair`), and any error that
-    training or evaluating raises. Raises RunFolderError if `out` holds another experiment, or files but no
-    `experiment.yaml`. Raises Interrupted after a signal; calling `conduct` again with the same arguments continues the
-    experiment."""
+    training or evaluating raises. Raises RunFolderError if `out` holds another experiment, arms over another base, or
+    files but no `experiment.yaml`. Raises Interrupted after a signal; calling `conduct` again with the same arguments
+    continues the experiment."""
     require_fair(experiment)
     _claim(experiment, out)
     if experiment.search is not None:
@@ -76,6 +76,7 @@ def conduct(
                     if not path.is_file():
                         progress.say(f"{experiment.name}, seed {seed}: {name}")
                         record = _record(experiment, name, arm, seed, out, progress)
+                        _require_one_base([record, *(read_json(other) for *_, other in every if other.is_file())], out)
                         write_whole(
                             path, json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n", JSON_LIMIT
                         )
@@ -94,6 +95,13 @@ def chosen_rates(experiment: Experiment, records: Sequence[Mapping[str, Any]]) -
         found.setdefault(record["arm"], []).extend(map(mean_pass_rate, record["evaluations"]))
     rates = sorted(experiment.search.rates)
     return {arm: max(rates, key=lambda rate: fmean(found[f"{arm} at {rate:g}"])) for arm in experiment.trained()}
+
+
+def _require_one_base(records: Sequence[Mapping[str, Any]], out: Path) -> None:
+    """Raise RunFolderError if a base differs between arms, such as one that was pretrained anew on another machine."""
+    bases = sorted({(record["training"].get("environment") or {}).get("base") or "" for record in records} - {""})
+    if len({base.rpartition(":")[0] for base in bases}) < len(bases):
+        raise RunFolderError(f"{out}: its arms have different bases, {' and '.join(bases)}: choose another --out")
 
 
 def _lock(path: Path, patience: float) -> FileLock:

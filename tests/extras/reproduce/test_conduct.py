@@ -138,3 +138,18 @@ def test_each_arm_gets_the_rate_that_won_the_search_and_processes_share_the_work
     assert made == [(1, "one", 1e-4), (1, "again", None), (1, "two", 1e-3), (1, "taught", None)]
     with pytest.raises(RunFolderError, match="holds another experiment"):
         conduct(searched, tmp_path / "out", progress=Progress())
+
+
+def test_arms_over_two_bases_of_one_name_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    bases = iter(["sums-1m:a", "sums-1m:a", "other:c", "sums-1m:b"])
+
+    def record(experiment: Experiment, name: str, arm: ArmSection, seed: int, *_: object) -> dict[str, Any]:
+        training = {"environment": {"base": next(bases)}} if arm.game else {}
+        return {"arm": name, "seed": seed, "training": training, "evaluations": []}
+
+    monkeypatch.setattr(conducting, "_record", record)
+    trained = SMALL.model_copy(update={"arms": {"one": ARMS["one"], "base": ARMS["base"], "two": ARMS["two"]}})
+    with pytest.raises(RunFolderError, match="its arms have different bases, other:c and sums-1m:a and sums-1m:b"):
+        conduct(trained, tmp_path / "out", progress=Progress())
+    assert not (tmp_path / "out" / "seed-1" / "two.json").exists()
+    assert (tmp_path / "out" / "seed-1" / "one.json").exists()
