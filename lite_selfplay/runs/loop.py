@@ -71,10 +71,8 @@ class RunLoop:
             backend=resources.loaded.backend,
             loss=make_loss(resources.loaded.backend, config, resources.loaded.chat.tokenizer, resources.scratch.name),
             config=config,
-            progress=resources.progress,
-            poll=resources.loaded.poll,
+            monitor=resources.loaded.monitor,
             updates=self._updates(config.run.steps),
-            ranks=ranks,
         )
         self.done = 0  # complete steps
         self._resumed_from: int | None = None
@@ -237,7 +235,7 @@ class RunLoop:
     def _saved_when_stopped(self) -> Iterator[None]:
         """A context that saves the run if one of `STOPS` ends it."""
         try:
-            self.resources.loaded.poll()
+            self.resources.loaded.monitor.poll()
             with leaving_as_an_error():
                 yield
             self.resources.ranks.gather("the last save")  # by one process, or by another one if that is lost
@@ -382,7 +380,7 @@ def teach(resources: Resources, trainer: SelfPlayTrainer, saver: Saver, budget: 
     keeps_to_limits = within_limits(resources.loaded.chat, config, plan.max_completion_tokens)
 
     def fits(role: str, example: Example) -> bool:
-        resources.loaded.poll()  # there may be many examples
+        resources.loaded.monitor.poll()  # there may be many examples
         return keeps_to_limits(role, example)
 
     # The base plays for examples with separate problems and randomness.

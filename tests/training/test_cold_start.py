@@ -22,7 +22,7 @@ from lite_selfplay.testing import ScriptedTable
 from lite_selfplay.training.cold_start import cold_start, playing_config, teaching_rate, within_limits
 from lite_selfplay.training.examples import ExamplePool, PooledExample, gather
 from lite_selfplay.training.losses import make_loss
-from lite_selfplay.training.progress import Poll
+from lite_selfplay.training.progress import Monitor
 from lite_selfplay.training.rollout import LiveTable, Loaded
 from lite_selfplay.training.trainer import SelfPlayTrainer
 from lite_selfplay.verify import Verifier
@@ -51,8 +51,8 @@ class Pupils:
         sizes = {"steps": 1, "max_completion_tokens": 64, "microbatch_tokens": tokens}
         config = RunConfig(**{**LETTERS, "game": game}, roles=roles, seats=seats, run=sizes)
         loss = make_loss(self.backend, config, self.chat.tokenizer, tempfile.mkdtemp())
-        parts = {"progress": progress or self.told, "poll": Poll(self.told, poll or (lambda: None))}
-        trainer = SelfPlayTrainer(backend=self.backend, loss=loss, config=config, **parts)
+        monitor = Monitor(progress or self.told, stop=poll or (lambda: None))
+        trainer = SelfPlayTrainer(backend=self.backend, loss=loss, config=config, monitor=monitor)
         pool = pool or gather(played, section, load_task("stories"), ScriptedTable({}), seed=0)
         return cold_start(trainer, self.chat, played, pool, section, seed=0)
 
@@ -279,7 +279,7 @@ def test_a_cold_start_that_was_stopped_begins_again(tmp_path: Path):
     stopped = RunFolder(tmp_path / "stopped")
     stopped.create(whole.config)
     stop = stopping(after=4)  # in the middle of the second seat
-    with loop_of(whole.config, stopped.path, poll=stop) as loop, pytest.raises(Interrupted, match="before step 1"):
+    with loop_of(whole.config, stopped.path, stop=stop) as loop, pytest.raises(Interrupted, match="before step 1"):
         loop.run()
     again = resume(stopped.path)
     assert (again.path / "cold_start.jsonl").read_bytes() == (whole.path / "cold_start.jsonl").read_bytes()
