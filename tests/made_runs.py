@@ -17,7 +17,7 @@ from lite_selfplay.runs.folder import RunFolder
 from lite_selfplay.runs.loop import RunLoop
 from lite_selfplay.runs.planning import plan
 from lite_selfplay.runs.resources import Resources
-from lite_selfplay.training.progress import Progress
+from lite_selfplay.training.progress import Monitor, Progress
 from tests.made import jsonl
 
 
@@ -73,10 +73,10 @@ class Ear(Progress):
 
 @contextlib.contextmanager
 def loop_of(
-    settings: RunConfig, folder: Path, reward: Any = None, clock: Any = time.monotonic, **options: Any
+    settings: RunConfig, folder: Path, reward: Any = None, clock: Any = time.monotonic, **watched: Any
 ) -> Iterator[RunLoop]:
     """A run of `tiny` in memory, before its first step."""
-    held = Resources.of(plan(settings), resolve("tiny"), RunFolder(folder), reward, **options)
+    held = Resources.of(plan(settings), resolve("tiny"), RunFolder(folder), reward, Monitor(**watched))
     with contextlib.closing(held):
         yield RunLoop(held, clock=clock)
 

@@ -25,7 +25,7 @@ from lite_selfplay.runs.targets import Target
 from lite_selfplay.tasks import load_task
 from lite_selfplay.tasks.task import derived_seed
 from lite_selfplay.training.interrupts import Interrupts
-from lite_selfplay.training.progress import Poll, Progress
+from lite_selfplay.training.progress import Monitor, Progress
 
 if TYPE_CHECKING:
     from lite_selfplay.training.rollout import LiveTable
@@ -175,7 +175,7 @@ def speakers_of(
         target = replace(target, config=target.config.having({"run": {"max_prompt_tokens": context}}))
         tokens = min(max_tokens or target.config.run.max_completion_tokens or 512, context - 1)
         interrupts = [Interrupts()]  # replaced for every answer
-        with target.table(model, tokens, shown, Poll(shown, lambda: interrupts[0].poll())) as table:
+        with target.table(model, tokens, Monitor(shown, stop=lambda: interrupts[0].poll())) as table:
             reads = find_mode(target.mode).reads if target.folder else None
             yield Speakers(table, target, tokens, context, _example_problem(target), reads, interrupts)
 

@@ -11,12 +11,13 @@ from lite_selfplay.config import RunConfig, nested
 from lite_selfplay.errors import ConfigError
 from lite_selfplay.evaluation.result import as_markdown, change, comparison
 from lite_selfplay.games import Game
-from lite_selfplay.runs.build import ProgressLike, fresh, resumed
+from lite_selfplay.runs.build import fresh, resumed
 from lite_selfplay.runs.evaluating import evaluate
 from lite_selfplay.runs.folder import ADAPTERS, RunFolder
 from lite_selfplay.runs.report.figures import game_of
 from lite_selfplay.runs.report.pages import choose_transcripts, transcripts_markdown
 from lite_selfplay.scan import extra
+from lite_selfplay.training.progress import Monitor, ProgressLike
 from lite_selfplay.training.ranks import joined
 from lite_selfplay.verify.reward_functions import RewardFunction
 
@@ -49,7 +50,7 @@ def train(config: RunConfig, reward: RewardFunction | None = None, *, progress: 
     `Progress`, or a function of a line such as `print`. Raises RequestError, before anything is written, if the request
     is invalid; LiteSelfPlayError if the run fails; Interrupted, after saving, if a signal stopped it.
     """
-    with joined() as ranks, fresh(ranks, config, reward, progress) as loop:
+    with joined() as ranks, fresh(Monitor(progress, ranks), config, reward) as loop:
         loop.run()
     return Run(loop.folder)
 
@@ -62,7 +63,7 @@ def cold_start(config: RunConfig, reward: RewardFunction | None = None, *, progr
     config = RunConfig.of(config.chosen(), {"cold_start": {"enabled": True}})
     if config.run.init is not None:
         raise ConfigError("a cold start begins with fresh seats, so it takes no --init")
-    with joined() as ranks, fresh(ranks, config, reward, progress) as loop:
+    with joined() as ranks, fresh(Monitor(progress, ranks), config, reward) as loop:
         loop.cold_start_only()
     return Run(loop.folder)
 
@@ -94,7 +95,7 @@ def resume(
     changes: dict[str, Any] = {} if rollouts is None else nested({"rollouts": rollouts})
     changes["run"] = {key: value for key, value in (("steps", steps), ("report_to", report_to)) if value is not None}
     allowed = {"trust_remote_code": trust_remote_code, "unsafe_code": unsafe_code}
-    with joined() as ranks, resumed(ranks, RunFolder.open(Path(path)), progress, changes, reward, allowed) as loop:
+    with joined() as ranks, resumed(Monitor(progress, ranks), Path(path), changes, reward, allowed) as loop:
         loop.run()
     return Run(loop.folder)
 

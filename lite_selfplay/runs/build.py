@@ -5,7 +5,7 @@ import datetime
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,26 +24,22 @@ from lite_selfplay.runs.defaults import layer_of
 from lite_selfplay.runs.folder import CHECKPOINTS, CONFIG, PACKAGES, RunFolder, writing
 from lite_selfplay.tasks.registry import OBJECTS
 from lite_selfplay.training.interrupts import Interrupts
-from lite_selfplay.training.progress import Progress, as_progress
+from lite_selfplay.training.progress import Monitor, Progress
 from lite_selfplay.training.ranks import Ranks
 from lite_selfplay.verify.reward_functions import RewardFunction
 
 if TYPE_CHECKING:
     from lite_selfplay.runs.loop import RunLoop
 
-ProgressLike = Progress | Callable[[str], None] | None
-
 
 @contextlib.contextmanager
-def fresh(
-    ranks: Ranks, config: RunConfig, reward: RewardFunction | None, progress: ProgressLike
-) -> "Iterator[RunLoop]":
+def fresh(monitor: Monitor, config: RunConfig, reward: RewardFunction | None) -> "Iterator[RunLoop]":
     """A new run, with its model loaded and its folder created."""
     if not isinstance(config, RunConfig):
         raise ConfigError(
             f"train takes a RunConfig, not a {type(config).__name__}: train(RunConfig(game=..., model=...))"
         )
-    began, progress = time.monotonic(), as_progress(progress) if ranks.main else Progress()
+    began, progress, ranks = time.monotonic(), monitor.progress, monitor.ranks
     if reward is not None:
         config = RunConfig.of(config.chosen(), {"run": {"reward": None}})
     elif config.run.reward is not None:
@@ -59,15 +55,15 @@ def fresh(
     if objects:
         files = layer_of({key: str((folder.path / OBJECTS[key]).absolute()) for key in objects})
         plan = replace(plan, config=plan.config.having(files))
-    with _at_work(ranks, plan) as poll:
+    with _at_work(monitor, plan):
         model = base_of(plan.config.model, progress)  # raises before the libraries are loaded
-        with _loaded(ranks, plan, model, folder, reward, progress, poll, began) as loop:
+        with _loaded(monitor, plan, model, folder, reward, began) as loop:
             resources = loop.resources
             if plan.config.run.init is not None:
                 # Raises before anything is written.
                 resources.seats_of(RunFolder.open(Path(plan.config.run.init), or_adapter=True), progress.warn)
             if ranks.main:
-                poll()  # from here on a signal waits for the run, which saves
+                monitor.stop()  # from here on a signal waits for the run, which saves
                 folder.create(resources.config, objects, **resources.facts())
                 agree(*folder.outside(resources.config).values())
             with writing(folder.path, warn=progress.warn) if ranks.main else contextlib.nullcontext():
@@ -76,16 +72,15 @@ def fresh(
 
 @contextlib.contextmanager
 def resumed(
-    ranks: Ranks,
-    folder: RunFolder,
-    progress: ProgressLike,
+    monitor: Monitor,
+    path: Path,
     changes: dict[str, Any],
     reward: RewardFunction | str | None,
     allowed: Mapping[str, bool],
 ) -> "Iterator[RunLoop]":
-    """A run that continues from its newest complete checkpoint, with `changes` of its configuration. `allowed` are the
-    keywords of `RunFolder.config_to_load`."""
-    progress, path = as_progress(progress) if ranks.main else Progress(), folder.path
+    """The run at `path`, continued from its newest complete checkpoint with `changes` of its configuration. `allowed`
+    are the keywords of `RunFolder.config_to_load`."""
+    progress, ranks, folder = monitor.progress, monitor.ranks, RunFolder.open(path)
     folder.ours = ranks.main
     config = folder.config_to_load(**allowed)
     if "rollouts" not in changes and (servers := ",".join(config.rollouts.servers)):
@@ -121,7 +116,7 @@ def resumed(
             f"have changed. Restore the file, or start another run from the seats: --init {path}"
         )
     lock = writing(path, again=config.rollouts.again, warn=progress.warn) if ranks.main else contextlib.nullcontext()
-    with lock, _at_work(ranks, plan) as poll:
+    with lock, _at_work(monitor, plan):
         last = _last_checkpoint(folder, plan, progress)
         ranks.require_same({"last checkpoint in the run folder, which all must see,": last.step})
         model = base_of(plan.config.model, progress)
@@ -132,7 +127,7 @@ def resumed(
                 progress.warn(f"the source of {one['name']} ({key}) has changed since the run was made")
         if plan.config.run.reward is not None:
             given = load(plan.config.run.reward, "--reward", "function")
-        with _loaded(ranks, plan, model, folder, given, progress, poll) as loop:
+        with _loaded(monitor, plan, model, folder, given) as loop:
             loop.load(last)
             if ranks.main:
                 folder.cut(last.step)
@@ -145,24 +140,23 @@ def resumed(
 
 
 @contextlib.contextmanager
-def _at_work(ranks: Ranks, plan: planning.Plan) -> Iterator[Callable[[], None]]:
-    """A context for loading and training a base without the libraries' output. Yields a function that must be called
-    often, and raises Interrupted after a signal."""
-    require_one_run(ranks, plan)
+def _at_work(monitor: Monitor, plan: planning.Plan) -> Iterator[None]:
+    """A context for loading and training a base without the libraries' output. After a signal, the monitor raises
+    Interrupted."""
+    require_one_run(monitor.ranks, plan)
     import_first(plan.config.model)
-    with quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
-        yield interrupts.poll
+    with quiet(), Interrupts(patient=monitor.ranks.world > 1) as interrupts:
+        monitor.stop = interrupts.poll
+        yield
 
 
 @contextlib.contextmanager
 def _loaded(
-    ranks: Ranks,
+    monitor: Monitor,
     plan: planning.Plan,
     model: ResolvedModel,
     folder: RunFolder,
     reward: RewardFunction | None,
-    progress: Progress,
-    poll: Callable[[], None],
     began: float | None = None,
 ) -> "Iterator[RunLoop]":
     """A context with the loop of a plan. A new run has `began`, by the clock, and may be probed.
@@ -173,14 +167,12 @@ def _loaded(
     from lite_selfplay.runs.preflight import probe_base
     from lite_selfplay.runs.resources import Resources, leaving_as_an_error
 
-    with contextlib.closing(
-        Resources.of(plan, model, folder, reward, progress=progress, poll=poll, ranks=ranks)
-    ) as resources:
-        if began is not None and plan.open and ranks.alone:
+    with contextlib.closing(Resources.of(plan, model, folder, reward, monitor)) as resources:
+        if began is not None and plan.open and monitor.ranks.alone:
             with leaving_as_an_error():
                 probe_base(resources)
         loop, facts = RunLoop(resources, began=began), resources.facts()
-        ranks.require_same(
+        monitor.ranks.require_same(
             {
                 "device": f"{facts['device']}, {resources.loaded.backend.compute_dtype}",
                 "base model": facts["base"],

@@ -23,14 +23,14 @@ from lite_selfplay.evaluation.examiner import SUFFIX, Answers, Exam, key_of, mea
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.models.backends import import_first
 from lite_selfplay.models.silence import quiet
-from lite_selfplay.runs.build import ProgressLike, require_shareable
+from lite_selfplay.runs.build import require_shareable
 from lite_selfplay.runs.folder import EVALUATIONS
 from lite_selfplay.runs.planning import fitted
 from lite_selfplay.runs.targets import Target, find_task, texts_trained_on, trained_on, write_result
 from lite_selfplay.tasks import Task, data_facts, evaluation_set, fingerprint, without
 from lite_selfplay.tasks.split import overlap
 from lite_selfplay.training.interrupts import Interrupts
-from lite_selfplay.training.progress import Poll, Progress, as_progress
+from lite_selfplay.training.progress import Monitor, Progress, ProgressLike
 from lite_selfplay.training.ranks import joined
 from lite_selfplay.verify import Verifier, programs
 
@@ -112,7 +112,8 @@ def evaluate_all(
     """
     settings = settings or Settings()
     with joined() as ranks:
-        shown = as_progress(progress if ranks.main else None)
+        monitor = Monitor(progress, ranks)
+        shown = monitor.progress
         found = Target.of(target, settings, shown.warn)
         if not tasks:
             if found.folder is None or found.config.tasks.train is not None:
@@ -139,6 +140,7 @@ def evaluate_all(
         require_shareable(ranks, section)
         import_first(section)
         with quiet(), Interrupts(patient=ranks.world > 1) as interrupts:
+            monitor.stop = interrupts.poll
             model = found.base(shown)
             asked = {
                 "base model": model.identity,
@@ -149,12 +151,10 @@ def evaluate_all(
             answers = _answers(found, asked, settings, shown) if write and ranks.main else Answers()
             tokens = max(each.sampling.max_tokens for each in chosen)
             found = replace(found, config=fitted(found.config, model.path, tokens, shown.warn))
-            poll = Poll(shown, interrupts.poll)
-            with found.table(model, tokens, shown, poll, ranks) as table:
-                ranks.poll = poll
+            with found.table(model, tokens, monitor) as table:
                 answers.lines = ranks.from_main("the earlier answers", lambda: answers.lines)
                 ranks.require_same(asked)
-                interrupts.poll()  # from here on a signal raises Interrupted here
+                monitor.stop()  # from here on a signal raises Interrupted here
                 try:
                     if found.weights() != asked["set of adapters"]:
                         raise RunFolderError(f"{found.name} was saved again meanwhile: repeat the command")
@@ -164,7 +164,7 @@ def evaluate_all(
                         "weights": asked["set of adapters"],
                         "answer_from": found.config.tasks.answer_from,
                     }
-                    evaluations = _evaluations(found, about, table, chosen, specs, answers, shown, interrupts.poll)
+                    evaluations = _evaluations(found, about, table, chosen, specs, answers, monitor)
                 except (Interrupted, ProcessLost) as stop:
                     if answers.path is None or not answers.path.is_file():
                         raise
@@ -316,15 +316,14 @@ def _evaluations(
     chosen: Sequence[Exam],
     specs: Sequence[EvalSpec],
     answers: Answers,
-    progress: Progress,
-    poll: Callable[[], None],
+    monitor: Monitor,
 ) -> list[Evaluation]:
     pairs = [(each, spec) for each in chosen for spec in specs]
     parts = [len(each.problems) * find_mode(spec.mode).stages(spec.seats) for each, spec in pairs]
     several, found = len(pairs) > 1, list[Evaluation]()
     if several:
         names = f"{', '.join(each.tasks for each in chosen)} in {', '.join(spec.mode for spec in specs)}"
-        progress.phase(f"evaluation of {target.name} on {names}", sum(parts))
+        monitor.progress.phase(f"evaluation of {target.name} on {names}", sum(parts))
     for number, (each, spec) in enumerate(pairs):
         part = f"{each.tasks}, {spec.mode}"
         evaluation = measure(
@@ -334,10 +333,10 @@ def _evaluations(
             name=part if several else f"evaluation of {target.name} on {each.tasks}",
             answers=answers,
             rows_at_once=table.rows_at_once(each.sampling.max_tokens),
-            progress=progress,
+            progress=monitor.progress,
             begun=sum(parts[:number]) if several else None,
         )
-        found.append(_graded_otherwise(evaluation, target.config.tasks, poll))
+        found.append(_graded_otherwise(evaluation, target.config.tasks, monitor.stop))
         result = found[-1].to_json()
-        progress.evaluated(f"{target.name}, {part}" if several else target.name, result, headline(result))
+        monitor.progress.evaluated(f"{target.name}, {part}" if several else target.name, result, headline(result))
     return found

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lite_selfplay.data import Episode, EvalSpec, Example, Problem, Sampling
+from lite_selfplay.data import Episode, EvalSpec, Problem, Sampling
 from lite_selfplay.errors import (
     GameError,
     Interrupted,
@@ -71,10 +71,8 @@ class RunLoop:
             backend=resources.loaded.backend,
             loss=make_loss(resources.loaded.backend, config, resources.loaded.chat.tokenizer, resources.scratch.name),
             config=config,
-            progress=resources.progress,
-            poll=resources.loaded.poll,
+            monitor=resources.loaded.monitor,
             updates=self._updates(config.run.steps),
-            ranks=ranks,
         )
         self.done = 0  # complete steps
         self._resumed_from: int | None = None
@@ -237,7 +235,7 @@ class RunLoop:
     def _saved_when_stopped(self) -> Iterator[None]:
         """A context that saves the run if one of `STOPS` ends it."""
         try:
-            self.resources.loaded.poll()
+            self.resources.loaded.monitor.poll()
             with leaving_as_an_error():
                 yield
             self.resources.ranks.gather("the last save")  # by one process, or by another one if that is lost
@@ -379,25 +377,17 @@ def teach(resources: Resources, trainer: SelfPlayTrainer, saver: Saver, budget: 
     # A generated task makes other problems for the cold start than for training.
     own_seed = derived_seed(seed, "cold start")
     task = training_side(problems_of(config, resources.game, own_seed, section.tasks), plan.never_taught)
-    keeps_to_limits = within_limits(resources.loaded.chat, config, plan.max_completion_tokens)
-
-    def fits(role: str, example: Example) -> bool:
-        resources.loaded.poll()  # there may be many examples
-        return keeps_to_limits(role, example)
-
     # The base plays for examples with separate problems and randomness.
     sources = resources.sources_of({**plan.sources, "problems": task.problems})
     pool = gather(
         resources.game,
-        section,
+        config,
         task,
         resources.table(LiveTable, config=playing_config(config), sources=sources),
-        seed=seed,
+        resources.loaded.monitor,
         held_out=plan.never_taught,
-        fits=fits,
+        fits=within_limits(resources.loaded.chat, config, plan.max_completion_tokens),
         plain=resources.loaded.chat.plain,
-        progress=resources.progress,
-        data_dir=config.tasks.data_dir,
     )
     for sentence in pool.lines():
         resources.progress.say(sentence)

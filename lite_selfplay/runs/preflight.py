@@ -120,7 +120,7 @@ def play(
             until=started + SAMPLED * seconds,
         )
         try:
-            with resources.loaded.poll.within(seconds):
+            with resources.loaded.monitor.within(seconds):
                 while not table.samples or assumed(table.streams(played)):
                     game, before = small_game(resources.game, config.run, most), table.samples
                     played = dict(seats(game))
@@ -128,7 +128,7 @@ def play(
                     table.open(-1 - before, played)  # the step seeds the table, and no step of a run is negative
                     with contextlib.suppress(Enough), resources.guarded():
                         table.note(game.play(0, table))
-                    resources.loaded.poll()
+                    resources.loaded.monitor.poll()
                     if table.samples == before:
                         break
                     most = min(2 * most, MOST)

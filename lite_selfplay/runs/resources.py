@@ -27,8 +27,8 @@ from lite_selfplay.scan import extra
 from lite_selfplay.tasks import Source
 from lite_selfplay.tasks.files import read_json
 from lite_selfplay.tasks.passages import short_enough
-from lite_selfplay.training.progress import Poll, Progress, Several
-from lite_selfplay.training.ranks import ALONE, Ranks
+from lite_selfplay.training.progress import Monitor, Progress, Several
+from lite_selfplay.training.ranks import Ranks
 from lite_selfplay.training.rollout import LiveTable, Loaded
 from lite_selfplay.verify.reward_functions import RewardFunction
 
@@ -58,29 +58,24 @@ class Resources:
         plan: Plan,
         model: ResolvedModel,
         folder: RunFolder,
-        reward: RewardFunction | None = None,
-        *,
-        progress: Progress | None = None,
-        poll: Callable[[], None] = lambda: None,
-        ranks: Ranks = ALONE,
+        reward: RewardFunction | None,
+        monitor: Monitor,
     ) -> Self:
         """Load the base that a plan names."""
-        progress = progress or Progress()
-        config = fitted(plan.config, model.path, plan.max_completion_tokens, progress.warn)
+        config = fitted(plan.config, model.path, plan.max_completion_tokens, monitor.progress.warn)
         plan = replace(plan, config=config)
-        ranks.poll = Poll(progress, poll)
         limit = config.eval.limit is not None and config.eval.tasks is None
         idle = "eval.limit does nothing without problems to evaluate on: --eval-tasks T names them" if limit else None
         for doubt in filter(None, (without_its_gpu(config), idle)):
-            progress.warn(doubt)
-        progress.say(f"loading {model.name} in {config.model.precision}")
-        loaded = Loaded.of(config, model, progress, Poll(progress, poll), ranks=ranks, rollouts=_rollouts(plan, folder))
+            monitor.progress.warn(doubt)
+        monitor.progress.say(f"loading {model.name} in {config.model.precision}")
+        loaded = Loaded.of(config, model, monitor, rollouts=_rollouts(plan, folder))
         tracker = None
-        if ranks.main and config.run.report_to != "none":
+        if monitor.ranks.main and config.run.report_to != "none":
             tracker = extra("trackers").AccelerateTracker(
-                config.run.report_to, config, type(plan.game), folder.path, progress.warn
+                config.run.report_to, config, type(plan.game), folder.path, monitor.progress.warn
             )
-            loaded.progress = Several(progress, tracker)
+            monitor.progress = Several(monitor.progress, tracker)
         scratch = tempfile.TemporaryDirectory(prefix="lite-selfplay-")
         resources = cls(plan, model, folder, reward, loaded, tracker, {}, scratch)
         try:
@@ -101,11 +96,11 @@ class Resources:
 
     @property
     def progress(self) -> Progress:
-        return self.loaded.progress
+        return self.loaded.monitor.progress
 
     @property
     def ranks(self) -> Ranks:
-        return self.loaded.ranks
+        return self.loaded.monitor.ranks
 
     def close(self) -> None:
         """End the checker's processes, undo the backend's changes, and remove temporary files."""

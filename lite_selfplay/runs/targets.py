@@ -23,8 +23,7 @@ from lite_selfplay.tasks import Task, is_data, load_task, task_names, without
 from lite_selfplay.tasks.files import read_object_lines, require_no_link, sha256_of
 from lite_selfplay.tasks.hub_data import FILES, folder_of_data, no_file
 from lite_selfplay.tasks.passages import read_passages
-from lite_selfplay.training.progress import Poll, Progress
-from lite_selfplay.training.ranks import ALONE, Ranks
+from lite_selfplay.training.progress import Monitor, Progress
 
 if TYPE_CHECKING:
     from lite_selfplay.training.rollout import LiveTable
@@ -139,14 +138,12 @@ class Target:
         return model
 
     @contextlib.contextmanager
-    def table(
-        self, model: ResolvedModel, max_completion_tokens: int, progress: Progress, poll: Poll, ranks: Ranks = ALONE
-    ) -> "Iterator[LiveTable]":
+    def table(self, model: ResolvedModel, max_completion_tokens: int, monitor: Monitor) -> "Iterator[LiveTable]":
         """A context with a table: the base in memory with the run's adapters, and a checker."""
         from lite_selfplay.training.rollout import LiveTable, Loaded
 
-        progress.say(f"loading {model.name} in {self.config.model.precision}")
-        with contextlib.closing(Loaded.of(self.config, model, progress, poll, ranks=ranks)) as loaded:
+        monitor.progress.say(f"loading {model.name} in {self.config.model.precision}")
+        with contextlib.closing(Loaded.of(self.config, model, monitor)) as loaded:
             for seat in self.config.seats if self.folder else ():
                 loaded.adapters.load(seat, self.saved[seat])
             for name, (seat, place) in self.past.items():

@@ -27,7 +27,7 @@ def cold_start(
     warning unless `section.roles` excludes all its roles. These steps do not count as updates of the seats. Raises
     TrainingError, naming seat and step, if a number is not finite; that step then updates nothing.
     """
-    adapters, progress = trainer.adapters, trainer.progress
+    adapters, progress = trainer.adapters, trainer.monitor.progress
     counts = dict(adapters.updates), dict(adapters.versions)
     teacher = trainer.beside(_taught(trainer.config, section), teaching_rate)
     try:
@@ -70,7 +70,7 @@ def _teach(
             )
         losses.append(-found.logprob)
         seen, tokens = seen + found.rows, tokens + found.tokens
-        teacher.progress.advance(len(losses), note=f"loss {losses[-1]:.2f}")
+        teacher.monitor.progress.advance(len(losses), note=f"loss {losses[-1]:.2f}")
     return (
         f"cold start of {seat} as {' and '.join(roles)}, {seen} examples, {tokens:,} tokens in all: "
         f"loss {losses[0]:.2f} -> {losses[-1]:.2f}"

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
-from lite_selfplay.config import ColdStartSection
+from lite_selfplay.config import ColdStartSection, RunConfig
 from lite_selfplay.data import BASE, Example, Problem, Stream
 from lite_selfplay.errors import ConfigError, UnknownNameError
 from lite_selfplay.games.base import Game
@@ -29,7 +29,7 @@ from lite_selfplay.tasks import Source, Task, load_task
 from lite_selfplay.tasks.files import read_object_lines, write_whole
 from lite_selfplay.tasks.split import training_side
 from lite_selfplay.tasks.task import derived_rng, derived_seed
-from lite_selfplay.training.progress import Progress
+from lite_selfplay.training.progress import Monitor
 
 Origin = Literal["worked", "self", "file"]
 Fits = Callable[[str, Example], bool]  # whether an example of a role is within the run's limits
@@ -135,57 +135,57 @@ class ExamplePool:
 
 def gather(
     game: Game,
-    section: ColdStartSection,
+    config: RunConfig,
     task: Task,
     table: PlayTable,
+    monitor: Monitor,
     *,
-    seed: int,
     held_out: Sequence[Problem] = (),
     fits: Fits = lambda role, example: True,
     plain: Plain = lambda prompt, completion: (prompt, completion),
-    progress: Progress | None = None,
-    data_dir: str | None = None,
 ) -> ExamplePool:
-    """The examples for a game's cold start, from the section's source.
+    """The examples for a game's cold start, from the source in `config.cold_start`.
 
     `task` has the problems for worked examples, `table` draws those that the base plays with; neither has problems of
-    `held_out`, which are also excluded from `section.top_up`. Examples that do not fit are skipped and counted. `plain`
-    removes a chat template's marks from a file's prompts and completions.
-    `data_dir`: see `load_task`. Warns if a source has fewer examples than requested (for a game without tasks this is
-    only noted). Raises ConfigError if none remain, or if with the source `self` the base had nothing right in a role.
+    `held_out`, which are also excluded from `cold_start.top_up`. Examples that do not fit are skipped and counted.
+    `plain` removes a chat template's marks from a file's prompts and completions. Warns if a source has fewer examples
+    than requested (for a game without tasks this is only noted). Raises ConfigError if none remain, or if with the
+    source `self` the base had nothing right in a role.
     """
-    progress = progress or Progress()
-    gathering = _Gathering(game, section, table.thinks, seed, fits)
-    source = source_of(section, task, game)
+    gathering = _Gathering(game, config, table.thinks, fits, monitor)
+    source = source_of(config.cold_start, task, game)
     if source == "file":
-        gathering.read(Path(section.source), plain, progress)
+        gathering.read(Path(config.cold_start.source), plain)
     elif source == "worked":
         gathering.write(task.problems)
     else:
-        gathering.play(table, progress)
-        if section.top_up is not None:
-            top_up = load_task(section.top_up, seed=derived_seed(seed, "cold start"), data_dir=data_dir)
+        gathering.play(table)
+        if (spec := config.cold_start.top_up) is not None:
+            top_up = load_task(spec, seed=derived_seed(config.run.seed, "cold start"), data_dir=config.tasks.data_dir)
             gathering.write(training_side(top_up, held_out).problems)
     pool = gathering.pool()
     if source != "file":
         for sentence in gathering.shortages(pool):
-            (progress.say if game.without_tasks else progress.warn)(sentence)
+            (monitor.progress.say if game.without_tasks else monitor.progress.warn)(sentence)
     return pool
 
 
 class _Gathering:
     """A pool under construction: the examples found and wanted for each role that a seat learns."""
 
-    def __init__(self, game: Game, section: ColdStartSection, thinks: bool, seed: int, fits: Fits):
-        self._game, self._section, self._thinks, self._seed, self._fits = game, section, thinks, seed, fits
-        readings = _readings(game, taught_roles(game, section), section.steps * section.examples_per_step)
+    def __init__(self, game: Game, config: RunConfig, thinks: bool, fits: Fits, monitor: Monitor):
+        self._game, self._thinks, self._fits, self._monitor = game, thinks, fits, monitor
+        self._section, self._seed = config.cold_start, config.run.seed
+        readings = _readings(
+            game, taught_roles(game, self._section), self._section.steps * self._section.examples_per_step
+        )
         self._wanted = {role: sum(seats.values()) for role, seats in readings.items() if seats}
         self._found: dict[str, dict[Example, Origin]] = {role: {} for role in self._wanted}
         self._too_long: dict[str, set[Example]] = {role: set() for role in self._wanted}
         self._counts = {role: RoleCounts() for role in self._wanted}
         self._of_problem: Counter[tuple[str, str]] = Counter()
 
-    def read(self, path: Path, plain: Plain, progress: Progress) -> None:
+    def read(self, path: Path, plain: Plain) -> None:
         lines = [line for line in read_examples(path, self._game.roles) if line.role in self._wanted]
         found = [Example(*plain(line.prompt, line.completion)) for line in lines]
         for line, example in zip(lines, found, strict=True):
@@ -193,23 +193,23 @@ class _Gathering:
         if rendered := sum(
             Example(each.prompt, each.completion) != one for each, one in zip(lines, found, strict=True)
         ):
-            progress.say(
+            self._monitor.progress.say(
                 f"{path}: {rendered} of {len(lines)} examples have marks of the chat template: prompts in its form are "
                 "read as messages, and end tokens as ends, not as text"
             )
 
-    def play(self, table: PlayTable, progress: Progress) -> None:
+    def play(self, table: PlayTable) -> None:
         """Let the base play until it has enough examples, or for all rounds."""
         self._wanted = {role: -(-wanted // READINGS) for role, wanted in self._wanted.items()}
         state = self._game.state()
-        progress.phase("the base plays for examples", total=self._section.rounds)
+        self._monitor.progress.phase("the base plays for examples", total=self._section.rounds)
         try:
             for step in range(self._section.rounds):
                 table.open(step, dict.fromkeys(self._game.roles, BASE))
                 for stream in self._game.play(step, table).streams:
                     if stream.role in self._wanted:
                         self._keep(stream)
-                progress.advance(step + 1, note=f"{sum(map(len, self._found.values()))} kept")
+                self._monitor.progress.advance(step + 1, note=f"{sum(map(len, self._found.values()))} kept")
                 if not self.lacking:
                     break
         finally:
@@ -282,6 +282,7 @@ class _Gathering:
         """Add an example unless it is a duplicate or too long."""
         if example in self._found[role]:
             return False
+        self._monitor.poll()  # there may be many examples
         if not self._fits(role, example):
             self._too_long[role].add(example)
             return False

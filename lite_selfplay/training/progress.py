@@ -1,10 +1,11 @@
 """How a run's progress is shown: on a terminal, in a notebook, or nowhere.
 
 A run reports to one `Progress`. `PlainProgress` writes lines of text with any function that takes one, such as `print`;
-the command line has a display of its own.
+the command line has a display of its own. Inside the library, a `Monitor` carries it to all work of the run.
 """
 
 import contextlib
+import math
 import re
 import time
 import unicodedata
@@ -14,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from lite_selfplay.errors import LiteSelfPlayError
+from lite_selfplay.training.ranks import ALONE, Ranks
 
 _ESCAPES = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]")
 _LINE_ENDS = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
@@ -61,6 +63,9 @@ class Progress:
         """The run is over: its improvements, its folder and what to try next, a line each."""
 
 
+ProgressLike = Progress | Callable[[str], None] | None
+
+
 class Several(Progress):
     """Forwards every call to several others, in order."""
 
@@ -76,28 +81,29 @@ def _call_all(others: Sequence[Progress], name: str, *arguments: Any, **named: A
 
 
 class OutOfTime(LiteSelfPlayError):
-    """Ends work with a time limit: see `Poll.within`."""
+    """Ends work with a time limit: see `Monitor.within`."""
 
 
-class Poll:
-    """Called often by long work: by a backend once a token, by a trainer once a microbatch.
+class Monitor:
+    """Follows a run or an evaluation: its work reports to `progress`, is ended by `stop`, which may raise, and is split
+    over `ranks`.
 
-    Each call reports a tick to `progress`, and tokens while `counting`; then it calls `stop`, which may raise.
+    `progress` may also be a function of lines, or None. Of several processes, only the main one reports.
     """
 
-    def __init__(self, progress: Progress, stop: Callable[[], None] = lambda: None):
-        self._progress, self._stop = progress, stop
-        self._counting, self._done = False, 0
+    def __init__(self, progress: ProgressLike = None, ranks: Ranks = ALONE, stop: Callable[[], None] = lambda: None):
+        self.progress, self.ranks, self.stop = as_progress(progress if ranks.main else None), ranks, stop
+        self._counting, self._done, self._until = False, 0, math.inf
         self._most: int | None = None
-        self._until: float | None = None
 
-    def __call__(self) -> None:
+    def poll(self) -> None:
+        """Called often by long work: by a backend once a token, by a trainer once a microbatch. May raise to stop."""
         if self._counting:
-            self._progress.tokens(self._done if self._most is None else min(self._done, self._most), self._most)
+            self.progress.tokens(self._done if self._most is None else min(self._done, self._most), self._most)
             self._done += 1
-        self._progress.tick()
-        self._stop()
-        if self._until is not None and time.monotonic() >= self._until:
+        self.progress.tick()
+        self.stop()
+        if time.monotonic() >= self._until:
             raise OutOfTime
 
     @contextlib.contextmanager
@@ -110,15 +116,15 @@ class Poll:
             vars(self).update({name: before[name] for name in values})
 
     def within(self, seconds: float) -> AbstractContextManager[None]:
-        """A context in which calls raise OutOfTime once so many seconds are over."""
+        """A context in which `poll` raises OutOfTime once so many seconds are over."""
         return self._changed(_until=time.monotonic() + seconds)
 
     def unstopped(self) -> AbstractContextManager[None]:
-        """A context in which calls do not raise: for short work that must not stop half done."""
-        return self._changed(_stop=lambda: None, _until=None)
+        """A context in which `poll` does not raise: for short work that must not stop half done."""
+        return self._changed(stop=lambda: None, _until=math.inf)
 
     def counting(self, most: int | None) -> AbstractContextManager[None]:
-        """A context in which every call is a token, of at most `most` (None: see `Progress.tokens`)."""
+        """A context in which every `poll` is a token, of at most `most` (None: see `Progress.tokens`)."""
         return self._changed(_counting=True, _done=0, _most=most)
 
 
@@ -214,7 +220,7 @@ def printable(text: str) -> str:
     return "".join(c for c in text if c == "\n" or unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
 
 
-def as_progress(progress: Progress | Callable[[str], None] | None) -> Progress:
+def as_progress(progress: ProgressLike) -> Progress:
     """A `Progress` unchanged, a function of lines as a `PlainProgress`, None as one that ignores everything."""
     if progress is None:
         return Progress()

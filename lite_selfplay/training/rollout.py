@@ -3,7 +3,6 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,8 +22,7 @@ from lite_selfplay.tasks import Source
 from lite_selfplay.tasks.task import derived_rng, derived_seed
 from lite_selfplay.training import sharing
 from lite_selfplay.training.interrupts import ending_at_once
-from lite_selfplay.training.progress import Poll, Progress
-from lite_selfplay.training.ranks import ALONE, Ranks
+from lite_selfplay.training.progress import Monitor
 from lite_selfplay.training.sampler_check import at_own_temperature
 from lite_selfplay.verify import Verifier
 from lite_selfplay.verify.reward_functions import RewardFunction, call_reward, name_of
@@ -39,24 +37,21 @@ class Loaded:
     chat: Chat
     backend: Backend
     verifier: Verifier
-    progress: Progress = field(default_factory=Progress)
-    poll: Poll = field(default_factory=lambda: Poll(Progress()))
-    ranks: Ranks = ALONE
+    monitor: Monitor = field(default_factory=Monitor)
 
     @classmethod
     def of(
         cls,
         config: RunConfig,
         model: ResolvedModel,
-        progress: Progress,
-        poll: Poll,
+        monitor: Monitor,
         *,
         seats: Mapping[str, SeatConfig] | None = None,
-        ranks: Ranks = ALONE,
         rollouts: Rollouts | None = None,
     ) -> "Loaded":
         """Load a configuration's model with fresh `seats` (None: all of the configuration)."""
         chat, run, tasks = load_chat(config, model), config.run, config.tasks
+        monitor.ranks.poll = monitor.poll
         backend = choose_backend(
             model.path,
             config.model,
@@ -65,18 +60,18 @@ class Loaded:
             eos_ids=chat.eos_ids,
             run=run,
             decode=chat.decode,
-            poll=poll,
-            warn=progress.warn,
+            poll=monitor.poll,
+            warn=monitor.progress.warn,
             rollouts=rollouts,
         )
         backend.adapters.base_name = model.hub_id or model.name
         verifier = Verifier(
             deadline=run.verify_timeout_s,
-            poll=poll,
+            poll=monitor.poll,
             block_only=tasks.answer_from == "block",
             unsafe_code=tasks.unsafe_code,
         )
-        return cls(chat, backend, verifier, progress, poll, ranks)
+        return cls(chat, backend, verifier, monitor)
 
     @property
     def adapters(self) -> Adapters:
@@ -116,7 +111,7 @@ class LiveTable:
         reward: RewardFunction | None = None,
         folder: Path | None = None,
     ):
-        self._loaded, self._sources, self._folder = loaded, sources, folder
+        self._loaded, self._monitor, self._sources, self._folder = loaded, loaded.monitor, sources, folder
         self._config, self._reward = config, reward
         self.default_tokens = max_completion_tokens  # for roles without a limit of their own
         self.thinks = loaded.chat.thinks
@@ -134,7 +129,7 @@ class LiveTable:
         """How many completions of so many tokens to request at a time if progress is reported in between."""
         backend = self._loaded.backend
         rows = backend.rows_at_once(_PROMPT_TOKENS, tokens)
-        return self._loaded.ranks.world * (min(CPU_ROWS, rows) if backend.device.type == "cpu" else rows)
+        return self._monitor.ranks.world * (min(CPU_ROWS, rows) if backend.device.type == "cpu" else rows)
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -167,7 +162,7 @@ class LiveTable:
         numbers = range(first, first + len(prompts))
         seeds = [[derived_seed(self._config.run.seed, self._step, role, i, k) for k in range(n)] for i in numbers]
         seat = seat or self._seat(role)
-        self._loaded.progress.activity(f"{seat} samples as {role}")
+        self._monitor.progress.activity(f"{seat} samples as {role}")
         return self.sample(seat, prompts, n, sampling, seeds, beginnings)
 
     def sample(
@@ -191,8 +186,7 @@ class LiveTable:
         fits = [i for i, prompt in enumerate(encoded) if len(prompt.ids) <= self._config.run.max_prompt_tokens]
         heard = None if hear is None else lambda p, *rest: hear(fits[p], *rest)
         request = GenerationRequest(seat, [encoded[i].ids for i in fits], n, sampling, [seeds[i] for i in fits], heard)
-        with self._counting(request):
-            completions = sharing.generate(self._loaded.ranks, self._step, request, self._loaded.backend.generate)
+        completions = sharing.generate(self._monitor.ranks, self._step, request, partial(self._generate, request))
         generated = dict(zip(fits, completions, strict=True))
         skipped = Generation(stop="prompt_too_long")
         result = [
@@ -204,14 +198,16 @@ class LiveTable:
         self.seconds["generate"] += time.perf_counter() - started
         return result
 
-    def _counting(self, request: GenerationRequest) -> AbstractContextManager[None]:
-        """A context in which each poll counts a sampled token, if this process samples."""
-        if samples_elsewhere(self._loaded.backend):
-            return nullcontext()
-        rows, *tokens = request.sizes
+    def _generate(self, whole: GenerationRequest, part: GenerationRequest) -> list[list[Generation]]:
+        """Sample this process's part of a request. Each poll counts a token, unless servers sample."""
+        backend = self._loaded.backend
+        if samples_elsewhere(backend):
+            return backend.generate(part)
+        rows, *tokens = whole.sizes
         # Whether none waits for others to end.
-        all_at_once = rows <= self._loaded.backend.rows_at_once(*tokens) * self._loaded.ranks.world
-        return self._loaded.poll.counting(request.sampling.max_tokens if all_at_once else None)
+        all_at_once = rows <= backend.rows_at_once(*tokens) * self._monitor.ranks.world
+        with self._monitor.counting(whole.sampling.max_tokens if all_at_once else None):
+            return backend.generate(part)
 
     def _completion(
         self, prompt: str | Sequence[Turn], encoded: EncodedPrompt, out: Generation, request: GenerationRequest
@@ -237,7 +233,7 @@ class LiveTable:
 
     def evaluate(self, role: str, prompts: Sequence[str], problems: Sequence[Problem], n: int = 1) -> list[Verdict]:
         seat, seed, self.role = self._seat(role), self._config.run.seed, role
-        self._loaded.progress.activity(f"{seat} is evaluated as {role}")
+        self._monitor.progress.activity(f"{seat} is evaluated as {role}")
         seeds = [[derived_seed(seed, "evaluate", role, i, k) for k in range(n)] for i in range(len(prompts))]
         completions = self.sample(seat, prompts, n, self._config.roles[role].sampling(self.default_tokens), seeds)
         return self.verify([(c, problem) for problem, row in zip(problems, completions, strict=True) for c in row])
@@ -251,7 +247,7 @@ class LiveTable:
             completions = [replace(c, prompt_ids=ids) for c, ids in zip(completions, encoded, strict=True)]
         fit = [c for c in completions if not after or len(c.prompt_ids) <= limit]
         read = partial(at_own_temperature, partial(self._loaded.backend.score, reader))
-        found = iter(sharing.score(self._loaded.ranks, self._step, reader, fit, read))
+        found = iter(sharing.score(self._monitor.ranks, self._step, reader, fit, read))
         return [next(found) if not after or len(c.prompt_ids) <= limit else TokenScores((), ()) for c in completions]
 
     def read_answer(self, completion: Completion) -> str | None:
@@ -259,20 +255,20 @@ class LiveTable:
 
     def verify(self, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:
         started = time.perf_counter()
-        self._loaded.progress.activity("answers are checked")
+        self._monitor.progress.activity("answers are checked")
         if self._reward is None:
-            verdicts = sharing.verify(self._loaded.ranks, self._step, self._loaded.verifier, pairs, thinks=self.thinks)
+            verdicts = sharing.verify(self._monitor.ranks, self._step, self._loaded.verifier, pairs, thinks=self.thinks)
         else:
             judge = partial(self._judge, self._reward, pairs)
-            verdicts = sharing.judge(self._loaded.ranks, self._step, judge, len(pairs))
+            verdicts = sharing.judge(self._monitor.ranks, self._step, judge, len(pairs))
         self.seconds["verify"] += time.perf_counter() - started
         if unjudged := sum(verdict.reason == NOT_JUDGED for verdict in verdicts):
-            self._loaded.progress.warn(f"{unjudged} answers were not judged: the machine is too busy to check them")
+            self._monitor.progress.warn(f"{unjudged} answers were not judged: the machine is too busy to check them")
         return verdicts
 
     def _judge(self, reward: RewardFunction, pairs: Sequence[tuple[Completion, Problem]]) -> list[Verdict]:
-        guard = guarded(name_of(reward), RewardError, self._loaded.progress.warn, judges=True)
-        with ending_at_once(self._loaded.poll), guard:
+        guard = guarded(name_of(reward), RewardError, self._monitor.progress.warn, judges=True)
+        with ending_at_once(self._monitor.poll), guard:
             return call_reward(reward, pairs, thinks=self.thinks)
 
     def prompt_tokens(self, prompt: str | Sequence[Turn]) -> int:

@@ -30,8 +30,7 @@ from lite_selfplay.training.atomic_update import Guard, TokenBudget, add_up, fai
 from lite_selfplay.training.losses import MicroBatch, TrlLoss
 from lite_selfplay.training.on_policy import Advantages, NotFinite
 from lite_selfplay.training.optimizer import Rate, SeatSchedule, learning_rate, make_optimizer, reset_optimizer
-from lite_selfplay.training.progress import Poll, Progress
-from lite_selfplay.training.ranks import ALONE, Ranks
+from lite_selfplay.training.progress import Monitor
 from lite_selfplay.training.sampler_check import Read, SamplerCheck, gap_turn
 from lite_selfplay.training.updates import Done, Learning, StepReport, StreamUpdate, admit, microbatches
 
@@ -45,8 +44,8 @@ class SelfPlayTrainer:
     """Trains the seats of a run, a step at a time.
 
     `updates` is the number of steps that are expected to update each seat, for its schedule; by default all steps.
-    `rate` replaces the configured schedule. `poll` is called between microbatches and may raise to stop: then the step
-    updates nothing.
+    `rate` replaces the configured schedule. `monitor` is polled between microbatches and may raise to stop: then the
+    step updates nothing.
     """
 
     def __init__(
@@ -55,36 +54,25 @@ class SelfPlayTrainer:
         backend: Backend,
         loss: TrlLoss,
         config: RunConfig,
-        progress: Progress | None = None,
-        poll: Poll | None = None,
+        monitor: Monitor | None = None,
         updates: Mapping[str, int] | None = None,
         rate: Rate = learning_rate,
-        ranks: Ranks = ALONE,
     ):
         self.backend, self.adapters, self.config = backend, backend.adapters, config
-        self.progress, self._ranks = progress or Progress(), ranks
-        self._poll = poll or Poll(self.progress)
-        self.loss = loss
+        self.loss, self.monitor = loss, monitor or Monitor()
+        self._ranks = self.monitor.ranks
         self.adapters.activate(self.adapters.seats[0])
         self.optimizer = make_optimizer(self.adapters, config.seats)
         totals = self._totals(updates or dict.fromkeys(config.seats, config.run.steps))
         self.schedule = SeatSchedule(self.optimizer, self.adapters, config.seats, totals, rate)
         self.check = SamplerCheck(backend)
         self._compares = True
-        self.budget = TokenBudget(backend.tokens_at_once(config.run), self.progress.warn)
-        self.guard = Guard(backend, loss, self.schedule, self.budget, ranks)
+        self.budget = TokenBudget(backend.tokens_at_once(config.run), self.monitor.progress.warn)
+        self.guard = Guard(backend, loss, self.schedule, self.budget, self._ranks)
 
     def beside(self, config: RunConfig, rate: Rate) -> "SelfPlayTrainer":
         """Another trainer of the same seats, for examples only, with its own optimizer and learning rates."""
-        other = SelfPlayTrainer(
-            backend=self.backend,
-            loss=self.loss,
-            config=config,
-            progress=self.progress,
-            poll=self._poll,
-            rate=rate,
-            ranks=self._ranks,
-        )
+        other = SelfPlayTrainer(backend=self.backend, loss=self.loss, config=config, monitor=self.monitor, rate=rate)
         other._compares = False  # no sampler has noted log-probabilities of examples
         return other
 
@@ -168,7 +156,7 @@ class SelfPlayTrainer:
         updated = [x for x in learning if x.update.seat in seats and x.agreement.few]
         if updated and turn is not None:
             one = updated[turn % len(updated)]
-            with self._poll.unstopped():  # the seats are updated: a stop now would repeat the step on top
+            with self.monitor.unstopped():  # the seats are updated: a stop now would repeat the step on top
                 one.update.step_gap = self.check.step_gap(one.agreement)
 
     # Gradients, seat by seat
@@ -237,9 +225,9 @@ class SelfPlayTrainer:
     def _microbatches(self, learning: Learning, part: int) -> Iterator[MicroBatch]:
         """Yield a part of a stream in microbatches, polling before each."""
         role, seat, rows = learning.update.role, learning.update.seat, learning.parts[part]
-        self.progress.activity(f"{seat} learns as {role}")
+        self.monitor.progress.activity(f"{seat} learns as {role}")
         for micro in microbatches(rows, seat, learning.role, self.budget.tokens, self.backend.way(), ranks=self._ranks):
-            self._poll()
+            self.monitor.poll()
             self.budget.in_flight = len(micro.rows), f"{role} (seat {seat})"
             yield micro
 

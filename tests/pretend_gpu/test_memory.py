@@ -108,7 +108,7 @@ def test_an_update_continues_with_smaller_microbatches_where_memory_runs_out(tmp
         backend.adapters.updates = dict.fromkeys("AB", 0)
         trainer = counts.trainer(backend, tmp_path)
         warned: list[str] = []
-        trainer.progress.warn = warned.append  # type: ignore[method-assign]
+        trainer.monitor.progress.warn = warned.append  # type: ignore[method-assign]
         trainer.budget._warn = warned.append
         played = as_sampled(counts.episode(backend), backend)
         report = trainer.update(0, played, counts.ROLES)

@@ -17,7 +17,7 @@ from lite_selfplay.data import Completion, Episode, Group, Sample, Sampling, Str
 from lite_selfplay.models.backends.transformers import load_base
 from lite_selfplay.models.chat_template import Chat
 from lite_selfplay.training.losses import make_loss
-from lite_selfplay.training.progress import Poll
+from lite_selfplay.training.progress import Monitor
 from lite_selfplay.training.trainer import SelfPlayTrainer
 from lite_selfplay.training.updates import StepReport
 from tests.made import as_sampled, same_weights
@@ -76,10 +76,10 @@ class Harness:
         self.backend, self.gradients, self.start = backend, {}, states(backend)
         self._base, self._folder = base, folder
         self.progress = Ear()
+        self.monitor = Monitor(self.progress)
         self.reports: list[StepReport] = []
         self.applied: dict[str, float] = {}
         self.on_update: Callable[[], None] = lambda: None
-        self.poll: Poll | None = None
         self.starts: list[dict[str, dict[str, Tensor]]] = []  # the weights before each update
         self.ends: list[dict[str, dict[str, Tensor]]] = []  # and after each step
         roles, seats = {"drafter": role, "challenger": role}, dict.fromkeys(backend.adapters.seats, FREE)
@@ -113,8 +113,7 @@ class Harness:
         seats = seats or {"drafter": "A", "challenger": "B"}
         config = RunConfig.of(self.config.model_dump(mode="json"), {"run": {"steps": len(episodes)}})
         loss = make_loss(self.backend, config, Chat.load(self._base).tokenizer, str(self._folder / "trainer"))
-        told = {"progress": self.progress, "poll": self.poll}
-        self.trainer = trainer = SelfPlayTrainer(backend=self.backend, loss=loss, config=config, **told)
+        self.trainer = trainer = SelfPlayTrainer(backend=self.backend, loss=loss, config=config, monitor=self.monitor)
         move = trainer._step_optimizer
 
         def capture(report: StepReport, *norms: Any) -> None:

@@ -22,7 +22,7 @@ from lite_selfplay.testing import ScriptedTable
 from lite_selfplay.training.cold_start import cold_start, playing_config, teaching_rate, within_limits
 from lite_selfplay.training.examples import ExamplePool, PooledExample, gather
 from lite_selfplay.training.losses import make_loss
-from lite_selfplay.training.progress import Poll
+from lite_selfplay.training.progress import Monitor
 from lite_selfplay.training.rollout import LiveTable, Loaded
 from lite_selfplay.training.trainer import SelfPlayTrainer
 from lite_selfplay.verify import Verifier
@@ -49,11 +49,11 @@ class Pupils:
         played, section = make_game(game, options or {}), ColdStartSection(enabled=True, source="worked", **keys)
         roles, seats = ({name: {} for name in names} for names in (played.roles, self.backend.adapters.seats))
         sizes = {"steps": 1, "max_completion_tokens": 64, "microbatch_tokens": tokens}
-        config = RunConfig(**{**LETTERS, "game": game}, roles=roles, seats=seats, run=sizes)
+        config = RunConfig(**{**LETTERS, "game": game}, roles=roles, seats=seats, run=sizes, cold_start=section)
         loss = make_loss(self.backend, config, self.chat.tokenizer, tempfile.mkdtemp())
-        parts = {"progress": progress or self.told, "poll": Poll(self.told, poll or (lambda: None))}
-        trainer = SelfPlayTrainer(backend=self.backend, loss=loss, config=config, **parts)
-        pool = pool or gather(played, section, load_task("stories"), ScriptedTable({}), seed=0)
+        monitor = Monitor(progress or self.told, stop=poll or (lambda: None))
+        trainer = SelfPlayTrainer(backend=self.backend, loss=loss, config=config, monitor=monitor)
+        pool = pool or gather(played, config, load_task("stories"), ScriptedTable({}), Monitor())
         return cold_start(trainer, self.chat, played, pool, section, seed=0)
 
     def moved(self) -> set[str]:
@@ -223,7 +223,7 @@ def test_the_live_base_plays_for_its_examples(make_backend: Callable[..., Any], 
     with Verifier() as verifier:
         sources = {"problems": Source(task.problems, seed=0)}
         table = Table(Loaded(chat, backend, verifier), sources, playing_config(config), max_completion_tokens=8)
-        pool = gather(game, config.cold_start, task, table, seed=0, fits=within_limits(chat, config, 100))
+        pool = gather(game, config, task, table, Monitor(), fits=within_limits(chat, config, 100))
     assert set(asked) == {"base"}
     assert len(pool.of("drafter")) == 4  # two of each problem
     assert {example.origin for role in pool.roles for example in pool.of(role)} == {"self"}
@@ -233,8 +233,9 @@ def test_reasoning_is_taught_where_the_template_thinks(tmp_path: Path):
     build_tiny(tmp_path)
     byte_tokenizer(TEMPLATE.replace("assistant\n", "assistant\n<think>\n")).save_pretrained(tmp_path)
     chat, game, table = Chat.load(tmp_path), make_game("grpo", {}), ScriptedTable({}, thinks=True)
-    section = ColdStartSection(source="worked", steps=1, examples_per_step=1)
-    (example,) = gather(game, section, load_task("stories"), table, seed=0).of("solver")
+    section = {"source": "worked", "steps": 1, "examples_per_step": 1}
+    config = RunConfig(**{**LETTERS, "game": "grpo"}, cold_start=section)
+    (example,) = gather(game, config, load_task("stories"), table, Monitor()).of("solver")
     prompt, learned = chat.conversation(example.prompt, example.completion)
     whole = chat.decode(prompt.ids + learned)
     assert whole.count("<think>") == whole.count("</think>") == 1
@@ -279,7 +280,7 @@ def test_a_cold_start_that_was_stopped_begins_again(tmp_path: Path):
     stopped = RunFolder(tmp_path / "stopped")
     stopped.create(whole.config)
     stop = stopping(after=4)  # in the middle of the second seat
-    with loop_of(whole.config, stopped.path, poll=stop) as loop, pytest.raises(Interrupted, match="before step 1"):
+    with loop_of(whole.config, stopped.path, stop=stop) as loop, pytest.raises(Interrupted, match="before step 1"):
         loop.run()
     again = resume(stopped.path)
     assert (again.path / "cold_start.jsonl").read_bytes() == (whole.path / "cold_start.jsonl").read_bytes()

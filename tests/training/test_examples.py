@@ -27,6 +27,7 @@ from lite_selfplay.training.examples import (
     require_examples,
     source_of,
 )
+from lite_selfplay.training.progress import Monitor
 from tests.made import jsonl
 from tests.made_runs import Ear
 
@@ -45,9 +46,13 @@ def task(problems: list[Problem]) -> Task:
 
 
 def gathered(game: Game, script: Any, problems: list[Problem] = SUMS, given: Any = None, **keys: Any) -> ExamplePool:
-    """The examples gathered with a scripted base; `given` is for `gather`, the keys are the section's."""
+    """The examples gathered with a scripted base; `given` is a progress, a seed or for `gather`, the keys are the
+    section's."""
     with contextlib.closing(ScriptedTable(script, problems)) as table:
-        return gather(game, section(**keys), task(problems), table, **{"seed": 0, **(given or {})})
+        chosen = dict(given or {})
+        monitor, seed = Monitor(chosen.pop("progress", None)), chosen.pop("seed", 0)
+        config = RunConfig(game="grpo", model="tiny", tasks="letters", seed=seed, cold_start=section(**keys))
+        return gather(game, config, task(problems), table, monitor, **chosen)
 
 
 def worked(problems: list[Problem], game: str = "grpo", given: Any = None, **keys: Any) -> ExamplePool:

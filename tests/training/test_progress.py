@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 import lite_selfplay.training.progress as progress_module
 from lite_selfplay.errors import Interrupted
 from lite_selfplay.training.progress import (
+    Monitor,
     OutOfTime,
     PlainProgress,
-    Poll,
     Progress,
     Several,
     as_progress,
@@ -102,40 +102,40 @@ class Counted(Progress):
         self.told.append(line)
 
 
-def test_a_poll_counts_tokens_where_it_is_told_to():
+def test_a_monitor_counts_tokens_where_it_is_told_to():
     ear = Counted()
-    poll = Poll(ear)
-    poll()
-    with poll.counting(8):
-        poll()
-        poll()
-    poll()
-    with poll.counting(None):
-        poll()
+    monitor = Monitor(ear)
+    monitor.poll()
+    with monitor.counting(8):
+        monitor.poll()
+        monitor.poll()
+    monitor.poll()
+    with monitor.counting(None):
+        monitor.poll()
     assert ear.told == ["tick", (0, 8), "tick", (1, 8), "tick", "tick", (0, None), "tick"]
 
 
-def test_a_poll_stops_what_it_counts_and_is_late(now):
+def test_a_monitor_stops_what_it_counts_and_is_late(now):
     ear, stops = Counted(), iter([Interrupted("stopped by a test")] * 2)
 
     def stop() -> None:
         for error in stops:
             raise error
 
-    poll = Poll(ear, stop)
-    with poll.unstopped():
-        poll()
-    with pytest.raises(Interrupted), poll.counting(8):
-        poll()
+    monitor = Monitor(ear, stop=stop)
+    with monitor.unstopped():
+        monitor.poll()
+    with pytest.raises(Interrupted), monitor.counting(8):
+        monitor.poll()
     with pytest.raises(Interrupted):
-        poll()
+        monitor.poll()
     assert ear.told == ["tick", (0, 8), "tick", "tick"]
-    with poll.within(5):
-        poll()
+    with monitor.within(5):
+        monitor.poll()
         now[0] += 5
         with pytest.raises(OutOfTime):
-            poll()
-    poll()
+            monitor.poll()
+    monitor.poll()
 
 
 def test_what_counts_as_progress(said):

@@ -16,7 +16,7 @@ from lite_selfplay.errors import GameError, Interrupted, TrainingError
 from lite_selfplay.models.generation.sampling import GenerationRequest
 from lite_selfplay.training.losses import Loss
 from lite_selfplay.training.optimizer import optimizer_state
-from lite_selfplay.training.progress import Poll, Progress
+from lite_selfplay.training.progress import Monitor, Progress
 from lite_selfplay.training.trainer import StreamUpdate, reference_name
 from tests.made import same_weights
 
@@ -410,10 +410,10 @@ def test_a_stop_leaves_a_whole_step_or_none(harness: Any, make_backend: Any, min
         if asked:
             raise Interrupted("stopped by a test")
 
-    poll = Poll(Progress(), stop)
-    backend = make_backend(seats=SEATS, poll=poll)
+    monitor = Monitor(Progress(), stop=stop)
+    backend = make_backend(seats=SEATS, poll=monitor.poll)
     run = harness(backend=backend, minibatches=minibatches)
-    run.poll, run.on_update = poll, lambda: asked.append(True)
+    run.monitor, run.on_update = monitor, lambda: asked.append(True)
     if minibatches == 1:
         (report,) = run.step(episode()).reports
         assert run.moved() == {"A", "B"}
@@ -423,7 +423,7 @@ def test_a_stop_leaves_a_whole_step_or_none(harness: Any, make_backend: Any, min
             run.step(episode())
         assert not run.moved()
     with pytest.raises(Interrupted):
-        poll()  # the request is not lost
+        monitor.poll()  # the request is not lost
 
 
 @pytest.mark.parametrize("measured", [True, False])

@@ -41,7 +41,7 @@ from lite_selfplay.tasks.files import (
     written_whole_folder,
 )
 from lite_selfplay.training.interrupts import Interrupts
-from lite_selfplay.training.progress import Poll, Progress, as_progress
+from lite_selfplay.training.progress import Monitor, ProgressLike
 from lite_selfplay.training.rollout import Loaded, load_chat
 
 VERIFICATION = "verification.json"
@@ -73,7 +73,7 @@ def export(
     out: Path | str | None = None,
     verify: bool = True,
     trust_remote_code: bool = False,
-    progress: Progress | Callable[[str], None] | None = None,
+    progress: ProgressLike = None,
 ) -> Export:
     """Export a seat (a LoRA adapter) of a run as a folder for other tools.
 
@@ -96,18 +96,18 @@ def export(
     VerificationFailed if the other tool cannot load the files (no folder is left), or if the log-probabilities or the
     token ids of prompts differ (the folder stays, and its `verification.json` has the reasons).
     """
-    said = as_progress(progress)
     asked = ask(RunFolder.open(Path(run)), seat, to, out, trust_remote_code)
     with quiet(), Interrupts() as interrupts:
-        model = base_of(asked.config.model, said)
+        monitor = Monitor(progress, stop=interrupts.poll)
+        model = base_of(asked.config.model, monitor.progress)
         asked.folder.require_base(model)
         with write_errors(asked.out, SaveFailed), written_whole_folder(asked.out) as folder:
-            verification, verified = write(asked, model, folder, verify, said, Poll(said, interrupts.poll))
+            verification, verified = write(asked, model, folder, verify, monitor)
             write_whole(folder / CARD, export_card(asked, model.revision, measured(asked), verified))
             if verification is not None:
                 write_whole(folder / VERIFICATION, json.dumps(verification.to_json(), indent=1) + "\n")
             require_free(asked.out)  # it may have been created meanwhile
-    said.say(f"written: {asked.out}")
+    monitor.progress.say(f"written: {asked.out}")
     if verification is not None and verification.failures:
         raise VerificationFailed(
             f"{asked.out} is not the same model as seat {asked.name}: {'; '.join(verification.failures)}. "
@@ -120,36 +120,35 @@ def export(
 
 
 def write(
-    asked: Asked, model: ResolvedModel, folder: Path, verify: bool, progress: Progress, poll: Poll
+    asked: Asked, model: ResolvedModel, folder: Path, verify: bool, monitor: Monitor
 ) -> tuple[Verification | None, str]:
     """Write the files of the export request `asked` into `folder`, except the model card. The base model is `model`.
     With `verify`, another tool loads the files and computes the log-probabilities of some answers that the seat (a LoRA
     adapter) gave; they are compared with the seat's own. If that tool is llama.cpp and not installed, nothing is
-    compared. The function `poll` is called often,
-    and may raise to stop the export. Returns the comparison (also if it failed; None if nothing was compared) and a
-    paragraph about it for the model card. Raises VerificationFailed if the tool cannot load the files, RequestError if
-    the format does not support the model, and RunFolderError if the seat's saved weights are damaged. The caller
-    deletes `folder` after an error."""
+    compared. The `monitor` is polled often, and may raise to stop the export. Returns the comparison (also if it
+    failed; None if nothing was compared) and a paragraph about it for the model card. Raises VerificationFailed if the
+    tool cannot load the files, RequestError if the format does not support the model, and RunFolderError if the seat's
+    saved weights are damaged. The caller deletes `folder` after an error."""
     section, why = asked.config.model, "the export was made with `--no-verify`"
     if verify and asked.form == "gguf" and find_spec("xllamacpp") is None:
         verify, why = False, 'llama.cpp is not installed (`pip install "lite-selfplay[llama-cpp]"`)'
     chat = load_chat(asked.config, model)
     questions, compute = list[Question](), ""
     if verify or asked.form != "peft":
-        progress.say(f"loading {model.name} in {section.precision}")
-        questions, compute = _from_memory(asked, model, folder, chat, verify, progress, poll)
+        monitor.progress.say(f"loading {model.name} in {section.precision}")
+        questions, compute = _from_memory(asked, model, folder, chat, verify, monitor)
         gc.collect()
         torch.cuda.empty_cache()
     if asked.form == "peft":
         chat.tokenizer.chat_template = with_switches(chat.tokenizer.chat_template, asked.config.model.thinking)
         write_adapter(folder, asked, model, chat)
-    poll()
+    monitor.poll()
     if not verify:
-        progress.say(f"not verified: {why}")
+        monitor.progress.say(f"not verified: {why}")
         return None, f"Not verified: {why}."
-    progress.say("another tool reads the files in a fresh process")
-    found = verification.verify(asked, folder, str(model.path), questions, compute, chat.tokens("a")[0], poll)
-    progress.say(f"{found.reader}: {found.sentence()}")
+    monitor.progress.say("another tool reads the files in a fresh process")
+    found = verification.verify(asked, folder, str(model.path), questions, compute, chat.tokens("a")[0], monitor.poll)
+    monitor.progress.say(f"{found.reader}: {found.sentence()}")
     return found, found.paragraph()
 
 
@@ -165,25 +164,25 @@ def measured(asked: Asked) -> Evaluations:
 
 
 def _from_memory(
-    asked: Asked, model: ResolvedModel, folder: Path, chat: Chat, verify: bool, progress: Progress, poll: Poll
+    asked: Asked, model: ResolvedModel, folder: Path, chat: Chat, verify: bool, monitor: Monitor
 ) -> tuple[list[Question], str]:
     """Do the parts of the export request `asked` that need the base `model` with the seat's adapter in memory. With
     `verify`, the seat answers the prompts on which another tool will be compared with it. In the formats `merged` and
     `gguf`, the files are written into `folder`; `peft` needs no model for that (`write_adapter`). `chat` has the
-    tokenizer and chat template. The function `poll` is called often, and may raise to stop. Returns the prompts with
-    the seat's answers (empty without `verify`), and the name of the torch dtype in which the model computes. Raises
+    tokenizer and chat template. The `monitor` is polled often, and may raise to stop. Returns the prompts with the
+    seat's answers (empty without `verify`), and the name of the torch dtype in which the model computes. Raises
     RequestError if the format does not support the model."""
     with reading(model.path):
         config = AutoConfig.from_pretrained(model.path, trust_remote_code=asked.config.model.trust_remote_code)
     if asked.form == "gguf":
         require_convertible(config)
     seats = {asked.seat: asked.config.seats[asked.seat]}
-    with contextlib.closing(Loaded.of(asked.config, model, progress, poll, seats=seats)) as loaded:
+    with contextlib.closing(Loaded.of(asked.config, model, monitor, seats=seats)) as loaded:
         backend = loaded.backend
         backend.adapters.load(asked.seat, asked.adapter)
         questions = []
         if verify:
-            progress.say(f"asking seat {asked.name} {verification.QUESTIONS} prompts of the run")
+            monitor.progress.say(f"asking seat {asked.name} {verification.QUESTIONS} prompts of the run")
             special = [str(token) for token in chat.tokenizer.all_special_tokens]
             seen = [row["prompt"] for row in asked.folder.episodes() if row["seat"] == asked.seat]
             prompts = verification.choose_prompts(seen, lambda text: not any(token in text for token in special))
@@ -191,13 +190,13 @@ def _from_memory(
         if asked.form != "peft":
             chat.tokenizer.chat_template = with_switches(chat.tokenizer.chat_template, asked.config.model.thinking)
             fill = write_merged if asked.form == "merged" else write_gguf_folder
-            fill(folder, asked, partial(_weights, backend, asked.seat, poll), config, chat)
+            fill(folder, asked, partial(_weights, backend, asked.seat, monitor), config, chat)
     return questions, str(backend.compute_dtype).removeprefix("torch.")
 
 
-def _weights(backend: Backend, seat: str, poll: Poll) -> Iterator[tuple[str, torch.Tensor]]:
+def _weights(backend: Backend, seat: str, monitor: Monitor) -> Iterator[tuple[str, torch.Tensor]]:
     for name, tensor in backend.adapters.merged(seat, partial(dense_weight, dtype=torch.float32)):
-        poll()
+        monitor.poll()
         yield name, tensor
 
 
