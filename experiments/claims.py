@@ -23,7 +23,7 @@ from lite_selfplay.stats import crossed, over_seeds
 ROOT = Path(__file__).parents[1]
 RESULTS, README = "docs/results.md", "README.md"
 FOLDERS = {"1x": "all-games", "3x": "all-games-longer", "search": "all-games/search", "Kuhn": "kuhn", "apart": "alone"}
-FOLDERS |= {"SmolLM2": "smollm2", "half": "smollm2-half", "SmolLM2 search": "smollm2/search"}
+FOLDERS |= {"few": "anchors", "SmolLM2": "smollm2", "half": "smollm2-half", "SmolLM2 search": "smollm2/search"}
 RATES = {6e-5: "6e-5", 1.25e-4: "1.25e-4", 2.5e-4: "2.5e-4", 5e-4: "5e-4", 1e-3: "1e-3"}
 SURE, CHANCE = "certain", "chance"
 Part = Sequence[Mapping[str, Any]]  # an arm's evaluations on one task: one for each seed
@@ -176,6 +176,14 @@ PAID = {
 }
 
 
+# The arms over a base pretrained anew, each with the one that it is compared with.
+FEW = {
+    "labels alone": (*PAID["labels alone"], "5e-4", ""),
+    "rzero": (*PAID["rzero"], "5e-4", ""),
+    "rzero, anchors": ("R-Zero, 16 labels", "the vote; labels", "5e-4", "rzero"),
+    "sqlm": (*PAID["sqlm"], "2.5e-4", ""),
+    "sqlm, anchors": ("SQLM, 16 labels", "the vote; labels", "5e-4", "sqlm"),
+}
 ARMS = tuple(arm for arm in PAID if arm != "coin alone, faster")
 LONGER = (
     *("grpo", "labels alone", "self-refine", "adv", "sqlm", "majority", "cpmobius", "sqlm, cooler, often"),
@@ -207,6 +215,16 @@ def compared(size: str, order: Sequence[str]) -> Iterator[str]:
         about = [paid, RATES[records(arm, size)[0]["rate"]]] if size == "1x" else []
         ends = level(arm, size).with_interval()
         yield _row(label, *about, ends, gains[arm], against[arm], before, after, tokens)
+
+
+def with_few_labels() -> Iterator[str]:
+    """The rows of the table over a base pretrained anew: pass@1, gain, difference to the neighbour, and form."""
+    gains = starred({arm: gain(arm, "few") for arm in FEW})
+    against = starred({arm: less(arm, other, "few") for arm, (*_, other) in FEW.items() if other})
+    for arm, (label, paid, rate, _) in FEW.items():
+        formed = [[each[0] for each in shares(of, "few").values()] for of in (start_of(arm), arm)]
+        form = " to ".join(f"{100 * fmean(each):.1f}" for each in formed)
+        yield _row(label, paid, rate, level(arm, "few").with_interval(), gains[arm], against.get(arm, ""), form)
 
 
 def beside_form() -> Iterator[str]:
@@ -282,6 +300,7 @@ def tables() -> Iterator[str]:
     yield from by_step(("grpo", "self-refine", "adv", "majority"), (0, 20, 40, 60, 80, 100, 120))
     yield from of_smollm2()
     yield from searched(FORM)
+    yield from with_few_labels()
 
 
 def last_less_peak(arm: str) -> Less:
@@ -360,6 +379,17 @@ def said() -> Iterator[Claim]:
         (level("adv alone", "apart"), level("grpo", "apart"), less("adv alone", "grpo", "apart", CHANCE)),
     )
     start = [100 * fmean(each) for each in zip(*shares("cold start", "1x").values(), strict=True)]
+    both = ("rzero, anchors", "rzero")
+    yield (
+        RESULTS,
+        "has {:.1f} usable questions of {:.1f} a step, without them {:.1f} of {:.1f}",
+        tuple(logged(arm, key, "few") for arm in both for key in ("usable", "proposals")),
+    )
+    yield (
+        RESULTS,
+        "check {:.0f}% are right, without them {:.0f}%; in SQLM {:.0f} and {:.0f}%",
+        tuple(logged(arm, "label_accuracy", "few", 100) for arm in (*both, "sqlm, anchors", "sqlm")),
+    )
     yield RESULTS, "{:.0f}% of the answers have a block, and {:.0f}% of these are right", start
     yield RESULTS, "gains {} points at 1x and {} at 3x", (gain("format"), gain("format", "3x"))
     yield (
