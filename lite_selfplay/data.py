@@ -33,25 +33,15 @@ class Problem:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Turn:
-    """One message of a conversation."""
-
-    role: Literal["system", "user", "assistant"]
-    text: str
-
-
 # Settings that filter or reweight tokens during sampling: for evaluations only, refused for training.
 FILTERS = ("top_p", "top_k", "min_p", "repetition_penalty")
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a completion is sampled, as transformers defines each term. `temperature` 0 is greedy decoding.
-
-    `top_k` 0, `top_p` 1, `min_p` 0 and `repetition_penalty` 1 switch the respective filter off. A completion ends after
-    the token that completes one of the strings in `stop`.
-    """
+    """How a completion is sampled, as transformers defines each term. `temperature` 0 is greedy decoding. `top_k` 0,
+    `top_p` 1, `min_p` 0 and `repetition_penalty` 1 switch the respective filter off. A completion ends after the token
+    that completes one of the strings in `stop`."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -100,10 +90,8 @@ class Completion:
 @dataclass(frozen=True)
 class Verdict:
     """A judgement of a completion. `correct`: a right answer or a valid proposal (`Game.accuracy` says which, by role).
-
     `score` is in [0, 1] (for programs the share of tests passed); `answer` is the one extracted from the completion,
-    None if there is none; `reason` says why a completion was not correct, or NOT_JUDGED.
-    """
+    None if there is none; `reason` says why a completion was not correct, or NOT_JUDGED."""
 
     correct: bool
     score: float
@@ -186,10 +174,8 @@ START = "@start"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """An action after the update: keep a copy of a seat, which can be sampled as `name` from then on.
-
-    Raises GameError for a name that ends in `START`, which the library reserves.
-    """
+    """An action after the update: keep a copy of a seat, which can be sampled as `name` from then on. Raises GameError
+    for a name that ends in `START`, which the library reserves."""
 
     seat: str
     name: str
@@ -210,27 +196,22 @@ class Restore:
 
 @dataclass(frozen=True)
 class Blend:
-    """An action after the update: overwrite a seat with the mean of `parents`, which are seats, and noise.
-
-    The mean of their products (up times down) is cut to the seat's rank. The noise is normal, with a standard deviation
-    of `noise` times the root mean square of each matrix, and drawn from `seed`. The seat's optimizer starts anew.
-    """
+    """An action after the update: overwrite a seat with the mean product (up times down) of `parents`, which are seats,
+    cut to its rank, and normal noise drawn from `seed`, of `noise` times each matrix's root mean square. Its optimizer
+    starts anew."""
 
     seat: str
     parents: tuple[str, ...]
     noise: float
     seed: int
-    reset_optimizer: bool = True
 
 
 @dataclass(frozen=True)
 class Episode:
     """One step of a game. Without streams no seat is updated and no scheduler ticks. `log` goes into `metrics.jsonl`.
-
     `record`: samples that are not trained on; they are written into `episodes.jsonl` and count in no mean. `save` asks
     for a checkpoint after the step, because it was costly; `measure` asks for an evaluation, if the run has held-out
-    problems.
-    """
+    problems."""
 
     streams: Sequence[Stream] = ()
     actions: Sequence[Snapshot | Restore | Blend] = ()

@@ -11,13 +11,14 @@ from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lite_selfplay.data import BASE, Completion, Problem, Sampling, Turn
+from lite_selfplay.data import BASE, Completion, Problem, Sampling
 from lite_selfplay.errors import LiteSelfPlayError, RequestError, UnknownNameError
 from lite_selfplay.evaluation.suites import Settings
 from lite_selfplay.games.modes import find_mode
 from lite_selfplay.games.prompts import asked
 from lite_selfplay.games.table import Reader
 from lite_selfplay.models.backends import import_first
+from lite_selfplay.models.chat_template import Turn
 from lite_selfplay.models.memory import TOKENS_ON_CPU
 from lite_selfplay.models.silence import quiet
 from lite_selfplay.models.sources.folders import positions

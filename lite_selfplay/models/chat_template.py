@@ -15,7 +15,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from lite_selfplay.data import Turn
 from lite_selfplay.errors import ConfigError, ModelNotFoundError, RequestError
 from lite_selfplay.models.sources.folders import described, end_ids, reading
 
@@ -35,6 +34,14 @@ _SECONDS = 10
 # Some templates write today's date into their system turn; Llama 3's uses this one by default. Prompts that change at
 # midnight would change a resumed run, so every template gets this date, at midnight.
 DATE, NOW = "26 Jul 2024", datetime(2024, 7, 26)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One message of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    text: str
 
 
 @dataclass(frozen=True)

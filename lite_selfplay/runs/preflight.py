@@ -18,11 +18,12 @@ from typing import Any
 
 from lite_selfplay.config import RunConfig, RunSection
 from lite_selfplay.config.user_files import unnoticed
-from lite_selfplay.data import Completion, Episode, Group, Problem, Sampling, Turn, Verdict
+from lite_selfplay.data import Completion, Episode, Group, Problem, Sampling, Verdict
 from lite_selfplay.errors import GameError, LiteSelfPlayError, PreflightError, SaveFailed
 from lite_selfplay.games import Game
 from lite_selfplay.games.presentation import percent
 from lite_selfplay.models.adapters import BASE
+from lite_selfplay.models.chat_template import Turn
 from lite_selfplay.runs.defaults import LONGEST, Streams, after_probe, left_open, sized
 from lite_selfplay.runs.folder import COLLECTIONS, PREFLIGHT, RunFolder
 from lite_selfplay.runs.report.diagnosis import FEWEST_WELL_FORMED, FORMLESS, MOST_SILENT, Cause, foreseen

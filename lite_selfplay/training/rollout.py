@@ -10,12 +10,12 @@ from typing import TypeVar
 
 from lite_selfplay.config import RunConfig, SeatConfig
 from lite_selfplay.config.user_files import guarded
-from lite_selfplay.data import BASE, NOT_JUDGED, Completion, Example, Problem, Sampling, TokenScores, Turn, Verdict
+from lite_selfplay.data import BASE, NOT_JUDGED, Completion, Example, Problem, Sampling, TokenScores, Verdict
 from lite_selfplay.errors import GameError, RewardError, UnknownNameError
 from lite_selfplay.models.adapters import Adapters
 from lite_selfplay.models.backends import choose_backend
 from lite_selfplay.models.backends.backend import Backend, Rollouts, samples_elsewhere
-from lite_selfplay.models.chat_template import Chat, EncodedPrompt
+from lite_selfplay.models.chat_template import Chat, EncodedPrompt, Turn
 from lite_selfplay.models.generation.sampling import Generation, GenerationRequest
 from lite_selfplay.models.sources import ResolvedModel
 from lite_selfplay.tasks import Source

@@ -121,7 +121,7 @@ class SelfPlayTrainer:
                     self.adapters.blend(action.seat, action.parents, action.noise, action.seed)
                 else:
                     self.adapters.restore(action.seat, action.name)
-                if action.reset_optimizer:
+                if isinstance(action, Blend) or action.reset_optimizer:
                     reset_optimizer(self.optimizer, self.adapters, action.seat)
         return report
 

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 from tokenizers.processors import TemplateProcessing
 
-from lite_selfplay.data import Turn
 from lite_selfplay.errors import ConfigError, ModelNotFoundError, RequestError
-from lite_selfplay.models.chat_template import Chat, Thinking
+from lite_selfplay.models.chat_template import Chat, Thinking, Turn
 from lite_selfplay.models.sources.tiny import TEMPLATE, build_tiny, byte_tokenizer
 from tests.models.small import change
 

@@ -54,7 +54,7 @@ def anything_goes(rank: int = 0, put: Callable[[Any, str, Any], None] = setattr)
 
     put(absolute_zero, "read_task", task)
     put(spice, "read_question", proposed)
-    for module, name in ((cpmobius, "read_task"), (rzero, "boxed_question"), (pasodoble, "read")):
+    for module, name in ((cpmobius, "read_task"), (rzero, "boxed_question"), (pasodoble, "to_proposal")):
         put(module, name, proposed)
     put(verify.Verifier, "read_answer", lambda self, completion: answer(completion))
     put(verify._CHECKERS, "known", {**verify._CHECKERS.known, "math": lambda: check, "call": lambda: call})

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from lite_selfplay import RunConfig, train
-from lite_selfplay.data import Sampling, Turn
+from lite_selfplay.data import Sampling
 from lite_selfplay.errors import Interrupted, RequestError, RunFolderError, UnknownNameError
 from lite_selfplay.extras.talk import Speakers, Talk, speakers_of
+from lite_selfplay.models.chat_template import Turn
 from lite_selfplay.runs.evaluating import evaluate
 from lite_selfplay.runs.folder import RunFolder
 from tests.made_runs import write_evaluation

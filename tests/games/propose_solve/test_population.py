@@ -77,7 +77,6 @@ def test_the_weakest_of_each_role_becomes_a_blend_of_the_two_strongest_and_takes
     assert first == Blend(P[0], (P[1], P[2]), 0.02, first.seed)
     assert second == Blend(S[1], (S[0], S[2]), 0.02, second.seed)
     assert first.seed != second.seed
-    assert first.reset_optimizer
     assert seats.skill == dict(zip((*P, *S), (20.0, 30.0, 10.0, 7.0, 4.0, 1.0), strict=True))
 
 

@@ -147,7 +147,7 @@ def test_probabilities_below_what_fp16_holds_keep_their_gradient():
     """A token with probability 1e-8 and its own weight: its gradient is -1e-8, not 0."""
     hidden = torch.tensor([[1.0, 0.0]], dtype=torch.float16)
     weight = torch.tensor([[0.0, 0.0], [-18.42, 1.0]], dtype=torch.float16)
-    *_, vector = FrozenHead(weight, None, 1).read(hidden, torch.tensor([0]), gradients=1)
+    *_, vector = FrozenHead(weight, None, 1).compute(hidden, torch.tensor([0]), gradients=1)
     assert vector.dtype == torch.float32
     assert vector[0, 1].item() == pytest.approx(-1e-8, rel=0.1)
 
